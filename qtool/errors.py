@@ -1,0 +1,55 @@
+"""The exceptions a person can meet. Every message says what is wrong, where, and what to do.
+
+QtoolError
+|-- CaptureError        the model cannot be captured as a graph
+|-- PassError           a graph rewrite broke its contract (a bug in qtool)
+|-- DataError           calibration or evaluation data is unusable
+|-- CalibrationError    a calibration is empty, foreign, damaged or does not fit the model
+|-- PlanError           the model cannot be quantized for this target
+|-- KernelError         an integer kernel cannot represent what it was asked to compute
+|-- ExportError         the model cannot be written as ONNX
+|-- VerificationError   the exported file does not do what the plan says
+`-- FileError           a file cannot be read or written
+"""
+
+from __future__ import annotations
+
+
+class QtoolError(Exception):
+    """Root of every error that is the user's to see. The CLI prints it without a traceback."""
+
+
+class CaptureError(QtoolError):
+    """The model cannot be captured as a graph."""
+
+
+class PassError(QtoolError):
+    """A graph rewrite broke its contract. Always a bug in qtool, never in the model."""
+
+
+class DataError(QtoolError):
+    """Calibration or evaluation data is unusable."""
+
+
+class CalibrationError(QtoolError):
+    """A calibration is empty, foreign, damaged or does not fit the model."""
+
+
+class PlanError(QtoolError):
+    """The model cannot be quantized for this target."""
+
+
+class KernelError(QtoolError):
+    """An integer kernel cannot represent what it was asked to compute."""
+
+
+class ExportError(QtoolError):
+    """The model cannot be written as ONNX."""
+
+
+class VerificationError(QtoolError):
+    """The exported file does not do what the plan says."""
+
+
+class FileError(QtoolError):
+    """A file cannot be read or written."""

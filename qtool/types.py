@@ -1,0 +1,153 @@
+"""The frozen values everything is made of: integer types, parameters, specs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import TensorProto
+
+__all__ = [
+    "INT32",
+    "INT8",
+    "INT8_NARROW",
+    "QTYPES",
+    "UINT8",
+    "Derived",
+    "Fixed",
+    "Float",
+    "Observed",
+    "ObserverSpec",
+    "QType",
+    "QuantParams",
+    "SharedWith",
+    "Spec",
+]
+
+
+@dataclass(frozen=True)
+class QType:
+    """An integer type and the codes it may hold. No other place knows a range."""
+
+    name: str
+    qmin: int
+    qmax: int
+    torch_dtype: torch.dtype
+    onnx_type: int
+
+    @property
+    def levels(self) -> int:
+        """Number of steps between the lowest and the highest code."""
+        return self.qmax - self.qmin
+
+    @property
+    def signed(self) -> bool:
+        return self.qmin < 0
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.torch_dtype).removeprefix("torch."))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+UINT8 = QType("uint8", 0, 255, torch.uint8, TensorProto.UINT8)
+INT8 = QType("int8", -128, 127, torch.int8, TensorProto.INT8)
+INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8, TensorProto.INT8)  # symmetric weights
+INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
+
+QTYPES = {t.name: t for t in (UINT8, INT8, INT8_NARROW, INT32)}
+
+
+@dataclass(frozen=True, eq=False)
+class QuantParams:
+    """Affine quantization of one tensor: real = (code - zero_point) * scale.
+
+    `scale` is float32 and `zero_point` int64, both rank 0 (per tensor, axis None) or rank 1
+    (per channel along `axis`). Scales are positive, finite and normal.
+    """
+
+    qtype: QType
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    axis: int | None = None
+
+    def _along(self, t: torch.Tensor, rank: int) -> torch.Tensor:
+        if self.axis is None:
+            return t
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return t.reshape(shape)
+
+    def quantize(self, x: torch.Tensor) -> torch.Tensor:
+        """Real values -> codes in `qtype`'s dtype: clamp(rint(x / scale) + zero_point).
+
+        A float32 division and round half to even, as ONNX QuantizeLinear; int32 (biases) in
+        float64, which holds every int32 exactly.
+        """
+        scale, zero = self._along(self.scale, x.dim()), self._along(self.zero_point, x.dim())
+        if self.qtype is INT32:
+            x, scale = x.double(), scale.double()
+        codes = torch.round(x / scale) + zero
+        return codes.clamp(self.qtype.qmin, self.qtype.qmax).to(self.qtype.torch_dtype)
+
+    def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
+        scale, zero = self._along(self.scale, codes.dim()), self._along(self.zero_point, codes.dim())
+        return (codes.to(torch.int64) - zero).to(torch.float32) * scale
+
+
+@dataclass(frozen=True)
+class ObserverSpec:
+    """Which observer watches a tensor, by name, with its options (JSON values)."""
+
+    name: str
+    options: tuple[tuple[str, float | int | str | bool], ...] = field(default=())
+
+    def __str__(self) -> str:
+        return self.name + "".join(f" {k}={v}" for k, v in self.options)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Parameters solved from observed statistics; `axis` None is per tensor."""
+
+    qtype: QType
+    observer: ObserverSpec
+    axis: int | None = None
+    symmetric: bool = False
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Parameters given by the op itself (a softmax output, for one)."""
+
+    params: QuantParams
+
+
+@dataclass(frozen=True)
+class SharedWith:
+    """The same parameters as another point: codes pass through unchanged."""
+
+    point: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A bias: int32 with scale = scale(input) * scale(weight), zero point 0."""
+
+    input: str
+    weight: str
+
+
+@dataclass(frozen=True)
+class Float:
+    """Left in float, and why."""
+
+    reason: str
+
+
+Spec = Observed | Fixed | SharedWith | Derived | Float
