@@ -1,0 +1,166 @@
+"""From an ExportedProgram to the float graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+from qtool.capture.naming import assign_names
+from qtool.errors import CaptureError
+
+__all__ = ["from_program", "load_program"]
+
+
+def load_program(path: str | Path) -> ExportedProgram:
+    """Reads a `.pt2` file written by `torch.export.save`.
+
+    Raises:
+        CaptureError: missing, truncated or foreign file.
+    """
+    if not Path(path).is_file():
+        raise CaptureError(f"{path}: no such file")
+    try:
+        with _no_unpickling():
+            return torch.export.load(path)
+    except Exception as error:
+        raise CaptureError(
+            f"{path} is not a readable .pt2 file ({_first_line(error)}); "
+            "write it with torch.export.save(program, path)"
+        ) from error
+
+
+@contextmanager
+def _no_unpickling() -> Iterator[None]:
+    """torch.export.load falls back to full unpickling, which runs code from the file: not here."""
+    load = torch.load
+
+    def safe_load(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{**kwargs, "weights_only": True})
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CaptureError("the file holds pickled Python objects, which are not loaded")
+
+    with (
+        mock.patch("torch.load", safe_load),
+        mock.patch("torch.export.pt2_archive._package.pickle.loads", refuse),
+    ):
+        yield
+
+
+def from_program(program: ExportedProgram) -> G.FloatGraph:
+    """The float graph of an exported program: functional ATen, parameters as attributes, named.
+
+    Raises:
+        CaptureError: the program was exported in training mode, mutates its buffers, or returns
+            something that is not a tensor.
+    """
+    if program.example_inputs is None:
+        raise CaptureError("the program holds no example inputs; export it again with torch.export")
+    dims = _dimension_names(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions({})  # functional: no in-place operators are left
+        module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    _refuse(program, module)
+    _clean(module)
+    assign_names(module.graph)
+    args, kwargs = program.example_inputs  # type: ignore[misc]  # not None, checked above
+    return G.FloatGraph(
+        module=module,
+        inputs=tuple(_input(n, dims) for n in G.placeholders(module.graph)),
+        outputs=_output_names(program, module),
+        example=(tuple(args), dict(kwargs)),
+        constraints=dict(program.range_constraints),
+        dims=dims,
+    )
+
+
+def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
+    if program.graph_signature.buffers_to_mutate:
+        names = ", ".join(sorted(set(program.graph_signature.buffers_to_mutate.values()))[:3])
+        raise CaptureError(
+            f"the model changes its own buffers when it runs ({names}): it was exported in "
+            "training mode, or keeps state between calls; call model.eval() and export again"
+        )
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor):
+            raise CaptureError(
+                f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
+                "takes tensors only and fixes the other arguments"
+            )
+    leaves = pytree.tree_leaves(module.graph.output_node().args[0])
+    if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
+        raise CaptureError(
+            "the model returns something that is not a tensor (None, a number); "
+            "wrap it in an nn.Module that returns tensors only"
+        )
+
+
+def _clean(module: fx.GraphModule) -> None:
+    """Drops unused attributes; gives every get_attr a fake value; outputs keep their structure."""
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            module.graph.erase_node(node)
+        elif node.op == "get_attr":
+            G.set_attr_value(module, node)
+    G.finish(module)
+
+
+def _dimension_names(program: ExportedProgram) -> dict[str, str]:
+    """Symbols of dynamic dimensions -> readable names; the leading one is the batch."""
+    names: dict[str, str] = {}
+    user = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in user:
+            continue
+        for axis, size in enumerate(getattr(G.value(node), "shape", ())):
+            symbol = str(size)
+            if isinstance(size, torch.SymInt) and symbol not in names:
+                wanted = "batch" if axis == 0 else f"{node.name}_dim{axis}"
+                names[symbol] = wanted if wanted not in names.values() else f"{node.name}_batch"
+    return names
+
+
+def _input(node: fx.Node, dims: dict[str, str]) -> G.Input:
+    value = G.value(node)
+    shape = tuple(dims.get(str(s), str(s)) if isinstance(s, torch.SymInt) else s for s in value.shape)
+    return G.Input(str(node.target), str(value.dtype).removeprefix("torch."), shape)
+
+
+def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str, ...]:
+    """`output`, `output_0` ..., or the keys where the model returns a dict or a dataclass."""
+    nodes = G.output_nodes(module.graph)
+    paths = _output_paths(program, len(nodes))
+    names = [".".join(p) if p else "output" for p in paths]
+    names = [f"output_{n}" if n.isdigit() else n for n in names]
+    taken = {str(n.target) for n in G.placeholders(module.graph)}
+    return tuple(f"{n}_out" if n in taken else n for n in names)
+
+
+def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:
+    tree = pytree.tree_unflatten(list(range(count)), program.call_spec.out_spec)
+    found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
+    return [tuple(_key(k) for k in path) for path, _ in found]
+
+
+def _key(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

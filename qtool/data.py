@@ -1,0 +1,115 @@
+"""Batches of model inputs, from whatever the user has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from qtool.errors import DataError
+
+__all__ = ["Batch", "batches", "to_batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The arguments of one call of the model."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Length of the first dimension of the first tensor that has one."""
+        return next((len(t) for _, t in self.tensors() if t.dim()), 1)
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Every tensor with its place ("input 0", "input 'mask'")."""
+        found = [(f"input {i}", a) for i, a in enumerate(self.args)]
+        found += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
+        return [(w, t) for w, a in found for t in pytree.tree_leaves(a) if isinstance(t, torch.Tensor)]
+
+    def named(self, model: nn.Module) -> Mapping[str, Any]:
+        """Arguments by the names of the model's forward."""
+        try:
+            return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
+        except TypeError as error:
+            raise DataError(
+                f"a batch does not fit {type(model).__name__}.forward"
+                f"{inspect.signature(model.forward)}: {error}"
+            ) from error
+
+    def to(self, device: torch.device) -> Batch:
+        def move(x: Any) -> Any:
+            return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
+
+        return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
+
+    def check_finite(self, index: int) -> None:
+        """Raises DataError naming this batch and the input if it holds NaN or Inf."""
+        for where, t in self.tensors():
+            if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+                what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
+                raise DataError(
+                    f"batch {index}, {where} holds {what}; remove or repair that sample"
+                )
+
+
+def to_batch(item: Any, accepts: int | None = None) -> Batch:
+    """One item of the user's data as the arguments of a call.
+
+    A tensor or array is the only argument, a dict gives arguments by name, a tuple or list by
+    position. Of a tuple longer than the `accepts` arguments that the model takes, the first ones
+    are used, so that the (images, labels) of an ordinary DataLoader work as they are.
+    """
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, torch.Tensor | np.ndarray):
+        return Batch((_tensor(item),))
+    if isinstance(item, Mapping):
+        return Batch((), {str(k): pytree.tree_map(_tensor, v) for k, v in item.items()})
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
+        taken = item if accepts is None else item[:accepts]
+        return Batch(tuple(pytree.tree_map(_tensor, v) for v in taken))
+    raise DataError(
+        f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors"
+    )
+
+
+def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Batch]:
+    """The batches of any iterable, one at a time.
+
+    Raises:
+        DataError: `data` is not iterable, or an item is nothing a model can take.
+    """
+    if isinstance(data, torch.Tensor | np.ndarray | Mapping | str):
+        raise DataError(
+            f"data is a {type(data).__name__}; give an iterable of batches, "
+            "for instance [tensor] or a DataLoader"
+        )
+    try:
+        iterator = iter(data)
+    except TypeError as error:
+        raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
+    accepts = _positional(model) if model is not None else None
+    return (to_batch(item, accepts) for item in iterator)
+
+
+def _tensor(x: Any) -> Any:
+    return torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
+
+
+def _positional(model: nn.Module) -> int | None:
+    """How many positional arguments forward takes; None if any number."""
+    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return None
+    return sum(
+        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
+    )

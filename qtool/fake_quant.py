@@ -1,0 +1,114 @@
+"""Quant points: modules that stand where the plan quantizes a tensor.
+
+A point is the identity until it is given parameters; then it rounds its input to the values that
+the integer model can hold. The gradient passes straight through (Bengio et al. 2013), and is zero
+where the value is clipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtool import graph as G
+from qtool.plan.plan import QuantPlan
+from qtool.torch_ops import per_channel
+from qtool.types import INT32, QType, QuantParams
+
+__all__ = ["QuantPoint", "insert_points", "points_of"]
+
+
+class _FakeQuantize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType) -> Any:
+        codes = torch.round(x / scale) + zero
+        kept = codes.clamp(q.qmin, q.qmax)
+        ctx.save_for_backward(codes == kept)
+        return (kept - zero) * scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (inside,) = ctx.saved_tensors
+        return gradients[0] * inside, None, None, None
+
+
+class QuantPoint(nn.Module):
+    """One quantized tensor of the plan.
+
+    Buffers: scale (float32) and zero_point (int64), rank 0 or, per channel, rank 1; empty until
+    `set_params` is called, so that a state_dict tells a calibrated point from a fresh one.
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.point = name
+        self.qtype: QType | None = None
+        self.axis: int | None = None
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("zero_point", torch.empty(0, dtype=torch.int64))
+
+    @property
+    def params(self) -> QuantParams | None:
+        if self.qtype is None:
+            return None
+        return QuantParams(self.qtype, self.scale, self.zero_point, self.axis)
+
+    def set_params(self, params: QuantParams) -> None:
+        self.qtype, self.axis = params.qtype, params.axis
+        self.scale, self.zero_point = params.scale.clone(), params.zero_point.clone()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float in, float of the same shape out, on the grid of this point's parameters."""
+        if self.qtype is None:
+            return x
+        exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
+        scale = per_channel(self.scale, self.axis, x.dim()).to(exact)
+        zero = per_channel(self.zero_point, self.axis, x.dim()).to(exact)
+        if torch.is_grad_enabled() and x.requires_grad:
+            result: torch.Tensor = _FakeQuantize.apply(x.to(exact), scale, zero, self.qtype)
+            return result.to(x.dtype)
+        codes = torch.div(x.to(exact), scale).round_().add_(zero)
+        codes = codes.clamp_(self.qtype.qmin, self.qtype.qmax).sub_(zero).mul_(scale)
+        return codes.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.point}, {self.qtype or 'identity'}"
+
+
+def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
+    """A copy of the graph with a QuantPoint on every edge the plan names; tensors are shared."""
+    module = G.clone(module)
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    nodes["output"] = module.graph.output_node()
+    for point in plan:
+        source = nodes[point.edges[0].source] if point.edges else None
+        if source is None:
+            continue
+        path = f"quant_points.{G.free_name(module, point.name)}"
+        module.add_submodule(path, QuantPoint(point.name))
+        with module.graph.inserting_after(_last_of_block(source)):
+            call = module.graph.call_module(path, (source,))
+        call.meta[G.NAME] = f"{point.name}.quant"
+        call.meta["val"] = G.value(source)
+        for user in {e.user for e in point.edges}:
+            nodes[user].replace_input_with(source, call)
+    module.graph.lint()
+    module.recompile()
+    return module
+
+
+def _last_of_block(source: fx.Node) -> fx.Node:
+    """Placeholders stay together at the head of the graph: nothing is inserted between them."""
+    if source.op != "placeholder":
+        return source
+    return [n for n in source.graph.nodes if n.op == "placeholder"][-1]
+
+
+def points_of(module: nn.Module) -> dict[str, QuantPoint]:
+    """The quant points of a prepared graph by the names of the plan."""
+    return {m.point: m for m in module.modules() if isinstance(m, QuantPoint)}

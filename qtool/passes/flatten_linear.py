@@ -1,0 +1,46 @@
+"""Linear layers on more than two dimensions become view, linear, view: one Gemm in ONNX."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.infra import GraphPass
+
+__all__ = ["flatten_linear"]
+
+aten = torch.ops.aten
+
+
+def _is_deep(node: fx.Node) -> bool:
+    return node.target is aten.linear.default and G.rank(node) > 2
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [n for n in G.calls(module.graph) if _is_deep(n)]
+    for node in found:
+        x, name = node.args[0], G.name_of(node)
+        assert isinstance(x, fx.Node)
+        sizes: list[int | fx.Node] = []
+        for axis, size in enumerate(G.shape(x)[:-1]):
+            dynamic = isinstance(size, torch.SymInt)
+            sizes.append(
+                G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
+                if dynamic
+                else int(size)
+            )
+        features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
+        flat = G.add_call(node, aten.view.default, (x, [-1, features_in]), f"{name}.flatten", node)
+        args = (flat, *node.args[1:])
+        linear = G.add_call(node, aten.linear.default, args, name, node)
+        back = (linear, [*sizes, features_out])
+        G.replace(node, G.add_call(node, aten.view.default, back, f"{name}.unflatten", node))
+    return len(found)
+
+
+def _leftover(module: fx.GraphModule) -> fx.Node | None:
+    return next((n for n in G.calls(module.graph) if _is_deep(n)), None)
+
+
+flatten_linear = GraphPass("flatten_linear", _rewrite, _leftover)

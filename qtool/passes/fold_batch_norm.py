@@ -1,0 +1,134 @@
+"""Folds inference BatchNorm into the convolution or linear layer before it.
+
+y = gamma * (W x + b - mean) / sqrt(var + eps) + beta is W' x + b' with, per output channel,
+g = gamma / sqrt(var + eps), W' = g W, b' = g (b - mean) + beta. Computed in float64.
+
+Every call gets weights of its own, so a weight shared by two calls, or a module called twice with
+different norms behind it, stays right; equal results are shared again. Not folded: a layer whose
+output is also read by something else, and a linear layer on more than two dimensions, where
+BatchNorm normalizes dimension 1 and not the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.passes.infra import GraphPass
+
+__all__ = ["fold_batch_norm"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """How a layer lays out its weight: where the output channels are, where `groups` stands."""
+
+    transposed: bool = False
+    groups: int | None = None
+
+
+LAYERS: Mapping[Any, _Layer] = {
+    torch_ops.conv: _Layer(),
+    aten.linear.default: _Layer(),
+    aten.conv_transpose1d.default: _Layer(transposed=True, groups=6),
+    aten.conv_transpose2d.input: _Layer(transposed=True, groups=6),
+    aten.conv_transpose3d.input: _Layer(transposed=True, groups=6),
+}
+
+
+def _foldable(norm: fx.Node) -> bool:
+    layer = norm.args[0]
+    return (
+        norm.target is aten.batch_norm.default
+        and isinstance(layer, fx.Node)
+        and layer.target in LAYERS
+        and len(layer.users) == 1
+        and all(n is None or n.op == "get_attr" for n in _constants(layer, norm))
+        and (layer.target is not aten.linear.default or G.rank(layer) == 2)
+    )
+
+
+def _constants(layer: fx.Node, norm: fx.Node) -> tuple[fx.Node | None, ...]:
+    """weight, bias, gamma, beta, mean, variance."""
+    return (layer.args[1], G.argument(layer, 2, "bias"), *norm.args[1:5])  # type: ignore[return-value]
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    made: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = {}
+    norms = [n for n in G.calls(module.graph) if _foldable(n)]
+    for norm in norms:
+        layer = norm.args[0]
+        assert isinstance(layer, fx.Node)
+        key = (*_constants(layer, norm), norm.args[7])
+        if key not in made:
+            made[key] = _folded(module, layer, norm)
+        weight, bias = made[key]
+        rest = layer.args[3:]
+        name = G.name_of(layer)
+        fused = G.add_call(layer, layer.target, (layer.args[0], weight, bias, *rest), name, layer)
+        G.replace(norm, fused)
+        module.graph.erase_node(layer)
+    return len(norms)
+
+
+def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.Node, fx.Node]:
+    read = [None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)]
+    weight, bias = fold(*read, eps=float(norm.args[7]), layout=_layout(layer))  # type: ignore[arg-type]
+    name, first = G.name_of(layer), next(iter(module.graph.nodes))
+    return (
+        G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight"),
+        G.add_tensor(module, first, nn.Parameter(bias), f"{name}.bias"),
+    )
+
+
+def _layout(layer: fx.Node) -> tuple[bool, int]:
+    spec = LAYERS[layer.target]
+    groups = 1 if spec.groups is None else G.argument(layer, spec.groups, "groups", 1)
+    return spec.transposed, int(groups)
+
+
+def fold(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
+    layout: tuple[bool, int] = (False, 1),
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The folded weight and bias, in the dtype of `weight`.
+
+    Args:
+        weight: [out, in/groups, ...], or [in, out/groups, ...] if transposed.
+        bias, gamma, beta: [out], or None for 0, 1 and 0.
+        mean, variance: [out], the running statistics.
+        layout: (transposed, groups).
+    """
+    transposed, groups = layout
+    gain = (variance.double() + eps).rsqrt() * (1.0 if gamma is None else gamma.double())
+    shift = -mean.double() if bias is None else bias.double() - mean.double()
+    shift = shift * gain + (0.0 if beta is None else beta.double())
+    w = weight.double()
+    if transposed:
+        grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+        gains = gain.reshape(groups, 1, w.shape[1], *[1] * (w.dim() - 2))
+        w = (grouped * gains).reshape(w.shape)
+    else:
+        w = w * gain.reshape(-1, *[1] * (w.dim() - 1))
+    return w.to(weight.dtype), shift.to(weight.dtype)
+
+
+def _leftover(module: fx.GraphModule) -> fx.Node | None:
+    return next((n for n in G.calls(module.graph) if _foldable(n)), None)
+
+
+fold_batch_norm = GraphPass("fold_batch_norm", _rewrite, _leftover)

@@ -1,0 +1,48 @@
+"""Folds zero padding of the spatial dimensions into the convolution behind it."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.passes.infra import GraphPass
+
+__all__ = ["fold_pad"]
+
+aten = torch.ops.aten
+
+
+def _foldable(conv: fx.Node) -> bool:
+    pad = conv.args[0] if conv.target is torch_ops.conv else None
+    if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
+        return False
+    widths = list(pad.args[1])  # type: ignore[arg-type]  # a list of ints
+    spatial = 2 * (G.rank(conv) - 2)
+    fill = G.argument(pad, 2, "value", 0)
+    return fill == 0 and len(pad.users) == 1 and min(widths) >= 0 and not any(widths[spatial:])
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [n for n in G.calls(module.graph) if _foldable(n)]
+    for conv in found:
+        pad = conv.args[0]
+        assert isinstance(pad, fx.Node)
+        n = G.rank(conv) - 2
+        widths = [int(w) for w in pad.args[1]] + [0] * (2 * n)  # type: ignore[union-attr, arg-type]
+        # ATen pads from the last dimension, (begin, end) by (begin, end); conv wants begins, ends.
+        added = [widths[2 * (n - 1 - d)] for d in range(n)]
+        added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
+        pads = [a + b for a, b in zip(conv.args[4], added, strict=True)]  # type: ignore[arg-type]
+        args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
+        G.replace(conv, G.add_call(conv, conv.target, args, G.name_of(conv), conv))
+        module.graph.erase_node(pad)
+    return len(found)
+
+
+def _leftover(module: fx.GraphModule) -> fx.Node | None:
+    return next((n for n in G.calls(module.graph) if _foldable(n)), None)
+
+
+fold_pad = GraphPass("fold_pad", _rewrite, _leftover)

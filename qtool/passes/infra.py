@@ -1,0 +1,89 @@
+"""What a pass is, and the contract every pass is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.errors import PassError
+
+__all__ = ["GraphPass", "run_passes", "same_function"]
+
+TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated products, no more
+
+
+@dataclass(frozen=True)
+class GraphPass:
+    """A rewrite that keeps the function of the graph.
+
+    rewrite: edits the module in place and returns how many rewrites were made.
+    leftover: the first node that the pass should have removed but did not, if any.
+    """
+
+    name: str
+    rewrite: Callable[[fx.GraphModule], int]
+    leftover: Callable[[fx.GraphModule], fx.Node | None] = lambda _: None
+
+
+def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str, int]:
+    """Runs the passes in order, in place; returns the number of rewrites each made.
+
+    After each pass the graph is well formed, takes the same inputs, returns tensors of the same
+    shapes and dtypes, has a fake value on every node, and holds no leftover of the pass.
+
+    Raises:
+        PassError: a pass failed or broke that contract.
+    """
+    counts: dict[str, int] = {}
+    for each in passes:
+        before = _interface(module)
+        try:
+            counts[each.name] = each.rewrite(module)
+            G.finish(module)
+        except Exception as error:
+            raise PassError(f"pass {each.name} failed: {error}") from error
+        _check(module, each, before)
+    return counts
+
+
+def _check(module: fx.GraphModule, each: GraphPass, before: list[str]) -> None:
+    if (after := _interface(module)) != before:
+        raise PassError(f"pass {each.name} changed the interface from {before} to {after}")
+    for node in module.graph.nodes:
+        if node.op in ("call_function", "get_attr") and G.value(node) is None:
+            raise PassError(f"pass {each.name} left node {G.name_of(node)} without a value")
+    if (node := each.leftover(module)) is not None:
+        raise PassError(f"pass {each.name} left {G.name_of(node)} ({node.target}) behind")
+
+
+def _interface(module: fx.GraphModule) -> list[str]:
+    nodes = [*G.placeholders(module.graph), *G.output_nodes(module.graph)]
+    return [f"{tuple(G.value(n).shape)} {G.value(n).dtype}" for n in nodes]
+
+
+def same_function(
+    expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], tolerance: float = TOLERANCE
+) -> float:
+    """Largest difference between two lists of outputs, relative to the range of each output.
+
+    Raises:
+        PassError: it is above `tolerance`.
+    """
+    worst = 0.0
+    for i, (a, b) in enumerate(zip(expected, actual, strict=True)):
+        if a.numel() == 0:
+            continue
+        a, b = a.detach().double(), b.detach().double()
+        span = max(float(a.max() - a.min()), float(a.abs().max()), 1e-30)
+        difference = float((a - b).abs().nan_to_num(nan=float("inf")).max()) / span
+        worst = max(worst, difference)
+        if not difference <= tolerance:
+            raise PassError(
+                f"the rewritten graph differs from the model in output {i} by {difference:.2g} of "
+                f"its range (allowed: {tolerance:.0e}); this is a bug in qtool, please report it"
+            )
+    return worst

@@ -1,0 +1,76 @@
+"""Removes what does nothing at inference: dropout, copies, full slices, casts to the same type."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.infra import GraphPass
+
+__all__ = ["remove_identity"]
+
+aten = torch.ops.aten
+
+
+def _always(node: fx.Node) -> bool:
+    return True
+
+
+def _inactive_dropout(node: fx.Node) -> bool:
+    return not node.args[2] or node.args[1] == 0
+
+
+def _same_meta(node: fx.Node) -> bool:
+    """Same shape, dtype and device as its input, so that only the copy is left."""
+    x = node.args[0]
+    if not isinstance(x, fx.Node):
+        return False
+    a, b = G.value(x), G.value(node)
+    return tuple(a.shape) == tuple(b.shape) and a.dtype == b.dtype and a.device == b.device
+
+
+def _full_slice(node: fx.Node) -> bool:
+    start, end, step = (G.argument(node, i, k) for i, k in ((2, "start"), (3, "end"), (4, "step")))
+    return start in (None, 0) and end in (None, sys.maxsize) and step in (None, 1)
+
+
+IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
+    aten.dropout.default: _inactive_dropout,
+    aten.feature_dropout.default: _inactive_dropout,
+    aten.alpha_dropout.default: _inactive_dropout,
+    aten.clone.default: _always,
+    aten.alias.default: _always,
+    aten.detach.default: _always,
+    aten.contiguous.default: _always,
+    aten.lift_fresh_copy.default: _always,
+    aten._to_copy.default: _same_meta,
+    aten.to.dtype: _same_meta,
+    aten.view.default: _same_meta,
+    aten.reshape.default: _same_meta,
+    aten.expand.default: _same_meta,
+    aten.slice.Tensor: _full_slice,
+}
+
+
+def _is_identity(node: fx.Node) -> bool:
+    test = IDENTITIES.get(node.target)
+    return test is not None and isinstance(node.args[0], fx.Node) and test(node)
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [n for n in G.calls(module.graph) if _is_identity(n)]
+    for node in found:
+        G.replace(node, node.args[0])  # type: ignore[arg-type]  # a node, see _is_identity
+    return len(found)
+
+
+def _leftover(module: fx.GraphModule) -> fx.Node | None:
+    return next((n for n in G.calls(module.graph) if _is_identity(n)), None)
+
+
+remove_identity = GraphPass("remove_identity", _rewrite, _leftover)

@@ -1,0 +1,99 @@
+"""What each operator is to the planner: one row per ATen operator.
+
+The `key` is the operator's name everywhere else: in targets, kernels and reports. An operator
+without a row is left in float and named in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+
+__all__ = ["OPS", "OpRow", "Role", "data_inputs", "row_of"]
+
+aten = torch.ops.aten
+
+
+class Role(Enum):
+    """What happens to codes in an operator."""
+
+    COMPUTE = "compute"  # codes in, arithmetic, new codes out
+    PASS = "pass"  # the same codes at other places: input and output share parameters
+    CLIP = "clip"  # a clamp, free when the quantization of its output already saturates there
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """key: name of the operator. inputs: positions of the data arguments. weight, bias: positions
+    of constant arguments; the weight's output channels lie along `channel_axis`."""
+
+    key: str
+    role: Role
+    inputs: tuple[int, ...] = (0,)
+    weight: int | None = None
+    bias: int | None = None
+    channel_axis: int = 0
+
+
+def _weighted(key: str, channel_axis: int = 0) -> OpRow:
+    return OpRow(key, Role.COMPUTE, (0,), weight=1, bias=2, channel_axis=channel_axis)
+
+
+_PASS = OpRow("pass", Role.PASS)
+
+OPS: Mapping[Any, OpRow] = {
+    torch_ops.conv: _weighted("conv"),
+    aten.conv_transpose1d.default: _weighted("conv_transpose", 1),
+    aten.conv_transpose2d.input: _weighted("conv_transpose", 1),
+    aten.conv_transpose3d.input: _weighted("conv_transpose", 1),
+    aten.linear.default: _weighted("linear"),
+    aten.matmul.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
+    aten.bmm.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
+    aten.add.Tensor: OpRow("add", Role.COMPUTE, (0, 1)),
+    aten.mul.Tensor: OpRow("mul", Role.COMPUTE, (0, 1)),
+    aten.cat.default: OpRow("concat", Role.COMPUTE, (0,)),
+    torch_ops.global_average_pool: OpRow("global_average_pool", Role.COMPUTE),
+    aten.avg_pool2d.default: OpRow("average_pool", Role.COMPUTE),
+    aten.max_pool1d.default: OpRow("max_pool", Role.PASS),
+    aten.max_pool2d.default: OpRow("max_pool", Role.PASS),
+    aten.max_pool3d.default: OpRow("max_pool", Role.PASS),
+    aten.relu.default: OpRow("relu", Role.CLIP),
+    aten.clamp.default: OpRow("clip", Role.CLIP),
+    aten.constant_pad_nd.default: OpRow("pad", Role.PASS),
+    aten.view.default: _PASS,
+    aten.reshape.default: _PASS,
+    aten.flatten.using_ints: _PASS,
+    aten.squeeze.default: _PASS,
+    aten.squeeze.dim: _PASS,
+    aten.squeeze.dims: _PASS,
+    aten.unsqueeze.default: _PASS,
+    aten.permute.default: _PASS,
+    aten.transpose.int: _PASS,
+    aten.slice.Tensor: _PASS,
+    aten.select.int: _PASS,
+    aten.upsample_nearest2d.default: _PASS,
+    aten.upsample_nearest2d.vec: _PASS,
+    aten.pixel_shuffle.default: _PASS,
+}
+
+
+def row_of(node: fx.Node) -> OpRow | None:
+    return OPS.get(node.target) if node.op == "call_function" else None
+
+
+def data_inputs(node: fx.Node) -> list[Any]:
+    """The data arguments of a node (nodes or numbers), lists flattened: a concat has many."""
+    row = OPS[node.target]
+    found: list[Any] = []
+    for index in row.inputs:
+        argument = node.args[index]
+        found += argument if isinstance(argument, list | tuple) else [argument]
+    return found

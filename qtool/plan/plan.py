@@ -1,0 +1,129 @@
+"""The plan: which tensors are quantized, how, and who computes in integers. Pure data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from qtool.types import Derived, Fixed, Float, Observed, SharedWith, Spec
+
+__all__ = ["Decision", "Edge", "Point", "QuantPlan", "describe"]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where a point stands: on the argument `source` of the node `user` ("output" is the graph's)."""
+
+    source: str
+    user: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One quantized tensor.
+
+    name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
+    kind: "activation", "weight", "bias" or "constant".
+    edges: the reads that see the quantized tensor; reads not listed see the float one.
+    """
+
+    name: str
+    kind: str
+    spec: Spec
+    edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one node: integer or float, and why.
+
+    op: the operator's key, or its ATen name where it has no row.
+    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it).
+    macs: multiply-accumulates for one sample.
+    inputs, output: the points around it (output None: the result is float).
+    """
+
+    node: str
+    op: str
+    form: str
+    reason: str
+    macs: int = 0
+    inputs: tuple[str, ...] = ()
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class QuantPlan:
+    """Everything that is decided about a model for a target. Prints as a table."""
+
+    target: str
+    points: tuple[Point, ...]
+    nodes: tuple[Decision, ...]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Point]:
+        return {p.name: p for p in self.points}
+
+    def point(self, name: str) -> Point:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    def root(self, name: str) -> str:
+        """The point whose parameters `name` uses: itself unless it shares."""
+        spec = self.point(name).spec
+        return self.root(spec.point) if isinstance(spec, SharedWith) else name
+
+    def observed(self) -> list[Point]:
+        """The points whose ranges calibration has to find."""
+        return [p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)]
+
+    def decision(self, node: str) -> Decision | None:
+        return next((d for d in self.nodes if d.node == node), None)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short hash of the whole plan; written into every exported file."""
+        rows = [[p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self]
+        text = json.dumps([self.target, rows, [[d.node, d.op, d.form] for d in self.nodes]])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """(node, op, form, output parameters, reason) for every node."""
+        return [
+            (d.node, d.op, d.form, describe(self.point(d.output).spec) if d.output else "float", d.reason)
+            for d in self.nodes
+        ]
+
+    def __str__(self) -> str:
+        head = ("node", "op", "runs as", "output", "why")
+        table = [head, *self.rows()]
+        widths = [max(len(row[i]) for row in table) for i in range(4)]
+        lines = [
+            "  ".join([*(c.ljust(w) for c, w in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+            for row in table
+        ]
+        return "\n".join([f"target {self.target}", *lines])
+
+
+def describe(spec: Spec) -> str:
+    """One spec in a few words, for tables."""
+    match spec:
+        case Observed(qtype, observer, axis, symmetric):
+            where = "per tensor" if axis is None else f"per channel (axis {axis})"
+            return f"{qtype} {'symmetric ' if symmetric else ''}{where}, {observer}"
+        case Fixed(params):
+            return f"{params.qtype} fixed"
+        case SharedWith(point):
+            return f"as {point}"
+        case Derived():
+            return "int32, input x weight"
+        case Float(reason):
+            return f"float: {reason}"

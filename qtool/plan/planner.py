@@ -1,0 +1,212 @@
+"""From a canonical float graph and a target to the plan. Pure: nothing is changed or run.
+
+1. Which nodes compute in integers (forward): heavy operators always, the light ones between them
+   where an input already comes in codes.
+2. Which values are wanted in codes (backward).
+3. A clamp behind an integer node is fused where the output's quantization does its work.
+4. Every value that is wanted in codes, or can only be had in codes, gets a point; reads by float
+   nodes see the float value where there is one.
+5. Points that must agree share their parameters (see sharing.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from qtool import graph as G
+from qtool.errors import PlanError
+from qtool.plan.macs import hint, macs
+from qtool.plan.ops import OpRow, Role, data_inputs, row_of
+from qtool.plan.plan import Decision, Edge, Point, QuantPlan
+from qtool.plan.sharing import share
+from qtool.targets import Target
+from qtool.types import Derived, Observed, ObserverSpec
+
+__all__ = ["make_plan"]
+
+WEIGHT_OBSERVER = ObserverSpec("minmax")
+
+
+def make_plan(graph: fx.Graph, target: Target, observer: ObserverSpec) -> QuantPlan:
+    """The plan of a canonical float graph for a target.
+
+    Raises:
+        PlanError: nothing in the model can be computed in integers.
+    """
+    work = _Work(graph, target, observer)
+    _choose_integer(work)
+    if not work.integer:
+        raise PlanError(
+            f"nothing in this model can run in integers on {target.name}: "
+            f"{_why_nothing(work)}; see `qtool inspect` for each node"
+        )
+    _choose_wanted(work)
+    _fuse_clips(work)
+    _place_points(work)
+    points = share(work.points, graph)
+    return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
+
+
+@dataclass
+class _Work:
+    """What is known so far about each node."""
+
+    graph: fx.Graph
+    target: Target
+    observer: ObserverSpec
+    integer: set[fx.Node] = field(default_factory=set)
+    native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
+    wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
+    fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
+    reasons: dict[fx.Node, str] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+
+
+def _choose_integer(work: _Work) -> None:
+    for node in G.calls(work.graph):
+        row = row_of(node)
+        if row is None:
+            if G.is_float(node):
+                work.reasons[node] = f"no integer kernel on {work.target.name}"
+        elif row.role is Role.CLIP:
+            source = node.args[0]
+            if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
+                work.native.add(node)
+        elif row.role is Role.PASS:
+            if _objection(work, node, row) is None and node.args[0] in work.native:
+                work.native.add(node)
+        elif (objection := _objection(work, node, row)) is not None:
+            work.reasons[node] = objection
+        else:
+            work.integer.add(node)
+            if not work.target.kernels[row.key].float_output:
+                work.native.add(node)
+
+
+def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
+    rule = work.target.kernels.get(row.key)
+    if rule is None:
+        return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
+    if (reason := rule.refuse(node)) is not None:
+        return reason
+    if rule.follows and not any(x in work.native for x in data_inputs(node)):
+        return "its inputs are float"
+    return None
+
+
+def _choose_wanted(work: _Work) -> None:
+    takes_codes: set[fx.Node] = set(work.integer)
+    for node in reversed(list(G.calls(work.graph))):
+        row = row_of(node)
+        if row is not None and row.role is Role.PASS and _objection(work, node, row) is None:
+            if node in work.wanted or (node in work.native and row.key in work.target.on_codes):
+                takes_codes.add(node)
+        if node in takes_codes:
+            for source in data_inputs(node):
+                if isinstance(source, fx.Node):
+                    work.wanted.add(source)
+
+
+def _fuse_clips(work: _Work) -> None:
+    """relu and clamp(0, x): the zero point at the lowest code and the range up to x do the same."""
+    for node in G.calls(work.graph):
+        row, source = row_of(node), node.args[0] if node.args else None
+        if row is None or row.role is not Role.CLIP or not isinstance(source, fx.Node):
+            continue
+        codes_out = node in work.wanted or node in work.native
+        from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
+        if source in work.integer and len(source.users) == 1 and codes_out and from_zero:
+            work.fused[node] = source
+            work.native.discard(source)
+            work.wanted.discard(source)
+            work.native.add(node)
+        elif source in work.integer:
+            work.reasons[node] = "clamps in float between dequantize and quantize"
+        else:
+            work.reasons[node] = "its input is float"
+
+
+def _place_points(work: _Work) -> None:
+    for node in work.graph.nodes:
+        if node.op == "placeholder" or node.op == "call_function":
+            _place_activation(work, node)
+    for node in work.graph.nodes:
+        if node in work.integer:
+            _place_constants(work, node)
+
+
+def _place_activation(work: _Work, node: fx.Node) -> None:
+    if node not in work.wanted and node not in work.native:
+        return
+    everyone = node in work.native
+    edges = tuple(
+        Edge(G.name_of(node), _user(user))
+        for user in node.users
+        if everyone or user in work.integer or _passes(work, user)
+    )
+    spec = Observed(work.target.activation, work.observer)
+    work.points.append(Point(G.name_of(node), "activation", spec, edges))
+
+
+def _passes(work: _Work, user: fx.Node) -> bool:
+    row = row_of(user)
+    return row is not None and row.role is Role.PASS and (user in work.wanted or user in work.native)
+
+
+def _user(node: fx.Node) -> str:
+    return "output" if node.op == "output" else G.name_of(node)
+
+
+def _place_constants(work: _Work, node: fx.Node) -> None:
+    row = row_of(node)
+    assert row is not None
+    name, target = G.name_of(node), work.target
+    for source in data_inputs(node):
+        if isinstance(source, fx.Node) and source.op == "get_attr":
+            edge = Edge(G.name_of(source), name)
+            spec = Observed(target.activation, WEIGHT_OBSERVER)
+            work.points.append(Point(f"{name}.{G.name_of(source)}", "constant", spec, (edge,)))
+    if row.weight is None:
+        return
+    weight, data = node.args[row.weight], node.args[0]
+    assert isinstance(weight, fx.Node) and isinstance(data, fx.Node)
+    w = Point(
+        f"{name}.weight",
+        "weight",
+        Observed(target.weight, WEIGHT_OBSERVER, row.channel_axis, symmetric=True),
+        (Edge(G.name_of(weight), name),),
+    )
+    work.points.append(w)
+    bias = G.argument(node, row.bias, "bias") if row.bias is not None else None
+    if isinstance(bias, fx.Node):
+        edge = Edge(G.name_of(bias), name)
+        derived = Derived(G.name_of(data), w.name)
+        work.points.append(Point(f"{name}.bias", "bias", derived, (edge,)))
+
+
+def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
+    row, name = row_of(node), G.name_of(node)
+    names = {p.name for p in points}
+    inputs = tuple(p.name for p in points if any(e.user == name for e in p.edges))
+    output = name if name in names else None
+    op = row.key if row is not None else str(node.target).removeprefix("aten.")
+    first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
+    batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
+    cost = macs(node, batch)
+    if node in work.fused:
+        return Decision(name, op, "fused", f"into {G.name_of(work.fused[node])}", 0, (), output)
+    if node in work.integer:
+        why = "" if output or any(u in work.fused for u in node.users) else "result in float"
+        return Decision(name, op, "integer", why, cost, inputs, output)
+    if output and row is not None and row.role is Role.PASS:
+        return Decision(name, op, "pass", "", cost, inputs, output)
+    if not G.is_float(node):
+        return Decision(name, op, "shape", "not a float tensor", cost)
+    return Decision(name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output)
+
+
+def _why_nothing(work: _Work) -> str:
+    reasons = [f"{G.name_of(n)} ({r})" for n, r in work.reasons.items()][:3]
+    return "; ".join(reasons) or "it has no operator with weights"

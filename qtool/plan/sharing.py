@@ -1,0 +1,77 @@
+"""Which points share their parameters.
+
+A pass-through node moves codes, so its output has the parameters of its input. A concat copies the
+inputs that have its output's parameters and rescales the others: where everything behind an input
+is read by that concat alone, the input takes the output's parameters, which cost nothing, since its
+codes would be rescaled to them anyway; an input that others read too keeps its own, finer ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import fx
+
+from qtool import graph as G
+from qtool.plan.ops import Role, data_inputs, row_of
+from qtool.plan.plan import Point
+from qtool.types import Observed, SharedWith
+
+__all__ = ["share"]
+
+
+def share(points: list[Point], graph: fx.Graph) -> tuple[Point, ...]:
+    """The points with `SharedWith` where parameters must or may agree."""
+    nodes = {G.name_of(n): n for n in graph.nodes}
+    names = {p.name for p in points}
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while name in parent:
+            name = parent[name]
+        return name
+
+    for point in points:
+        node = nodes.get(point.name)
+        row = row_of(node) if node is not None else None
+        if node is not None and row is not None and row.role is Role.PASS:
+            source = G.name_of(node.args[0])  # type: ignore[arg-type]  # pass-through of a node
+            if source in names:
+                parent[point.name] = root(source)
+    for point in points:
+        node = nodes.get(point.name)
+        concat = _concat_behind(node) if node is not None else None
+        if concat is None:
+            continue
+        for source in data_inputs(concat):
+            if G.name_of(source) in names and _only_feeds(source, nodes, parent):
+                owner = root(G.name_of(source))
+                if owner != root(point.name):
+                    parent[owner] = root(point.name)
+    return tuple(
+        replace(p, spec=SharedWith(root(p.name))) if p.name in parent and _shareable(p) else p
+        for p in points
+    )
+
+
+def _shareable(point: Point) -> bool:
+    return point.kind == "activation" and isinstance(point.spec, Observed)
+
+
+def _concat_behind(node: fx.Node) -> fx.Node | None:
+    """The concat whose result this point quantizes, directly or through a fused clamp."""
+    row = row_of(node)
+    if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
+        # a clamp changes the range: inputs of the concat below zero must keep their own parameters
+        return None
+    return node if row is not None and row.key == "concat" else None
+
+
+def _only_feeds(node: fx.Node, nodes: dict[str, fx.Node], parent: dict[str, str]) -> bool:
+    """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
+    while True:
+        if len(node.users) != 1 or node.op != "call_function":
+            return False
+        if G.name_of(node) not in parent:
+            return True
+        node = node.args[0]  # type: ignore[assignment]  # a pass-through of a node

@@ -1,0 +1,81 @@
+"""The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
+
+They are composite: torch sees through them for autograd, fake tensors and devices, and the
+exporter writes each as the single ONNX node it stands for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+__all__ = ["conv", "dequantize", "global_average_pool", "quantize"]
+
+_lib = torch.library.Library("qtool", "DEF")
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def _define(schema: str, function: object) -> torch._ops.OpOverload:
+    name = _lib.define(schema)
+    _lib.impl(name, function, "CompositeImplicitAutograd")
+    overload: torch._ops.OpOverload = getattr(torch.ops.qtool, name).default
+    return overload
+
+
+def per_channel(t: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
+    """Rank-1 parameters reshaped to broadcast along `axis` of a tensor of `rank` dimensions."""
+    return t if axis is None else t.reshape([-1 if d == axis % rank else 1 for d in range(rank)])
+
+
+def _quantize(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+    info = torch.iinfo(zero_point.dtype)
+    codes = torch.round(x / scale) + zero_point.to(torch.float32)
+    return codes.clamp(info.min, info.max).to(zero_point.dtype)
+
+
+def _dequantize(
+    codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None
+) -> torch.Tensor:
+    scale = per_channel(scale, axis, codes.dim())
+    zero_point = per_channel(zero_point, axis, codes.dim())
+    return (codes.to(torch.int32) - zero_point.to(torch.int32)).to(torch.float32) * scale
+
+
+def _conv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    pads: list[int],
+    dilation: list[int],
+    groups: int,
+) -> torch.Tensor:
+    rank = len(stride)
+    before, after = pads[:rank], pads[rank:]
+    if before == after:
+        return _CONV[rank](x, weight, bias, stride, before, dilation, groups)
+    widths = [w for pair in zip(reversed(before), reversed(after), strict=True) for w in pair]
+    return _CONV[rank](F.pad(x, widths), weight, bias, stride, 0, dilation, groups)
+
+
+def _global_average_pool(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(dim=list(range(2, x.dim())), keepdim=True)
+
+
+quantize = _define("quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor", _quantize)
+"""QuantizeLinear, per tensor: saturate(rint(x / scale) + zero_point) in zero_point's dtype."""
+
+dequantize = _define(
+    "dequantize(Tensor codes, Tensor scale, Tensor zero_point, int? axis) -> Tensor", _dequantize
+)
+"""DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
+
+conv = _define(
+    "conv(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] pads, int[] dilation,"
+    " int groups) -> Tensor",
+    _conv,
+)
+"""Conv over 1, 2 or 3 spatial dimensions; `pads` are all beginnings, then all ends, as in ONNX."""
+
+global_average_pool = _define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
+"""GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""
