@@ -1,0 +1,57 @@
+# Needs Python and make, nothing else: the first command sets up its own environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DIGITS := examples.digits.network:digits_net
+WEIGHTS := examples/digits/weights.safetensors
+
+# One thread per test process: JOBS of them run side by side.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint clean
+.DELETE_ON_ERROR:
+
+help: ## List the commands
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=2]"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(READY) ## Make the environment in VENV; done once, and again when versions change
+
+$(READY): pyproject.toml setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "The pinned versions need Python 3.11 or newer; name one with make PYTHON=..."; exit 1; }
+	@echo "Setting up $(VENV) (once; torch is a large download) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@touch $@
+
+quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
+	@$(BIN)/qtool quantize $(DIGITS) --weights $(WEIGHTS) \
+		--data calib_data/digits -o reports/digits.int8.onnx
+	@$(BIN)/qtool evaluate reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
+		--data examples/digits/eval.npz --labels labels
+
+test: $(READY) ## Run all tests and checks
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS)
+	@$(MAKE) --no-print-directory lint
+
+lint: $(READY) ## Run the checks alone: style, types, import layers
+	@status=0; \
+	$(BIN)/ruff check --output-format concise . || status=1; \
+	$(BIN)/mypy || status=1; \
+	$(BIN)/lint-imports --no-logo || status=1; \
+	exit $$status
+
+clean: ## Remove the environment, caches and build output; reports stay
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \
+		.hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean"

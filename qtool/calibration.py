@@ -1,0 +1,204 @@
+"""Calibration: ranges of the planned tensors, observed on data through forward hooks.
+
+The statistics are small, mergeable and saved as one safetensors file: a header in JSON (schema
+version, the model's fingerprint, target, observers) and the arrays. Identical statistics make
+identical files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.numpy
+import torch
+from torch import nn
+
+from qtool import observers
+from qtool.data import Batch, batches
+from qtool.errors import CalibrationError, DataError
+from qtool.fake_quant import points_of
+from qtool.files import write_atomic
+from qtool.graph import FloatGraph, Input
+from qtool.observers import Statistic
+from qtool.plan import QuantPlan
+from qtool.types import Observed, ObserverSpec
+
+__all__ = ["Calibration", "observe", "observing"]
+
+SCHEMA = 1
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was seen of a model's tensors.
+
+    fingerprint: of the captured model; only that model can be converted with it.
+    target: the target whose plan chose the points.
+    inputs: the model's inputs as captured, enough to capture it again.
+    samples: how many samples were seen.
+    specs, statistics: point name -> observer and what it gathered.
+    """
+
+    fingerprint: str
+    target: str
+    inputs: tuple[Input, ...]
+    samples: int
+    specs: Mapping[str, ObserverSpec]
+    statistics: Mapping[str, Statistic]
+
+    def merge(self, other: Calibration) -> Calibration:
+        """The calibration on this one's data followed by the other's.
+
+        Raises:
+            CalibrationError: they are of different models, targets or observers.
+        """
+        for what in ("fingerprint", "target", "specs"):
+            if getattr(self, what) != getattr(other, what):
+                name = "model" if what == "fingerprint" else what.replace("specs", "observers")
+                raise CalibrationError(
+                    f"the two calibrations have a different {name}; merge only calibrations made "
+                    "with the same model, target and observer"
+                )
+        merged = {}
+        for name, mine in self.statistics.items():
+            statistic = observers.restore(self.specs[name], None, mine.state())
+            statistic.merge(other.statistics[name])
+            merged[name] = statistic
+        return replace(self, samples=self.samples + other.samples, statistics=merged)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file, atomically."""
+        tensors = {
+            f"{name}/{key}": array
+            for name, statistic in self.statistics.items()
+            for key, array in statistic.state().items()
+        }
+        header = {
+            "schema": SCHEMA,
+            "fingerprint": self.fingerprint,
+            "target": self.target,
+            "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
+            "samples": self.samples,
+            "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
+        }
+        metadata = {"qtool_calibration": json.dumps(header, sort_keys=True)}
+        write_atomic(path, safetensors.numpy.save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Reads a file written by `save`.
+
+        Raises:
+            CalibrationError: missing, truncated, foreign, or of a newer schema.
+        """
+        header, arrays = _read(Path(path))
+        try:
+            specs = {
+                n: ObserverSpec(kind, tuple(sorted(options.items())))
+                for n, (kind, options) in header["observers"].items()
+            }
+            return cls(
+                header["fingerprint"],
+                header["target"],
+                tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
+                int(header["samples"]),
+                specs,
+                {n: observers.restore(s, None, arrays[n]) for n, s in specs.items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CalibrationError(f"{path}: damaged calibration ({error!r}); calibrate again") from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    if not path.is_file():
+        raise CalibrationError(f"{path}: no such calibration file")
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            text = (file.metadata() or {}).get("qtool_calibration")
+            flat = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CalibrationError(f"{path}: not a calibration file, or truncated ({error})") from error
+    if text is None:
+        raise CalibrationError(f"{path}: a safetensors file, but not a calibration of qtool")
+    header = json.loads(text)
+    if header.get("schema") != SCHEMA:
+        raise CalibrationError(
+            f"{path}: schema {header.get('schema')}, this qtool reads {SCHEMA}; calibrate again"
+        )
+    arrays: dict[str, dict[str, Any]] = {name: {} for name in header["observers"]}
+    for key, array in flat.items():
+        name, _, field = key.rpartition("/")
+        arrays.setdefault(name, {})[field] = array
+    return header, arrays
+
+
+@contextmanager
+def observing(prepared: nn.Module, plan: QuantPlan) -> Iterator[dict[str, Statistic]]:
+    """Watches the observed points of a prepared graph while the context is open.
+
+    Every hook is removed on the way out, also after an exception.
+    """
+    points = points_of(prepared)
+    statistics: dict[str, Statistic] = {}
+    handles = []
+    try:
+        for point in plan.observed():
+            assert isinstance(point.spec, Observed)
+            statistic = observers.create(point.spec.observer, point.spec.axis)
+            statistics[point.name] = statistic
+            handles.append(points[point.name].register_forward_hook(_watch(point.name, statistic)))
+        yield statistics
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _watch(name: str, statistic: Statistic) -> Callable[[nn.Module, Any, torch.Tensor], None]:
+    def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        try:
+            statistic.update(output.detach())
+        except DataError as error:
+            raise DataError(f"tensor '{name}': {error}") from error
+
+    return hook
+
+
+def observe(
+    graph: FloatGraph,
+    prepared: nn.Module,
+    plan: QuantPlan,
+    data: Iterable[Any],
+    fingerprint: str,
+    progress: Progress = lambda x: x,
+) -> Calibration:
+    """Runs the data through a prepared graph and gathers its statistics, one batch at a time.
+
+    Raises:
+        DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
+    """
+    samples = 0
+    device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
+    with observing(prepared, plan) as statistics, torch.inference_mode():
+        for index, batch in enumerate(progress(batches(data, graph.module))):
+            bound = graph.bind(batch, index)
+            bound.check_finite(index)
+            samples += bound.size
+            _run(prepared, bound.to(device), index)
+    if not samples:
+        raise DataError("the calibration data is empty; give at least one batch")
+    specs = {p.name: p.spec.observer for p in plan.observed() if isinstance(p.spec, Observed)}
+    return Calibration(fingerprint, plan.target, graph.inputs, samples, specs, statistics)
+
+
+def _run(prepared: nn.Module, batch: Batch, index: int) -> None:
+    try:
+        prepared(*batch.args, **batch.kwargs)
+    except DataError as error:
+        raise DataError(f"batch {index}, {error}") from error

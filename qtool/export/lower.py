@@ -1,0 +1,113 @@
+"""From the fake-quantized graph to a QDQ graph in torch: integer weights, quantize, dequantize.
+
+Every quant point becomes what the ONNX file will hold: an activation a quantize and a dequantize, a
+weight or bias its integer codes and a dequantize. Operators that the target wants on codes (a pad)
+move between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.fake_quant import QuantPoint
+from qtool.plan import QuantPlan, row_of
+from qtool.targets import Target
+from qtool.types import QuantParams
+
+__all__ = ["lower_to_qdq"]
+
+aten = torch.ops.aten
+
+
+@dataclass
+class _Lowering:
+    module: fx.GraphModule
+    plan: QuantPlan
+    target: Target
+    scales: dict[str, tuple[fx.Node, fx.Node]]  # root point -> its scale and zero point
+
+    def parameters(self, point: str, params: QuantParams, anchor: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """Scale and zero point as nodes; points that share parameters share the nodes."""
+        root = self.plan.root(point)
+        if root not in self.scales:
+            head = next(iter(anchor.graph.nodes))
+            zero = params.zero_point.to(params.qtype.torch_dtype)
+            self.scales[root] = (
+                G.add_tensor(self.module, head, params.scale, f"{root}.scale"),
+                G.add_tensor(self.module, head, zero, f"{root}.zero_point"),
+            )
+        return self.scales[root]
+
+
+def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
+    """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
+    module = G.clone(quantized)
+    lowering = _Lowering(module, plan, target, {})
+    for node in list(module.graph.nodes):
+        called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(called, QuantPoint):
+            _lower_point(lowering, node, called)
+    G.finish(module)
+    return module
+
+
+def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    params = _on_cpu(params)
+    with torch.no_grad():
+        if source.op == "get_attr":
+            result = _constant(lowering, node, source, point.point, params)
+        elif (codes := _codes(lowering, source, node, params)) is not None:
+            result = codes
+        else:
+            result = _activation(lowering, node, source, point.point, params)
+    G.replace(node, result)
+
+
+def _on_cpu(params: QuantParams) -> QuantParams:
+    return QuantParams(params.qtype, params.scale.cpu(), params.zero_point.cpu(), params.axis)
+
+
+def _constant(
+    lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
+) -> fx.Node:
+    codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
+    stored = G.add_tensor(lowering.module, node, codes, f"{name}.codes")
+    scale, zero = lowering.parameters(name, params, node)
+    args = (stored, scale, zero, params.axis)
+    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+
+
+def _activation(
+    lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
+) -> fx.Node:
+    scale, zero = lowering.parameters(name, params, node)
+    args = (source, scale, zero)
+    codes = G.add_call(node, torch_ops.quantize, args, f"{name}.quantize", source)
+    args = (codes, scale, zero, None)
+    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+
+
+def _codes(
+    lowering: _Lowering, source: fx.Node, node: fx.Node, params: QuantParams
+) -> fx.Node | None:
+    """`source` rewritten on codes, if the target wants that: only a pad with zeros so far."""
+    row = row_of(source)
+    if row is None or row.key not in lowering.target.on_codes:
+        return None
+    before = source.args[0]
+    if not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
+        return None
+    codes, scale, zero, axis = before.args
+    fill, name = int(params.zero_point), G.name_of(source)
+    pad = G.add_call(node, aten.constant_pad_nd.default, (codes, source.args[1], fill), name, source)
+    args = (pad, scale, zero, axis)
+    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)

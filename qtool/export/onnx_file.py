@@ -1,0 +1,163 @@
+"""From a torch graph to an ONNX model with the user's names."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import (
+    DeduplicateInitializersPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
+from onnxscript.optimizer import fold_constants
+from torch import fx
+
+from qtool import graph as G
+from qtool.errors import ExportError
+from qtool.export.program import to_program
+from qtool.export.translations import TRANSLATIONS
+
+__all__ = ["to_onnx", "write_onnx"]
+
+
+def to_onnx(
+    module: fx.GraphModule,
+    graph: G.FloatGraph,
+    opset: int,
+    ir_version: int,
+    metadata: Mapping[str, str],
+) -> onnx.ModelProto:
+    """The ONNX model of a graph (QDQ or float).
+
+    Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
+    lines that the exporter adds are removed.
+
+    Raises:
+        ExportError: an operator cannot be written; names it.
+    """
+    program = to_program(module, graph)
+    names = {n.name: G.name_of(n) for n in program.graph.nodes if n.op != "output"}
+    try:
+        with _quiet():
+            written = torch.onnx.export(
+                program,
+                dynamo=True,
+                custom_translation_table=dict(TRANSLATIONS),
+                optimize=False,
+                verbose=False,
+                opset_version=opset,
+            )
+    except Exception as error:
+        raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
+    assert written is not None
+    model = written.model
+    _simplify(model)
+    _rename(model, names, graph)
+    model.ir_version = ir_version
+    model.producer_name = "qtool"
+    for key, text in metadata.items():
+        model.metadata_props[key] = text
+    proto = ir.to_proto(model)
+    return proto
+
+
+def write_onnx(model: onnx.ModelProto, path: Path) -> None:
+    """Writes the model; weights above 1 GiB go to a file of their own beside it."""
+    onnx.save_model(model, path)
+
+
+def _simplify(model: ir.Model) -> None:
+    """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
+    for each in (RemoveUnusedNodesPass(), DeduplicateInitializersPass(), RemoveUnusedOpsetsPass()):
+        each(model)
+
+
+def _is_shape_arithmetic(node: ir.Node) -> bool | None:
+    return False if node.op_type in ("DequantizeLinear", "QuantizeLinear") else None
+
+
+def _rename(model: ir.Model, names: Mapping[str, str], graph: G.FloatGraph) -> None:
+    dims = graph.dims
+    outputs = list(model.graph.outputs)
+    for node in model.graph:
+        node.metadata_props.clear()
+        for value in node.outputs:
+            _readable_dims(value, dims)
+            if value.name in names:
+                node.name = value.name = names[value.name]
+        if not node.name or node.name.startswith("node_"):
+            node.name = f"{node.op_type}:{node.outputs[0].name}"
+    for initializer in list(model.graph.initializers.values()):
+        initializer.metadata_props.clear()
+    _rename_initializers(model, names)
+    for value, spec in zip(model.graph.inputs, graph.inputs, strict=True):
+        value.name = spec.name
+        value.metadata_props.clear()
+        _readable_dims(value, dims)
+    _rename_outputs(model, outputs, graph.outputs)
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    model.graph.name = "qtool"
+
+
+def _rename_initializers(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Exported initializers are named after attributes of the graph module: give the readable name."""
+    taken = {v.name for n in model.graph for v in n.outputs} | {v.name for v in model.graph.inputs}
+    for name, value in list(model.graph.initializers.items()):
+        wanted = names.get(f"p_{G.free_name(torch.nn.Module(), name)}", name)
+        if wanted != name and wanted not in model.graph.initializers and wanted not in taken:
+            value.name = wanted
+
+
+def _rename_outputs(model: ir.Model, outputs: list[ir.Value], names: tuple[str, ...]) -> None:
+    """The graph's outputs get their own names; one value returned twice, or an input returned as
+    it is, goes through an Identity."""
+    seen: set[int] = set()
+    for position, (value, name) in enumerate(zip(outputs, names, strict=True)):
+        if id(value) in seen or value.is_graph_input():
+            node = ir.Node("", "Identity", [value], name=f"Identity:{name}")
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            model.graph.append(node)
+            model.graph.outputs[position] = node.outputs[0]
+            value = node.outputs[0]
+        seen.add(id(value))
+        value.name = name
+
+
+def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
+    if value.shape is None:
+        return
+    for axis, size in enumerate(value.shape):
+        if isinstance(size, ir.SymbolicDim) and size.value in dims:
+            value.shape[axis] = dims[size.value]
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in one line: torch.onnx wraps it several times."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

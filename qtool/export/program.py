@@ -1,0 +1,86 @@
+"""From a graph with parameters as attributes to an ExportedProgram, which the exporter takes.
+
+Nothing is traced again: names, dynamic dimensions and order stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+
+__all__ = ["to_program"]
+
+
+def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
+    """The graph lifted: attributes become inputs of the kind PARAMETER or BUFFER.
+
+    Nodes are named after the readable names, so that they can be found again in the ONNX file.
+    """
+    lifted, env = fx.Graph(), {}
+    state: dict[str, torch.Tensor] = {}
+    specs: list[InputSpec] = []
+    attributes = _attributes(module)
+    for target, (name, node) in attributes.items():
+        holder = lifted.placeholder(f"p_{G.free_name(nn.Module(), name)}")
+        holder.meta = {"val": G.value(node), G.NAME: name}
+        data = G.tensor(module, node)
+        kind = InputKind.PARAMETER if isinstance(data, nn.Parameter) else InputKind.BUFFER
+        persistent = None if kind is InputKind.PARAMETER else True
+        specs.append(InputSpec(kind, TensorArgument(holder.name), target, persistent))
+        state[target] = data.cpu()
+        env[target] = holder
+    nodes: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            nodes[node] = env[str(node.target)]
+        elif node.op != "output":
+            nodes[node] = lifted.node_copy(node, lambda n: nodes[n])
+        if node.op == "placeholder":
+            specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
+    outputs = [nodes[n] for n in G.output_nodes(module.graph)]
+    lifted.output(tuple(outputs))
+    signature = ExportGraphSignature(
+        specs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in outputs]
+    )
+    program = ExportedProgram(
+        root={},
+        graph=lifted,
+        graph_signature=signature,
+        state_dict=state,
+        range_constraints=dict(graph.constraints),
+        module_call_graph=[_call_entry(graph, len(outputs))],
+        example_inputs=graph.example,
+        constants={},
+    )
+    program._guards_code = []  # shape guards were checked at capture; here they only fail to parse
+    return program
+
+
+def _attributes(module: fx.GraphModule) -> dict[str, tuple[str, fx.Node]]:
+    found: dict[str, tuple[str, fx.Node]] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            found.setdefault(str(node.target), (G.name_of(node), node))
+    return found
+
+
+def _call_entry(graph: G.FloatGraph, outputs: int) -> ModuleCallEntry:
+    in_spec: Any = pytree.tree_structure(graph.example)
+    out_spec: Any = pytree.tree_structure(tuple(range(outputs)))
+    signature = ModuleCallSignature([], [], in_spec=in_spec, out_spec=out_spec)
+    return ModuleCallEntry(fqn="", signature=signature)

@@ -1,0 +1,72 @@
+"""How qtool's own operators, and a few of ATen's, are written in ONNX.
+
+Each function is the ONNX form of one operator, in the order of its schema; all other operators are
+written by the translations of torch.onnx (onnxscript's torchlib).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from onnxscript import opset18 as op
+
+from qtool import torch_ops
+
+__all__ = ["TRANSLATIONS"]
+
+aten = torch.ops.aten
+
+
+def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
+    return op.QuantizeLinear(x, scale, zero_point)
+
+
+def _dequantize(codes: Any, scale: Any, zero_point: Any, axis: int | None = None) -> Any:
+    if axis is None:
+        return op.DequantizeLinear(codes, scale, zero_point)
+    return op.DequantizeLinear(codes, scale, zero_point, axis=axis)
+
+
+def _conv(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+    groups: int = 1,
+) -> Any:
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return op.Conv(
+        *inputs, strides=list(stride), pads=list(pads), dilations=list(dilation), group=groups
+    )
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return op.Gemm(*inputs, transB=1)
+
+
+def _global_average_pool(x: Any) -> Any:
+    return op.GlobalAveragePool(x)
+
+
+def _constant_pad(x: Any, widths: Sequence[int], value: Any = 0) -> Any:
+    rank = len(x.shape)
+    begins, ends = [0] * rank, [0] * rank
+    for i in range(len(widths) // 2):  # ATen: from the last dimension, (begin, end) by (begin, end)
+        begins[rank - 1 - i], ends[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
+    fill = op.CastLike(op.Constant(value_float=float(value)), x)
+    return op.Pad(x, op.Constant(value_ints=[*begins, *ends]), fill)
+
+
+TRANSLATIONS: Mapping[Any, Callable[..., Any]] = {
+    torch_ops.quantize: _quantize,
+    torch_ops.dequantize: _dequantize,
+    torch_ops.conv: _conv,
+    torch_ops.global_average_pool: _global_average_pool,
+    aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py
+    aten.constant_pad_nd.default: _constant_pad,
+}

@@ -1,0 +1,34 @@
+"""A hash that tells one captured model from another: its graph and its weights."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool import graph as G
+
+__all__ = ["fingerprint"]
+
+
+def fingerprint(module: fx.GraphModule) -> str:
+    """SHA-256 (hex, 32 digits) of operators, wiring, constants and weights; not of names."""
+    digest = hashlib.sha256()
+    numbers = {n: i for i, n in enumerate(module.graph.nodes)}
+
+    def stable(argument: object) -> object:
+        return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
+
+    for node in module.graph.nodes:
+        target = "" if node.op == "get_attr" else str(node.target)
+        args = fx.node.map_aggregate((node.args, node.kwargs), stable)
+        digest.update(f"{node.op} {target} {args}\n".encode())
+        if node.op == "get_attr":
+            array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
+            digest.update(f"{array.dtype} {G.shape(node)}\n".encode())
+            if array.numel():
+                digest.update(np.ascontiguousarray(array.view(torch.uint8).numpy()))
+    return digest.hexdigest()[:32]
+

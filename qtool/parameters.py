@@ -1,0 +1,110 @@
+"""Solves the plan: statistics and weights in, scale and zero point of every point out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import observers
+from qtool.calibration import Calibration
+from qtool.errors import CalibrationError
+from qtool.plan import Point, QuantPlan
+from qtool.types import INT32, Derived, Fixed, Observed, QuantParams
+
+__all__ = ["Parameters", "solve_parameters"]
+
+BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """params: point name -> parameters. notes: what had to be adjusted, in sentences."""
+
+    params: dict[str, QuantParams]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Solver:
+    module: fx.GraphModule
+    plan: QuantPlan
+    calibration: Calibration
+    nodes: dict[str, fx.Node]
+    params: dict[str, QuantParams] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def source(self, point: Point) -> torch.Tensor:
+        return G.tensor(self.module, self.nodes[point.edges[0].source]).detach()
+
+
+def solve_parameters(
+    module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
+) -> Parameters:
+    """Parameters of every point of the plan.
+
+    Raises:
+        CalibrationError: the calibration lacks a point of the plan, or saw no values for it.
+    """
+    _check(plan, calibration)
+    solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
+    for point in plan:
+        if isinstance(point.spec, Fixed):
+            solver.params[point.name] = point.spec.params
+        elif isinstance(point.spec, Observed):
+            solver.params[point.name] = _observed(solver, point, point.spec)
+    for point in plan:
+        if point.kind == "activation" and point.name not in solver.params:
+            solver.params[point.name] = solver.params[plan.root(point.name)]
+    for point in plan:
+        if isinstance(point.spec, Derived):
+            _derive(solver, point, point.spec)
+    return Parameters(solver.params, tuple(solver.notes))
+
+
+def _check(plan: QuantPlan, calibration: Calibration) -> None:
+    missing = [p.name for p in plan.observed() if p.name not in calibration.statistics]
+    if missing or calibration.target != plan.target:
+        raise CalibrationError(
+            f"the calibration was made for target {calibration.target} and does not fit this plan "
+            f"for {plan.target}" + (f" (it lacks '{missing[0]}')" if missing else "")
+            + "; calibrate again for this target"
+        )
+    for point in plan.observed():
+        if calibration.statistics[point.name].empty:
+            raise CalibrationError(
+                f"calibration saw no values of tensor '{point.name}'; give data that reaches it"
+            )
+
+
+def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
+    if point.kind == "activation":
+        observer, statistic = spec.observer, solver.calibration.statistics[point.name]
+        observer = solver.calibration.specs[point.name]
+    else:
+        observer, statistic = spec.observer, observers.create(spec.observer, spec.axis)
+        statistic.update(solver.source(point))
+    low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
+    params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
+    return replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
+
+
+def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
+    """The bias scale is f32(input scale * weight scale); the weight scale is widened where the
+    bias would not fit int32 (a channel of tiny weights with a large bias)."""
+    data, weight = solver.params[spec.input], solver.params[spec.weight]
+    bias = solver.source(point).double().abs().cpu()
+    smallest = bias / (data.scale.double() * BIAS_LIMIT)
+    too_small = weight.scale.double() < smallest
+    if bool(too_small.any()):
+        widened = torch.maximum(weight.scale.double(), smallest * (1 + 2.0**-20)).float()
+        weight = replace(weight, scale=widened)
+        solver.params[spec.weight] = weight
+        solver.notes.append(
+            f"{spec.weight}: scale widened in {int(too_small.sum())} of {len(bias)} channels, "
+            "whose bias would overflow int32"
+        )
+    zero = torch.zeros_like(weight.zero_point)
+    solver.params[point.name] = QuantParams(INT32, data.scale * weight.scale, zero, axis=0)

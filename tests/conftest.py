@@ -1,0 +1,68 @@
+"""What every test starts from: one torch thread, one seed; and the sample network with its data."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from examples.digits.network import digits_net
+
+ROOT = Path(__file__).parents[1]
+
+torch.set_num_threads(1)  # tests run side by side in processes, and sums keep one order
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Every test draws the same random numbers, alone or among others, in any order."""
+    value = 0
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002 - libraries under test may use the global state
+    torch.manual_seed(value)
+    return value
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The files of the sample network, and the data in them."""
+
+    weights: Path
+    calibration: Path
+    evaluation: Path
+    calibration_images: np.ndarray
+    images: np.ndarray
+    labels: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def digits() -> Digits:
+    """The sample's data: calibration images, evaluation images and labels, and their paths."""
+    calibration = ROOT / "calib_data" / "digits"
+    evaluation = ROOT / "examples" / "digits" / "eval.npz"
+    with np.load(calibration / "images.npz") as file:
+        calibration_images = file["x"]
+    with np.load(evaluation) as file:
+        images, labels = file["x"], file["labels"]
+    return Digits(
+        weights=ROOT / "examples" / "digits" / "weights.safetensors",
+        calibration=calibration,
+        evaluation=evaluation,
+        calibration_images=calibration_images,
+        images=images,
+        labels=labels,
+    )
+
+
+@pytest.fixture
+def digits_model(digits: Digits) -> nn.Module:
+    """The trained sample network, a fresh one for each test, in eval mode."""
+    net = digits_net()
+    net.load_state_dict(load_file(digits.weights), strict=True)
+    return net
