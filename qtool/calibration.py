@@ -53,6 +53,11 @@ class Calibration:
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
 
+    @property
+    def observer(self) -> ObserverSpec:
+        """The observer of the activations."""
+        return next(iter(self.specs.values()))
+
     def merge(self, other: Calibration) -> Calibration:
         """The calibration on this one's data followed by the other's.
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool.plan.plan import QuantPlan
+from qtool.plan import Point, QuantPlan
 from qtool.torch_ops import per_channel
 from qtool.types import INT32, QType, QuantParams
 
@@ -91,7 +91,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
             continue
         path = f"quant_points.{G.free_name(module, point.name)}"
         module.add_submodule(path, QuantPoint(point.name))
-        with module.graph.inserting_after(_last_of_block(source)):
+        with _place(point, source, nodes):
             call = module.graph.call_module(path, (source,))
         call.meta[G.NAME] = f"{point.name}.quant"
         call.meta["val"] = G.value(source)
@@ -102,11 +102,12 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     return module
 
 
-def _last_of_block(source: fx.Node) -> fx.Node:
-    """Placeholders stay together at the head of the graph: nothing is inserted between them."""
-    if source.op != "placeholder":
-        return source
-    return [n for n in source.graph.nodes if n.op == "placeholder"][-1]
+def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
+    """Activations right behind their source (inputs behind all inputs), constants before their use."""
+    graph = source.graph
+    if point.kind != "activation":
+        return graph.inserting_before(nodes[point.edges[0].user])
+    return graph.inserting_after(G.placeholders(graph)[-1] if source.op == "placeholder" else source)
 
 
 def points_of(module: nn.Module) -> dict[str, QuantPoint]:

@@ -8,6 +8,7 @@ made from the user's module path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,10 @@ def fake_mode(graph: fx.Graph) -> Any:
 def infer(node: fx.Node) -> fx.Node:
     """Sets the fake value of a new call_function node from those of its arguments."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
-    with fake_mode(node.graph):
+    mode = fake_mode(node.graph)
+    # kernels look at sizes to choose an algorithm: that must not pin a dynamic dimension
+    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
+    with mode, guards:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
     return node
 

@@ -1,23 +1,30 @@
 """The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
 
-They are composite: torch sees through them for autograd, fake tensors and devices, and the
-exporter writes each as the single ONNX node it stands for.
+conv and global_average_pool are composite: torch sees through them for autograd and devices.
+quantize, dequantize and pad_codes stand only in graphs about to be exported; they are opaque, so
+that tracing them costs nothing and adds no guards on dynamic sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
-__all__ = ["conv", "dequantize", "global_average_pool", "quantize"]
+__all__ = ["conv", "dequantize", "global_average_pool", "pad_codes", "quantize"]
 
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-def _define(schema: str, function: object) -> torch._ops.OpOverload:
+def _define(
+    schema: str, function: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor] | None = None
+) -> torch._ops.OpOverload:
     name = _lib.define(schema)
-    _lib.impl(name, function, "CompositeImplicitAutograd")
+    _lib.impl(name, function, "CompositeExplicitAutograd" if fake else "CompositeImplicitAutograd")
+    if fake is not None:
+        torch.library.register_fake(f"qtool::{name}", fake, lib=_lib)
     overload: torch._ops.OpOverload = getattr(torch.ops.qtool, name).default
     return overload
 
@@ -62,13 +69,35 @@ def _global_average_pool(x: torch.Tensor) -> torch.Tensor:
     return x.mean(dim=list(range(2, x.dim())), keepdim=True)
 
 
-quantize = _define("quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor", _quantize)
+def _pad_codes(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
+    return F.pad(codes, widths, value=value)
+
+
+def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
+    size = list(codes.shape)
+    for i in range(len(widths) // 2):
+        size[-1 - i] += widths[2 * i] + widths[2 * i + 1]
+    return codes.new_empty(size)
+
+
+quantize = _define(
+    "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
+    _quantize,
+    fake=lambda x, scale, zero_point: torch.empty_like(x, dtype=zero_point.dtype),
+)
 """QuantizeLinear, per tensor: saturate(rint(x / scale) + zero_point) in zero_point's dtype."""
 
 dequantize = _define(
-    "dequantize(Tensor codes, Tensor scale, Tensor zero_point, int? axis) -> Tensor", _dequantize
+    "dequantize(Tensor codes, Tensor scale, Tensor zero_point, int? axis) -> Tensor",
+    _dequantize,
+    fake=lambda codes, scale, zero_point, axis: torch.empty_like(codes, dtype=scale.dtype),
 )
 """DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
+
+pad_codes = _define(
+    "pad_codes(Tensor codes, int[] widths, int value) -> Tensor", _pad_codes, fake=_padded
+)
+"""Pad with a code; `widths` as in torch: (begin, end) pairs from the last dimension."""
 
 conv = _define(
     "conv(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] pads, int[] dilation,"

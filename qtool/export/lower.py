@@ -21,8 +21,6 @@ from qtool.types import QuantParams
 
 __all__ = ["lower_to_qdq"]
 
-aten = torch.ops.aten
-
 
 @dataclass
 class _Lowering:
@@ -30,6 +28,7 @@ class _Lowering:
     plan: QuantPlan
     target: Target
     scales: dict[str, tuple[fx.Node, fx.Node]]  # root point -> its scale and zero point
+    stored: dict[tuple[str, bytes], fx.Node]  # (attribute, its scales) -> its codes
 
     def parameters(self, point: str, params: QuantParams, anchor: fx.Node) -> tuple[fx.Node, fx.Node]:
         """Scale and zero point as nodes; points that share parameters share the nodes."""
@@ -47,7 +46,7 @@ class _Lowering:
 def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
     """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
     module = G.clone(quantized)
-    lowering = _Lowering(module, plan, target, {})
+    lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
@@ -79,8 +78,11 @@ def _on_cpu(params: QuantParams) -> QuantParams:
 def _constant(
     lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
 ) -> fx.Node:
-    codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
-    stored = G.add_tensor(lowering.module, node, codes, f"{name}.codes")
+    key = (str(source.target), params.scale.numpy().tobytes())
+    if key not in lowering.stored:  # a module called twice keeps one copy of its weights
+        codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
+        lowering.stored[key] = G.add_tensor(lowering.module, node, codes, f"{name}.codes")
+    stored = lowering.stored[key]
     scale, zero = lowering.parameters(name, params, node)
     args = (stored, scale, zero, params.axis)
     return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
@@ -108,6 +110,6 @@ def _codes(
         return None
     codes, scale, zero, axis = before.args
     fill, name = int(params.zero_point), G.name_of(source)
-    pad = G.add_call(node, aten.constant_pad_nd.default, (codes, source.args[1], fill), name, source)
+    pad = G.add_call(node, torch_ops.pad_codes, (codes, source.args[1], fill), name, source)
     args = (pad, scale, zero, axis)
     return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,6 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import (
-    DeduplicateInitializersPass,
     RemoveUnusedNodesPass,
     RemoveUnusedOpsetsPass,
 )
@@ -43,7 +43,6 @@ def to_onnx(
         ExportError: an operator cannot be written; names it.
     """
     program = to_program(module, graph)
-    names = {n.name: G.name_of(n) for n in program.graph.nodes if n.op != "output"}
     try:
         with _quiet():
             written = torch.onnx.export(
@@ -59,13 +58,12 @@ def to_onnx(
     assert written is not None
     model = written.model
     _simplify(model)
-    _rename(model, names, graph)
+    _rename(model, module, graph)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():
         model.metadata_props[key] = text
-    proto = ir.to_proto(model)
-    return proto
+    return ir.to_proto(model)
 
 
 def write_onnx(model: onnx.ModelProto, path: Path) -> None:
@@ -76,7 +74,7 @@ def write_onnx(model: onnx.ModelProto, path: Path) -> None:
 def _simplify(model: ir.Model) -> None:
     """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
     fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
-    for each in (RemoveUnusedNodesPass(), DeduplicateInitializersPass(), RemoveUnusedOpsetsPass()):
+    for each in (RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass()):
         each(model)
 
 
@@ -84,37 +82,39 @@ def _is_shape_arithmetic(node: ir.Node) -> bool | None:
     return False if node.op_type in ("DequantizeLinear", "QuantizeLinear") else None
 
 
-def _rename(model: ir.Model, names: Mapping[str, str], graph: G.FloatGraph) -> None:
-    dims = graph.dims
+def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> None:
     outputs = list(model.graph.outputs)
+    groups: dict[str, list[ir.Node]] = {}
     for node in model.graph:
+        groups.setdefault(_scope(node), []).append(node)
         node.metadata_props.clear()
         for value in node.outputs:
-            _readable_dims(value, dims)
-            if value.name in names:
-                node.name = value.name = names[value.name]
-        if not node.name or node.name.startswith("node_"):
-            node.name = f"{node.op_type}:{node.outputs[0].name}"
-    for initializer in list(model.graph.initializers.values()):
-        initializer.metadata_props.clear()
-    _rename_initializers(model, names)
+            value.metadata_props.clear()
+            _readable_dims(value, graph.dims)
+    for name, nodes in groups.items():
+        for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
+            node.name = f"{name}/{node.op_type}:{node.outputs[0].name}"
+        nodes[-1].name = name
+        if len(nodes[-1].outputs) == 1:
+            nodes[-1].outputs[0].name = name
+    readable = {str(n.target): G.name_of(n) for n in module.graph.nodes if n.op == "get_attr"}
+    for old, value in list(model.graph.initializers.items()):
+        value.metadata_props.clear()
+        value.name = readable.get(old, old)
     for value, spec in zip(model.graph.inputs, graph.inputs, strict=True):
         value.name = spec.name
         value.metadata_props.clear()
-        _readable_dims(value, dims)
+        _readable_dims(value, graph.dims)
     _rename_outputs(model, outputs, graph.outputs)
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
     model.graph.name = "qtool"
 
 
-def _rename_initializers(model: ir.Model, names: Mapping[str, str]) -> None:
-    """Exported initializers are named after attributes of the graph module: give the readable name."""
-    taken = {v.name for n in model.graph for v in n.outputs} | {v.name for v in model.graph.inputs}
-    for name, value in list(model.graph.initializers.items()):
-        wanted = names.get(f"p_{G.free_name(torch.nn.Module(), name)}", name)
-        if wanted != name and wanted not in model.graph.initializers and wanted not in taken:
-            value.name = wanted
+def _scope(node: ir.Node) -> str:
+    """The readable name of the operator a node was written for (see program.py)."""
+    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    return str(scopes[0]) if scopes else str(node.outputs[0].name)
 
 
 def _rename_outputs(model: ir.Model, outputs: list[ir.Value], names: tuple[str, ...]) -> None:

@@ -23,13 +23,15 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 
-__all__ = ["to_program"]
+__all__ = ["SCOPE", "to_program"]
+
+SCOPE = "qtool.node"
 
 
 def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     """The graph lifted: attributes become inputs of the kind PARAMETER or BUFFER.
 
-    Nodes are named after the readable names, so that they can be found again in the ONNX file.
+    Nodes carry their readable names as module scope, and find them again in the ONNX file.
     """
     lifted, env = fx.Graph(), {}
     state: dict[str, torch.Tensor] = {}
@@ -50,6 +52,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
             nodes[node] = env[str(node.target)]
         elif node.op != "output":
             nodes[node] = lifted.node_copy(node, lambda n: nodes[n])
+            nodes[node].meta = _with_scope(node)
         if node.op == "placeholder":
             specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
     outputs = [nodes[n] for n in G.output_nodes(module.graph)]
@@ -69,6 +72,12 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     )
     program._guards_code = []  # shape guards were checked at capture; here they only fail to parse
     return program
+
+
+def _with_scope(node: fx.Node) -> dict[str, Any]:
+    """The node's readable name as its module scope: the only name that the exporter carries over."""
+    name = G.name_of(node)
+    return {**node.meta, "nn_module_stack": {name: (name, SCOPE)}}
 
 
 def _attributes(module: fx.GraphModule) -> dict[str, tuple[str, fx.Node]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import onnx
 import torch
 from onnxscript import opset18 as op
 
@@ -53,18 +55,27 @@ def _global_average_pool(x: Any) -> Any:
     return op.GlobalAveragePool(x)
 
 
-def _constant_pad(x: Any, widths: Sequence[int], value: Any = 0) -> Any:
+def _pad(x: Any, widths: Sequence[int], fill: Any) -> Any:
     rank = len(x.shape)
     begins, ends = [0] * rank, [0] * rank
     for i in range(len(widths) // 2):  # ATen: from the last dimension, (begin, end) by (begin, end)
         begins[rank - 1 - i], ends[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
-    fill = op.CastLike(op.Constant(value_float=float(value)), x)
     return op.Pad(x, op.Constant(value_ints=[*begins, *ends]), fill)
+
+
+def _constant_pad(x: Any, widths: Sequence[int], value: float = 0.0) -> Any:
+    return _pad(x, widths, op.CastLike(op.Constant(value_float=float(value)), x))
+
+
+def _pad_codes(codes: Any, widths: Sequence[int], value: int) -> Any:
+    fill = np.array(value, dtype=codes.dtype.numpy())
+    return _pad(codes, widths, op.Constant(value=onnx.numpy_helper.from_array(fill)))
 
 
 TRANSLATIONS: Mapping[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
+    torch_ops.pad_codes: _pad_codes,
     torch_ops.conv: _conv,
     torch_ops.global_average_pool: _global_average_pool,
     aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py

@@ -1,0 +1,210 @@
+"""The Python API: calibrate, convert, quantize. Thin: one line of thought each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from qtool import observers, targets
+from qtool.calibration import Calibration, observe
+from qtool.capture import capture_module, from_program
+from qtool.data import Batch, batches
+from qtool.errors import CalibrationError, DataError
+from qtool.fake_quant import insert_points
+from qtool.fingerprint import fingerprint
+from qtool.graph import FloatGraph, Input
+from qtool.parameters import solve_parameters
+from qtool.passes import CANONICAL, run_passes, same_function
+from qtool.plan import QuantPlan, make_plan
+from qtool.quantized import QuantizedModel
+from qtool.types import UINT8, ObserverSpec
+
+__all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture", "convert", "quantize"]
+
+DEFAULT_OBSERVER = "minmax"
+VERIFIED_SAMPLES = 64
+
+Model = nn.Module | ExportedProgram
+Dynamic = Mapping[str, Mapping[int, str]]
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+class Captured:
+    """A model captured and brought to canonical form, ready to be planned.
+
+    Give it to `calibrate` and `convert` instead of the model to capture only once.
+    """
+
+    def __init__(self, graph: FloatGraph, fingerprint: str) -> None:
+        self.graph = graph
+        self.fingerprint = fingerprint
+
+    def plan(
+        self, target: str = targets.DEFAULT, observer: str | ObserverSpec = DEFAULT_OBSERVER
+    ) -> QuantPlan:
+        """What would be quantized for a target; prints as a table."""
+        spec = observers.parse(observer) if isinstance(observer, str) else observer
+        full = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+        return make_plan(self.graph.graph, targets.target(target), full)
+
+
+def capture(model: Model | Captured, example: Any = None, dynamic: Dynamic | None = None) -> Captured:
+    """Captures a model and rewrites it into canonical form.
+
+    Args:
+        model: an nn.Module in eval mode, or an ExportedProgram.
+        example: one batch of inputs (tensor, tuple or dict); not needed for an ExportedProgram.
+        dynamic: input name -> {dimension: name}; by default dimension 0 of every input, "batch".
+
+    Raises:
+        CaptureError: the model cannot be captured; says where and what to do.
+    """
+    if isinstance(model, Captured):
+        return model
+    if isinstance(model, ExportedProgram):
+        graph = from_program(model)
+    elif example is None:
+        raise DataError("capturing an nn.Module needs an example batch")
+    else:
+        graph = capture_module(model, next(batches([example], model)), dynamic)
+    mark = fingerprint(graph.module)
+    args, kwargs = graph.example
+    with torch.no_grad():
+        before = pytree.tree_leaves(graph.module(*args, **kwargs))
+        run_passes(graph.module, CANONICAL)
+        same_function(before, pytree.tree_leaves(graph.module(*args, **kwargs)))
+    return Captured(graph, mark)
+
+
+def calibrate(
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    dynamic: Dynamic | None = None,
+    progress: Progress = lambda x: x,
+) -> Calibration:
+    """Observes a model's tensors on data.
+
+    Args:
+        model: an nn.Module in eval mode, an ExportedProgram, or what `capture` returned.
+        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
+            longer than the model's arguments the first are used, so (images, labels) works.
+        target: whose plan says which tensors to observe.
+        observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
+        dynamic: see `capture`.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
+    """
+    first, data = _peek(data, model)
+    captured = capture(model, first, dynamic)
+    plan = captured.plan(target, observer)
+    prepared = insert_points(captured.graph.module, plan)
+    return observe(captured.graph, prepared, plan, data, captured.fingerprint, progress)
+
+
+def convert(
+    model: Model | Captured,
+    calibration: Calibration | str | Path,
+    *,
+    target: str | None = None,
+    dynamic: Dynamic | None = None,
+    sample: Any = None,
+) -> QuantizedModel:
+    """The quantized model, from a model and its calibration.
+
+    Args:
+        model: the model that was calibrated.
+        calibration: what `calibrate` returned, or the path of a saved one.
+        target: by default the target that the calibration was made for.
+        dynamic: see `capture`; by default as when it was calibrated.
+        sample: a batch to verify exports with; by default random values in the calibrated range.
+
+    Raises:
+        CalibrationError: the calibration is of another model or target.
+    """
+    if not isinstance(calibration, Calibration):
+        calibration = Calibration.load(calibration)
+    example = Batch((), _random_inputs(calibration)) if sample is None else sample
+    captured = capture(model, example, dynamic or _dynamic_of(calibration.inputs))
+    if captured.fingerprint != calibration.fingerprint:
+        raise CalibrationError(
+            "the calibration was made with another model, or with other weights; "
+            "calibrate this model first"
+        )
+    plan = captured.plan(target or calibration.target, calibration.observer)
+    parameters = solve_parameters(captured.graph.module, plan, calibration)
+    batch = captured.graph.bind(next(batches([example], captured.graph.module)))
+    return QuantizedModel(captured.graph, plan, parameters, _head(batch))
+
+
+def quantize(
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    dynamic: Dynamic | None = None,
+    progress: Progress = lambda x: x,
+) -> QuantizedModel:
+    """calibrate and convert in one step; see there for arguments and errors."""
+    first, data = _peek(data, model)
+    captured = capture(model, first, dynamic)
+    calibration = calibrate(captured, data, target=target, observer=observer, progress=progress)
+    return convert(captured, calibration, target=target, sample=first)
+
+
+def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
+    """The first batch, and data that still begins with it. One-shot iterators are fine."""
+    module = model if isinstance(model, nn.Module) else None
+    if isinstance(model, Captured):
+        module = model.graph.module
+    stream = batches(data, module)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("the calibration data is empty; give at least one batch")
+    first.check_finite(0)
+    return first, itertools.chain([first], stream)
+
+
+def _head(batch: Batch) -> Batch:
+    """At most VERIFIED_SAMPLES samples of a batch."""
+
+    def cut(x: Any) -> Any:
+        return x[:VERIFIED_SAMPLES] if isinstance(x, torch.Tensor) and x.dim() else x
+
+    return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
+
+
+def _dynamic_of(inputs: tuple[Input, ...]) -> Dynamic:
+    """The dynamic dimensions of inputs as they were captured."""
+    return {
+        i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
+        for i in inputs
+    }
+
+
+def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
+    """Reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, torch.Tensor] = {}
+    for each in calibration.inputs:
+        shape = [4 if isinstance(s, str) else s for s in each.shape]
+        dtype = getattr(torch, each.dtype)
+        low, high = 0.0, 1.0
+        if (statistic := calibration.statistics.get(each.name)) is not None:
+            bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
+            low, high = (float(b) for b in bounds)
+        values = torch.rand(shape, generator=generator) * (high - low) + low
+        found[each.name] = values.to(dtype)
+    return found

@@ -1,0 +1,269 @@
+"""Exact integer accumulation on floating-point hardware.
+
+Every product of two 8-bit codes is an integer of at most 17 bits. A sum of them, in any order
+and with any fused multiply-add, is exact in float32 while every partial sum stays within 2**24,
+and in float64 within 2**53. A partial sum is the sum of some subset of the products, so it lies
+between the sum of all that can be negative and the sum of all that can be positive; both are
+known from the weights and the range of the activation codes when a kernel is bound.
+
+Why float32 convolutions and not an integer matrix product: see docs/numerics.md for the
+measurements. float32 runs in oneDNN at the speed of the float network; where the bound fails
+the input channels are cut into chunks that satisfy it, and float64 is the last resort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qtool.errors import KernelError
+from qtool.kernels.params import check_bias, per_tensor, spatial
+from qtool.kernels.windows import pad_spatial
+from qtool.types import QuantParams
+
+__all__ = [
+    "FLOAT32_EXACT",
+    "Accumulate",
+    "conv_accumulator",
+    "conv_transpose_accumulator",
+    "linear_accumulator",
+    "matmul_accumulator",
+    "subset_bound",
+]
+
+Accumulate = Callable[..., Tensor]
+"""Codes in, int32 accumulators out: integer values in a float32 or float64 tensor."""
+
+FLOAT32_EXACT = 2**24
+_FLOAT64_EXACT = 2**53
+_INT32_MAX = 2**31 - 1
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def subset_bound(weight: Tensor, low: int, high: int, dims: tuple[int, ...]) -> Tensor:
+    """Largest magnitude of any subset sum of weight * v, v in [low, high], over `dims`.
+
+    `weight` holds integers in int64; low <= 0 <= high. The result is int64.
+    """
+    up, down = weight.clamp(min=0), (-weight).clamp(min=0)
+    most = (up * high + down * -low).sum(dims)
+    least = (up * -low + down * high).sum(dims)
+    return torch.maximum(most, least)
+
+
+def conv_accumulator(
+    x: QuantParams,
+    w: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Accumulate:
+    """Bind sum((x - zx) * (w - zw)) + bias of a convolution; pads contribute 0.
+
+    `weight` codes are [O, I / groups, *kernel], `bias` int32 codes [O]; `pads` lists all begins,
+    then all ends. The bound function maps codes [N, I, *spatial] to [N, O, *out].
+    """
+    rank = weight.dim() - 2
+    if rank not in _CONV:
+        raise KernelError(f"convolution weight has {weight.dim()} axes; 3, 4 or 5 are possible")
+    strides = spatial(stride, rank, "stride")
+    dilations = spatial(dilation, rank, "dilation")
+    offsets = check_bias(bias, weight.shape[0])
+    values = _centred(w, weight, axis=0)
+    bound = _bound(x, values, offsets, tuple(range(1, values.dim())))
+    conv = _Padding(spatial(pads, 2 * rank, "pads"), rank)
+
+    def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
+        padded = pad_spatial(piece, conv.explicit)
+        return _CONV[rank](padded, part, shift, strides, conv.implicit, dilations, groups)
+
+    return _plan(x, values, offsets, bound, run, can_chunk=groups == 1)
+
+
+def conv_transpose_accumulator(
+    x: QuantParams,
+    w: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Accumulate:
+    """As `conv_accumulator` for a transposed convolution: weight [I, O / groups, *kernel]."""
+    rank = weight.dim() - 2
+    if rank not in _CONV_TRANSPOSE:
+        raise KernelError(f"transposed convolution weight has {weight.dim()} axes; 3 to 5 are")
+    strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
+    extra = spatial(output_padding, rank, "output_padding")
+    crop = [-p for p in spatial(pads, 2 * rank, "pads")]
+    channels = weight.shape[1] * groups
+    offsets = check_bias(bias, channels)
+    values = _centred(w, weight, axis=1)
+    per_output = values.reshape(groups, -1, *values.shape[1:]).transpose(1, 2).flatten(0, 1)
+    bound = _bound(x, per_output, offsets, tuple(range(1, per_output.dim())))
+    zeros = (0,) * rank
+
+    def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
+        # Cropping afterwards lets begin and end pads differ; output_padding only adds cells.
+        grow = [0] * rank + list(extra)
+        full = _CONV_TRANSPOSE[rank](piece, part, None, strides, zeros, zeros, groups, dilations)
+        cut = pad_spatial(full, [c + g for c, g in zip(crop, grow, strict=True)])
+        return cut if shift is None else cut + shift.reshape(-1, *[1] * rank)
+
+    return _plan(x, values, offsets, bound, run, can_chunk=False)
+
+
+def linear_accumulator(
+    x: QuantParams, w: QuantParams, weight: Tensor, bias: Tensor | None
+) -> Accumulate:
+    """Bind sum((x - zx) * (w - zw)) + bias: codes [..., I], weight [O, I] -> [..., O]."""
+    if weight.dim() != 2:
+        raise KernelError(f"linear weight has {weight.dim()} axes, expected [out, in]")
+    offsets = check_bias(bias, weight.shape[0])
+    values = _centred(w, weight, axis=0)
+    bound = _bound(x, values, offsets, (1,))
+
+    def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
+        return F.linear(piece, part, shift)
+
+    return _plan(x, values, offsets, bound, run, can_chunk=False)
+
+
+def matmul_accumulator(a: QuantParams, b: QuantParams) -> Accumulate:
+    """Bind sum((a - za) * (b - zb)) of two activations: [..., M, K] @ [..., K, N].
+
+    float32 or float64 is chosen per call, from K and the ranges of the codes.
+    """
+    zero_a, zero_b = per_tensor(a, "first input")[1], per_tensor(b, "second input")[1]
+    reach = max(_reach(a)) * max(_reach(b))
+
+    def accumulate(left: Tensor, right: Tensor) -> Tensor:
+        dtype = torch.float32 if left.shape[-1] * reach <= FLOAT32_EXACT else torch.float64
+        product = torch.matmul(left.to(dtype) - zero_a, right.to(dtype) - zero_b)
+        return _wrap(product) if left.shape[-1] * reach > _INT32_MAX else product
+
+    return accumulate
+
+
+class _Padding:
+    """Symmetric pads go to the convolution itself, others are written out before it."""
+
+    def __init__(self, pads: Sequence[int], rank: int) -> None:
+        symmetric = tuple(pads[:rank]) == tuple(pads[rank:])
+        self.implicit = tuple(pads[:rank]) if symmetric else (0,) * rank
+        self.explicit = () if symmetric else tuple(pads)
+
+
+def _reach(x: QuantParams) -> tuple[int, int]:
+    """How far codes lie below and above the zero point."""
+    zero = int(x.zero_point)
+    return max(zero - x.qtype.qmin, 0), max(x.qtype.qmax - zero, 0)
+
+
+def _centred(w: QuantParams, weight: Tensor, axis: int) -> Tensor:
+    """Weight codes minus their zero point, int64."""
+    zero = w.zero_point.to(torch.int64)
+    if zero.numel() > 1:
+        shape = [1] * weight.dim()
+        shape[axis] = -1
+        zero = zero.reshape(shape)
+    return weight.to(torch.int64) - zero
+
+
+def _bound(x: QuantParams, values: Tensor, bias: Tensor, dims: tuple[int, ...]) -> Tensor:
+    per_tensor(x, "input")
+    below, above = _reach(x)
+    return subset_bound(values, -below, above, dims) + bias.abs()
+
+
+def _wrap(x: Tensor) -> Tensor:
+    """Exact sums -> what a 32-bit accumulator holds."""
+    return x.to(torch.int64).to(torch.int32).to(torch.float64)
+
+
+def _plan(
+    x: QuantParams,
+    values: Tensor,
+    bias: Tensor,
+    bound: Tensor,
+    run: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    *,
+    can_chunk: bool,
+) -> Accumulate:
+    """Choose the arithmetic the bound allows: float32, chunks of float32, float64."""
+    zero = int(x.zero_point)
+    worst = int(bound.max()) if bound.numel() else 0
+    if worst > _FLOAT64_EXACT:
+        raise KernelError("a sum of products could exceed 2**53; the weight is too large")
+    shift = bias if bool(bias.any()) else None
+    if worst <= FLOAT32_EXACT:
+        weight32 = values.to(torch.float32)
+        shift32 = None if shift is None else shift.to(torch.float32)
+
+        def narrow(codes: Tensor) -> Tensor:
+            piece = codes.to(torch.float32)
+            return run(piece.sub_(zero) if zero else piece, weight32, shift32)
+
+        return narrow
+    chunks = _chunks(x, values, worst) if can_chunk else None
+    shift64 = None if shift is None else shift.to(torch.float64)
+    if chunks is not None:
+        return _chunked(chunks, values, zero, shift64, run, wrap=worst > _INT32_MAX)
+    weight64 = values.to(torch.float64)
+
+    def wide(codes: Tensor) -> Tensor:
+        total = run(codes.to(torch.float64) - zero, weight64, shift64)
+        return _wrap(total) if worst > _INT32_MAX else total
+
+    return wide
+
+
+def _chunks(x: QuantParams, values: Tensor, worst: int) -> list[slice] | None:
+    """Ranges of input channels whose sums all fit float32; None where one channel does not."""
+    inputs = values.shape[1]
+    below, above = _reach(x)
+    start = -(-worst // FLOAT32_EXACT)
+    for count in range(start, min(inputs, 2 * start + 2) + 1):
+        size = -(-inputs // count)
+        cuts = [slice(i, min(i + size, inputs)) for i in range(0, inputs, size)]
+        dims = tuple(range(1, values.dim()))
+        bounds = [subset_bound(values[:, cut], -below, above, dims).max() for cut in cuts]
+        if max(int(b) for b in bounds) <= FLOAT32_EXACT:
+            return cuts
+    return None
+
+
+def _chunked(
+    cuts: list[slice],
+    values: Tensor,
+    zero: int,
+    shift: Tensor | None,
+    run: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    *,
+    wrap: bool,
+) -> Accumulate:
+    """float32 per chunk of input channels, summed in float64."""
+    parts = [values[:, cut].to(torch.float32).contiguous() for cut in cuts]
+    rank = values.dim() - 2
+
+    def accumulate(codes: Tensor) -> Tensor:
+        total = run(codes[:, cuts[0]].to(torch.float32) - zero, parts[0], None).to(torch.float64)
+        for cut, part in zip(cuts[1:], parts[1:], strict=True):
+            total += run(codes[:, cut].to(torch.float32) - zero, part, None)
+        if shift is not None:
+            total += shift.reshape(-1, *[1] * rank)
+        return _wrap(total) if wrap else total
+
+    return accumulate

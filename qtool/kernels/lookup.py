@@ -1,0 +1,32 @@
+"""Tables over the 256 codes of an 8-bit tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qtool.errors import KernelError
+from qtool.kernels.params import Kernel
+from qtool.types import QType, QuantParams
+
+__all__ = ["all_codes", "lookup"]
+
+
+def all_codes(x: QuantParams) -> Tensor:
+    """Every code of an 8-bit type, ascending, in the type's dtype."""
+    if x.qtype.torch_dtype not in (torch.uint8, torch.int8):
+        raise KernelError(f"a table needs an 8-bit input, not {x.qtype}")
+    info = torch.iinfo(x.qtype.torch_dtype)
+    return torch.arange(info.min, info.max + 1).to(x.qtype.torch_dtype)
+
+
+def lookup(table: Tensor, qtype: QType) -> Kernel:
+    """Bind code -> table[code]; `table` follows `all_codes`, indices are views, not copies."""
+    if qtype.signed:  # as uint8, int8 codes 0..127 come first
+        table = torch.cat([table[128:], table[:128]])
+
+    def kernel(codes: Tensor) -> Tensor:
+        index = codes.view(torch.uint8).reshape(-1).to(torch.int32)
+        return table.index_select(0, index).reshape(codes.shape)
+
+    return kernel

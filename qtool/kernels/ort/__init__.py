@@ -1,0 +1,1 @@
+"""ONNX Runtime's x64 CPU kernels, bit for bit."""

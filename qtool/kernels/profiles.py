@@ -1,0 +1,139 @@
+"""Numerics profiles: the named sets of kernels, one per runtime whose integers are reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from qtool.errors import KernelError
+from qtool.kernels import passthrough
+from qtool.kernels.ort import conv as ort_conv
+from qtool.kernels.ort import elementwise as ort_elementwise
+from qtool.kernels.ort import pool as ort_pool
+from qtool.kernels.ort import quantize as ort_quantize
+from qtool.kernels.ort import softmax as ort_softmax
+from qtool.kernels.ort import table as ort_table
+from qtool.kernels.params import Kernel
+from qtool.kernels.tflite import activation as tflite_activation
+from qtool.kernels.tflite import concat as tflite_concat
+from qtool.kernels.tflite import conv as tflite_conv
+from qtool.kernels.tflite import elementwise as tflite_elementwise
+from qtool.kernels.tflite import pool as tflite_pool
+from qtool.kernels.tflite import quantize as tflite_quantize
+from qtool.kernels.tflite import softmax as tflite_softmax
+from qtool.kernels.tflite import table as tflite_table
+
+__all__ = ["PROFILES", "Profile", "profile"]
+
+Binder = Callable[..., Kernel]
+"""Static parameters in, a bound kernel out."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A runtime's exact arithmetic: one binder per operator key."""
+
+    name: str
+    binders: Mapping[str, Binder] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "binders", MappingProxyType(dict(self.binders)))
+
+    def bind(self, op: str, *args: Any, **kwargs: Any) -> Kernel:
+        """Bind the kernel of `op` to its parameters.
+
+        Raises KernelError for an operator the profile lacks, and for parameters that the
+        runtime cannot represent.
+        """
+        try:
+            binder = self.binders[op]
+        except KeyError:
+            raise KernelError(
+                f"profile {self.name} has no kernel for {op!r}; it has: "
+                f"{', '.join(sorted(self.binders))}. Leave this operator in float"
+            ) from None
+        return binder(*args, **kwargs)
+
+
+_TFLITE: dict[str, Binder] = {
+    "add": tflite_elementwise.add,
+    "average_pool": tflite_pool.average_pool,
+    "clip": tflite_activation.clip,
+    "concat": tflite_concat.concat,
+    "conv": tflite_conv.conv,
+    "conv_transpose": tflite_conv.conv_transpose,
+    "dequantize": tflite_quantize.dequantize,
+    "gelu": tflite_table.gelu,
+    "global_average_pool": tflite_pool.global_average_pool,
+    "hard_swish": tflite_activation.hard_swish,
+    "leaky_relu": tflite_activation.leaky_relu,
+    "linear": tflite_conv.linear,
+    "linear_float": tflite_conv.linear_float,
+    "matmul": tflite_conv.matmul,
+    "max_pool": tflite_pool.max_pool,
+    "mean": tflite_pool.mean,
+    "mul": tflite_elementwise.mul,
+    "pad": passthrough.pad,
+    "passthrough": passthrough.passthrough,
+    "prelu": tflite_activation.prelu,
+    "quantize": tflite_quantize.quantize,
+    "relu": tflite_activation.relu,
+    "requantize": tflite_quantize.requantize,
+    "sigmoid": tflite_table.logistic,
+    "silu": tflite_table.silu,
+    "softmax": tflite_softmax.softmax,
+    "sub": tflite_elementwise.sub,
+    "tanh": tflite_table.tanh,
+}
+
+_ONNXRUNTIME: dict[str, Binder] = {
+    "add": ort_elementwise.add,
+    "average_pool": ort_pool.average_pool,
+    "clip": ort_table.clip,
+    "concat": ort_elementwise.concat,
+    "conv": ort_conv.conv,
+    "conv_transpose": ort_conv.conv_transpose,
+    "dequantize": ort_quantize.dequantize,
+    "gelu": ort_table.gelu,
+    "global_average_pool": ort_pool.global_average_pool,
+    "hard_sigmoid": ort_table.hard_sigmoid,
+    "hard_swish": ort_table.hard_swish,
+    "leaky_relu": ort_table.leaky_relu,
+    "linear": ort_conv.linear,
+    "matmul": ort_conv.matmul,
+    "max_pool": ort_pool.max_pool,
+    "mean": ort_pool.mean,
+    "mul": ort_elementwise.mul,
+    "pad": passthrough.pad,
+    "passthrough": passthrough.passthrough,
+    "prelu": ort_table.prelu,
+    "quantize": ort_quantize.quantize,
+    "relu": ort_table.relu,
+    "requantize": ort_quantize.requantize,
+    "sigmoid": ort_table.sigmoid,
+    "silu": ort_table.silu,
+    "softmax": ort_softmax.softmax,
+    "sub": ort_elementwise.sub,
+    "tanh": ort_table.tanh,
+}
+
+PROFILES: dict[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile("tflite", _TFLITE),
+        Profile("tflite-2", {**_TFLITE, "linear": tflite_conv.linear_float}),
+        Profile("onnxruntime-x64", _ONNXRUNTIME),
+    )
+}
+
+
+def profile(name: str) -> Profile:
+    """The profile of that name; KernelError lists the names there are."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise KernelError(
+            f"there is no numerics profile {name!r}; choose one of {', '.join(sorted(PROFILES))}"
+        ) from None

@@ -1,0 +1,1 @@
+"""TFLite's reference kernels (BUILTIN_REF), bit for bit."""

@@ -1,0 +1,75 @@
+"""Window geometry shared by convolution and pooling: explicit pads, output sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["pad_spatial", "same_pads", "window_counts", "window_sum", "window_taps"]
+
+_SUM_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+def same_pads(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """Pads (begin..., end...) of SAME padding: ceil(size / stride) outputs, the odd cell last."""
+    begin, end = [], []
+    for size, k, s, d in zip(sizes, kernel, stride, dilation or [1] * len(sizes), strict=True):
+        total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
+        begin.append(total // 2)
+        end.append(total - total // 2)
+    return (*begin, *end)
+
+
+def pad_spatial(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
+    """Pad the trailing len(pads)/2 axes; a negative pad crops."""
+    if not any(pads):
+        return x
+    rank = len(pads) // 2
+    pairs = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
+    return F.pad(x, pairs, value=value)
+
+
+def window_sum(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Exact sums over windows of integer-valued float64 [N, C, *spatial], no padding."""
+    if len(kernel) == 1:  # avg_pool1d has no divisor_override
+        return window_sum(x.unsqueeze(-2), (1, *kernel), (1, *stride)).squeeze(-2)
+    out: Tensor = _SUM_POOL[len(kernel)](x, tuple(kernel), tuple(stride), divisor_override=1)
+    return out
+
+
+def window_counts(
+    sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], pads: Sequence[int]
+) -> Tensor:
+    """How many cells of each window lie inside the image, int64 [1, 1, *out]."""
+    ones = torch.ones(1, 1, *sizes, dtype=torch.float64)
+    return window_sum(pad_spatial(ones, pads), kernel, stride).to(torch.int64)
+
+
+def window_taps(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[Tensor]:
+    """The strided view of every window position, in row-major window order."""
+    rank = len(kernel)
+    outs = [
+        (x.shape[i - rank] - (kernel[i] - 1) * dilation[i] - 1) // stride[i] + 1
+        for i in range(rank)
+    ]
+    taps = [x]
+    for i in range(rank):
+        axis = i - rank
+        taps = [
+            tap.narrow(axis, j * dilation[i], (outs[i] - 1) * stride[i] + 1)
+            .unfold(axis, 1, stride[i])
+            .squeeze(-1)
+            for tap in taps
+            for j in range(kernel[i])
+        ]
+    return taps

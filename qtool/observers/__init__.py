@@ -1,0 +1,44 @@
+"""Observers: what is remembered of a tensor's values, and the range made of it.
+
+An observer is a statistic x a range estimate x a granularity (per tensor or per channel), named
+by a row of the registry.
+"""
+
+from __future__ import annotations
+
+from qtool.observers.histogram import Bins, Histogram
+from qtool.observers.min_max import MinMax
+from qtool.observers.moving_average import MovingAverage
+from qtool.observers.registry import (
+    OBSERVERS,
+    Observer,
+    Option,
+    create,
+    options_of,
+    parse,
+    range_of,
+    register,
+    restore,
+)
+from qtool.observers.solve import MIN_SCALE, solve
+from qtool.observers.statistic import State, Statistic
+
+__all__ = [
+    "MIN_SCALE",
+    "OBSERVERS",
+    "Bins",
+    "Histogram",
+    "MinMax",
+    "MovingAverage",
+    "Observer",
+    "Option",
+    "State",
+    "Statistic",
+    "create",
+    "options_of",
+    "parse",
+    "range_of",
+    "register",
+    "restore",
+    "solve",
+]

@@ -1,0 +1,73 @@
+"""The exact running minimum and maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qtool.errors import CalibrationError
+from qtool.observers.statistic import (
+    State,
+    Statistic,
+    check_mergeable,
+    check_state,
+    extremes,
+    shaped,
+)
+
+__all__ = ["MinMax"]
+
+
+class MinMax:
+    """Lowest and highest element ever seen; the same under any split, order and merging."""
+
+    def __init__(self, axis: int | None) -> None:
+        self.axis = axis
+        self.low = np.zeros(0, np.float32)
+        self.high = np.zeros(0, np.float32)
+
+    @property
+    def channels(self) -> int:
+        return self.low.size
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        return {}
+
+    @property
+    def empty(self) -> bool:
+        return self.channels == 0
+
+    def update(self, x: torch.Tensor) -> None:
+        self._include(*extremes(x, self.axis, self.channels))
+
+    def merge(self, other: Statistic) -> None:
+        check_mergeable(self, other)
+        assert isinstance(other, MinMax)
+        self._include(other.low, other.high)
+
+    def _include(self, low: NDArray[np.float32], high: NDArray[np.float32]) -> None:
+        if low.size and not self.empty:
+            low, high = np.minimum(self.low, low), np.maximum(self.high, high)
+        if low.size:
+            self.low, self.high = low.copy(), high.copy()
+
+    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.empty:
+            raise CalibrationError("no data was seen")
+        return shaped(self.low, self.axis), shaped(self.high, self.axis)
+
+    def state(self) -> State:
+        """`min` and `max`: float32 [C] (C = 1 per tensor, 0 when empty)."""
+        return {"min": self.low.copy(), "max": self.high.copy()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, NDArray[Any]], axis: int | None) -> MinMax:
+        arrays = check_state(state, {"min": np.float32, "max": np.float32}, axis)
+        new = cls(axis)
+        new.low, new.high = arrays["min"], arrays["max"]
+        return new

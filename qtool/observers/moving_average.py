@@ -1,0 +1,118 @@
+"""An exponential moving average of each batch's minimum and maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qtool.errors import CalibrationError
+from qtool.observers.statistic import (
+    State,
+    Statistic,
+    check_mergeable,
+    check_state,
+    extremes,
+    shaped,
+)
+
+__all__ = ["MovingAverage"]
+
+_DTYPES = {
+    "min": np.float64,
+    "max": np.float64,
+    "first_min": np.float64,
+    "first_max": np.float64,
+    "batches": np.int64,
+}
+
+
+class MovingAverage:
+    """e = x for the first batch, then e = momentum * e + (1 - momentum) * x, in float64.
+
+    x is the batch's minimum (and, apart, its maximum). Unlike the other statistics this one
+    depends on how the data is cut into batches and on their order: later batches weigh more.
+    """
+
+    def __init__(self, axis: int | None, *, momentum: float = 0.9) -> None:
+        self.axis = axis
+        self.momentum = momentum
+        self.batches = 0
+        self.mean = np.zeros((2, 0))  # rows: minimum, maximum; columns: channels
+        self.first = np.zeros((2, 0))
+
+    @property
+    def empty(self) -> bool:
+        return self.batches == 0
+
+    @property
+    def channels(self) -> int:
+        return self.mean.shape[1]
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        return {"momentum": self.momentum}
+
+    def update(self, x: torch.Tensor) -> None:
+        low, high = extremes(x, self.axis, self.channels)
+        if low.size == 0:
+            return
+        new = np.stack([low, high]).astype(np.float64)
+        if self.empty:
+            self.first = self.mean = new
+        else:
+            self.mean = self.momentum * self.mean + (1 - self.momentum) * new
+        self.batches += 1
+
+    def merge(self, other: Statistic) -> None:
+        """As seeing own batches, then `other`'s; equal to that up to float64 rounding.
+
+        `other` alone began at its first value where it would have stood at this mean, a
+        difference that `other.batches` steps have each multiplied by the momentum.
+        """
+        check_mergeable(self, other)
+        assert isinstance(other, MovingAverage)
+        if other.empty:
+            return
+        if self.empty:
+            self.first, self.mean = other.first, other.mean
+        else:
+            self.mean = other.mean + self.momentum**other.batches * (self.mean - other.first)
+            self.mean[1] = self.mean.max(0)  # rounding must not put it under the minimum
+        self.batches += other.batches
+
+    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.empty:
+            raise CalibrationError("no data was seen")
+        return shaped(self.mean[0], self.axis), shaped(self.mean[1], self.axis)
+
+    def state(self) -> State:
+        """`min`, `max`, `first_min`, `first_max`: float64 [C]; `batches`: int64 [1]."""
+        return {
+            "min": self.mean[0].copy(),
+            "max": self.mean[1].copy(),
+            "first_min": self.first[0].copy(),
+            "first_max": self.first[1].copy(),
+            "batches": np.array([self.batches], np.int64),
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, NDArray[Any]], axis: int | None, *, momentum: float = 0.9
+    ) -> MovingAverage:
+        arrays = check_state(state, _DTYPES, axis)
+        channels = len(arrays["min"])
+        if any(len(arrays[key]) != channels for key in ("first_min", "first_max")):
+            raise CalibrationError("damaged statistics: wrong number of channels")
+        if len(arrays["batches"]) != 1 or arrays["batches"][0] < 0:
+            raise CalibrationError("damaged statistics: 'batches' is not one count")
+        if (arrays["batches"][0] > 0) != (channels > 0):
+            raise CalibrationError("damaged statistics: 'batches' does not fit the channels")
+        new = cls(axis, momentum=momentum)
+        new.batches = int(arrays["batches"][0])
+        new.mean = np.stack([arrays["min"], arrays["max"]])
+        new.first = np.stack([arrays["first_min"], arrays["first_max"]])
+        return new

@@ -1,0 +1,121 @@
+"""From statistics to the range worth representing: float64 (lo, hi), rank 0 or [C]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qtool.observers.histogram import Bins, Histogram
+from qtool.observers.solve import solve
+from qtool.observers.statistic import Statistic, shaped
+from qtool.types import QType
+
+__all__ = ["Range", "min_max", "mse", "percentile"]
+
+Range = tuple[torch.Tensor, torch.Tensor]
+Floats = NDArray[np.float64]
+
+# Where `mse` looks: ratios of a candidate to the range it starts from, wide to narrow, so that
+# of equals the widest wins. First both ends together over 8 octaves, then end by end nearby.
+_TOGETHER = np.exp2(-np.arange(0, 97) / 12)
+_APART = (np.exp2(np.arange(16, -33, -1) / 16), np.exp2(np.arange(16, -17, -1) / 64))
+
+
+def min_max(statistic: Statistic) -> Range:
+    """Everything that was seen, nothing clipped. Raises CalibrationError when empty."""
+    return statistic.extent()
+
+
+def percentile(histogram: Histogram, p: float = 99.999) -> Range:
+    """Leave out 100 - p percent of the elements at either tail; p in percent, from 50 to 100.
+
+    Linear within a bin, never outside the exact minimum and maximum. A tail is clipped only
+    when it has elements on its own side of zero, and not beyond zero: after a ReLU the minimum
+    stays. Raises CalibrationError when empty.
+    """
+    return _each(histogram, lambda bins: _percentile(bins, p))
+
+
+def _percentile(bins: Bins, p: float) -> tuple[float, float]:
+    left_out = bins.counts.sum() * (1 - p / 100)
+    lo, hi = bins.low, bins.high
+    if lo < 0:
+        lo = min(_walk(bins.counts, bins.edges, left_out), 0.0, bins.high)
+    if hi > 0:
+        hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], left_out), 0.0)
+    return max(lo, bins.low), min(max(hi, bins.low), bins.high)
+
+
+def _walk(counts: NDArray[np.int64], edges: Floats, elements: float) -> float:
+    """Where so many elements lie below, each bin's being spread evenly over it."""
+    total = np.cumsum(counts)
+    i = int(np.searchsorted(total, elements, side="right"))
+    inside = (elements - (total[i] - counts[i])) / counts[i]
+    return float(edges[i] + (edges[i + 1] - edges[i]) * inside)
+
+
+def mse(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
+    """The range that `solve` turns into the smallest mean squared quantization error.
+
+    The elements of a bin are taken as spread evenly over it and the error is integrated
+    exactly, so it is right also where a quantization step is finer than a bin. Candidates: no
+    clipping, and both ends shrunk together by up to 2**8, then each end apart near the best of
+    these, to about 1 percent. Deterministic. Raises CalibrationError when
+    empty.
+    """
+    return _each(histogram, lambda bins: _mse(bins, qtype, symmetric))
+
+
+def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
+    low, high = min(bins.low, 0.0), max(bins.high, 0.0)
+    if symmetric:
+        reach = max(-low, high)
+        low, high = -reach, reach
+
+    def best(lo: Floats, hi: Floats) -> tuple[float, float]:
+        i = int(np.argmin(_errors(bins, lo, hi, qtype, symmetric)))
+        return float(lo[i]), float(hi[i])
+
+    def scaled(lo: float, hi: float, down: Floats, up: Floats) -> tuple[float, float]:
+        return best(np.maximum(lo * down, low), np.minimum(hi * up, high))
+
+    lo, hi = scaled(low, high, _TOGETHER, _TOGETHER)
+    for ratios in _APART:
+        same = np.ones_like(ratios)
+        if symmetric:
+            lo, hi = scaled(lo, hi, ratios, ratios)
+        elif low < 0 < high:
+            lo, hi = scaled(lo, hi, ratios, same)
+            lo, hi = scaled(lo, hi, same, ratios)
+        else:  # one end is 0
+            lo, hi = scaled(lo, hi, ratios, ratios)
+    return max(lo, bins.low), min(hi, bins.high)
+
+
+def _errors(bins: Bins, lo: Floats, hi: Floats, qtype: QType, symmetric: bool) -> Floats:
+    """Summed squared quantization errors [K] under the ranges [lo[K], hi[K]].
+
+    With one step of error e(x) = (x - rint(x))**2, the integral of e from 0 to u is
+    r / 12 + (u - r)**3 / 3 with r = rint(u); beyond the end codes the error is a parabola.
+    """
+    params = solve(torch.from_numpy(lo), torch.from_numpy(hi), qtype, symmetric, axis=0)
+    scale = params.scale.double().numpy()[:, None]
+    zero = params.zero_point.double().numpy()[:, None]
+    x = bins.edges
+    inside = np.clip(x, (qtype.qmin - zero) * scale, (qtype.qmax - zero) * scale)
+    steps = inside / scale
+    whole = np.rint(steps)
+    integral = scale**3 * (whole / 12 + (steps - whole) ** 3 / 3) + (x - inside) ** 3 / 3
+    density = bins.counts / np.diff(x)
+    # A plain sum, not a matrix product: the same on every machine and thread count.
+    errors: Floats = (np.diff(integral, axis=1) * density).sum(axis=1)
+    return errors
+
+
+def _each(histogram: Histogram, of: Callable[[Bins], tuple[float, float]]) -> Range:
+    """Apply a function of one channel to all of them."""
+    ends = np.array([of(bins) for bins in histogram.each()])
+    return shaped(ends[:, 0], histogram.axis), shaped(ends[:, 1], histogram.axis)

@@ -1,0 +1,208 @@
+"""The observers by name: which statistic, which range, which options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from qtool.errors import CalibrationError
+from qtool.observers import ranges
+from qtool.observers.histogram import Histogram
+from qtool.observers.min_max import MinMax
+from qtool.observers.moving_average import MovingAverage
+from qtool.observers.ranges import Range
+from qtool.observers.statistic import Statistic
+from qtool.types import ObserverSpec, QType
+
+__all__ = [
+    "OBSERVERS",
+    "Observer",
+    "Option",
+    "create",
+    "options_of",
+    "parse",
+    "range_of",
+    "register",
+    "restore",
+]
+
+Options = Mapping[str, float]
+
+
+class StatisticType(Protocol):
+    """A statistic's class: its settings are keywords of the constructor and of `from_state`."""
+
+    def __call__(self, axis: int | None, /, *args: Any, **settings: Any) -> Statistic: ...
+
+    def from_state(
+        self, state: Mapping[str, NDArray[Any]], axis: int | None, /, *args: Any, **settings: Any
+    ) -> Statistic: ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """A number a person may set: its default, whose type it has, and inclusive bounds."""
+
+    default: float
+    low: float
+    high: float
+    setting: bool = False  # of the statistic, else of the range
+
+    def checked(self, where: str, value: object) -> float:
+        """`value` (a number, or text of one) as the default's type, or CalibrationError."""
+        number = _number(type(self.default), value)
+        if number is None:
+            word = "a whole number" if isinstance(self.default, int) else "a number"
+            raise CalibrationError(f"{where} must be {word}, not {value!r}")
+        if not self.low <= number <= self.high:
+            raise CalibrationError(
+                f"{where} must lie between {self.low:g} and {self.high:g}, not {value!r}"
+            )
+        return number
+
+
+def _number(kind: type[float], value: object) -> float | None:
+    """`value` as an int or a float without loss, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return kind(value) if kind(value) == float(value) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Observer:
+    """One row: what is remembered, how a range is estimated from it, what can be set.
+
+    The first option is the main one: `name:value` sets it.
+    """
+
+    name: str
+    statistic: StatisticType
+    estimate: Callable[[Any, Options, QType, bool], Range]
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def settings(self, options: Options) -> dict[str, float]:
+        return {k: v for k, v in options.items() if self.options[k].setting}
+
+
+OBSERVERS: dict[str, Observer] = {}
+
+
+def register(observer: Observer) -> None:
+    """Add a row. Raises ValueError when the name is taken."""
+    if observer.name in OBSERVERS:
+        raise ValueError(f"observer {observer.name!r} is registered already")
+    OBSERVERS[observer.name] = observer
+
+
+def _everything(statistic: Statistic, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return ranges.min_max(statistic)
+
+
+def _percentile(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return ranges.percentile(statistic, options["p"])
+
+
+def _mse(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return ranges.mse(statistic, qtype, symmetric)
+
+
+_BINS = Option(2048, 64, 65536, setting=True)
+_MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
+
+for _row in (
+    Observer("minmax", MinMax, _everything),
+    Observer("moving_average", MovingAverage, _everything, {"momentum": _MOMENTUM}),
+    Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
+    Observer("mse", Histogram, _mse, {"bins": _BINS}),
+):
+    register(_row)
+
+
+def _row_of(name: str) -> Observer:
+    if name not in OBSERVERS:
+        raise CalibrationError(f"no observer {name!r}; there are: {', '.join(OBSERVERS)}")
+    return OBSERVERS[name]
+
+
+def options_of(spec: ObserverSpec) -> dict[str, float]:
+    """Every option of the observer, checked, defaults filled in, in the row's order.
+
+    Raises CalibrationError for an unknown observer or option, or a value out of bounds.
+    """
+    row = _row_of(spec.name)
+    for key, _ in spec.options:
+        if key not in row.options:
+            known = ", ".join(row.options) or "none"
+            raise CalibrationError(
+                f"observer {spec.name!r} has no option {key!r}; its options: {known}"
+            )
+    given = dict(spec.options)
+    if len(given) < len(spec.options):
+        raise CalibrationError(f"observer {str(spec)!r} sets an option twice")
+    return {
+        key: option.checked(_where(spec.name, key), given.get(key, option.default))
+        for key, option in row.options.items()
+    }
+
+
+def _where(name: str, key: str) -> str:
+    return f"option {key!r} of observer {name!r}"
+
+
+def create(spec: ObserverSpec, axis: int | None) -> Statistic:
+    """An empty statistic for `spec`: per tensor, or per channel along `axis` (may be negative).
+
+    Raises CalibrationError as `options_of` does.
+    """
+    row = _row_of(spec.name)
+    return row.statistic(axis, **row.settings(options_of(spec)))
+
+
+def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[Any]]) -> Statistic:
+    """The statistic of `spec` and `axis` whose `state()` is given.
+
+    Raises CalibrationError for a damaged state and as `options_of` does.
+    """
+    row = _row_of(spec.name)
+    return row.statistic.from_state(state, axis, **row.settings(options_of(spec)))
+
+
+def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: bool) -> Range:
+    """The range `spec` takes from its statistic: float64, rank 0 per tensor, else [C].
+
+    Raises CalibrationError when the statistic is empty or was not made for `spec`.
+    """
+    own = create(spec, statistic.axis)
+    if type(statistic) is not type(own) or statistic.settings != own.settings:
+        raise CalibrationError(
+            f"observer {str(spec)!r} cannot read {type(statistic).__name__} statistics "
+            f"made with {dict(statistic.settings)}"
+        )
+    return _row_of(spec.name).estimate(statistic, options_of(spec), qtype, symmetric)
+
+
+def parse(text: str) -> ObserverSpec:
+    """`name`, `name:value` (the main option) or `name:key=value,...` -> a checked spec.
+
+    Raises CalibrationError as `options_of` does.
+    """
+    name, colon, rest = text.strip().partition(":")
+    row = _row_of(name)
+    pairs: list[tuple[str, float | str]] = []
+    for part in rest.split(",") if colon else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals:
+            if pairs or not row.options:
+                raise CalibrationError(f"cannot read {part!r} in observer {text!r}: want key=value")
+            key, value = next(iter(row.options)), key
+        known = row.options.get(key)
+        pairs.append((key, known.checked(_where(name, key), value) if known else value))
+    spec = ObserverSpec(name, tuple(pairs))
+    options_of(spec)
+    return spec

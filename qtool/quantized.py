@@ -1,0 +1,187 @@
+"""The quantized model: a callable graph, its plan, and the file made of it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+from qtool.data import Batch
+from qtool.errors import VerificationError
+from qtool.export import lower_to_qdq, to_onnx, write_onnx
+from qtool.fake_quant import insert_points, points_of
+from qtool.files import atomic_path
+from qtool.graph import FloatGraph
+from qtool.parameters import Parameters
+from qtool.plan import QuantPlan
+from qtool.targets import target
+from qtool.verify import Coverage, Parity, audit, check_structure, compare
+
+__all__ = ["QuantizedModel", "Verification", "float_onnx"]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was shown of an exported file."""
+
+    parity: Parity
+    coverage: Coverage
+
+    @property
+    def passed(self) -> bool:
+        return self.parity.passed
+
+    def to_json(self) -> dict[str, Any]:
+        parity = {**asdict(self.parity), "passed": self.parity.passed}
+        return {"parity": parity, "coverage": self.coverage.to_json()}
+
+    def __str__(self) -> str:
+        return f"{self.parity}\n{self.coverage}"
+
+
+class QuantizedModel:
+    """A model on the grid of its integers, callable as the float model was.
+
+    Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
+    of the weights); `export` writes the integer model.
+    """
+
+    def __init__(self, graph: FloatGraph, plan: QuantPlan, parameters: Parameters, sample: Batch) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.parameters = parameters.params
+        self.notes = parameters.notes
+        self.sample = sample
+        self.module = insert_points(_own_weights(graph.module), plan)
+        for name, point in points_of(self.module).items():
+            point.set_params(parameters.params[name])
+        self._exported: Path | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Fake-quantized outputs, in the structure the float model returns them."""
+        return self.module(*args, **kwargs)
+
+    @cached_property
+    def qdq(self) -> fx.GraphModule:
+        """The QDQ graph in torch: integer weights, quantize and dequantize; what is exported."""
+        return lower_to_qdq(self.module, self.plan, target(self.plan.target))
+
+    def to_onnx(self) -> onnx.ModelProto:
+        """The ONNX model, unverified. Most people want `export`."""
+        chosen = target(self.plan.target)
+        self.__dict__.pop("qdq", None)  # weights may have been trained since
+        return to_onnx(self.qdq, self.graph, chosen.opset, chosen.ir_version, self._metadata())
+
+    def export(self, path: str | Path, verify: bool = True) -> Verification | None:
+        """Writes the integer model, after showing that it is right.
+
+        The file is made aside, checked (see `verify`), and moved into place; on any failure what
+        was there before stays.
+
+        Raises:
+            ExportError: an operator cannot be written. FileError: nor can the file.
+            VerificationError: the file does not do what the plan says.
+        """
+        with atomic_path(path) as temporary:
+            write_onnx(self.to_onnx(), temporary)
+            result = self.verify(temporary) if verify else None
+            if result is not None and not result.passed:
+                raise VerificationError(
+                    f"the exported model differs from the fake-quantized one: {result.parity}; "
+                    f"{path} was not written"
+                )
+        return result
+
+    def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
+        """Checks an exported file (by default a fresh export) against this model.
+
+        The ONNX checker; channel axes, bias scales and weight types; outputs in ONNX Runtime
+        against the fake-quantized model on `sample` (by default the batch kept from calibration or
+        conversion); the integer coverage audit.
+
+        Raises:
+            VerificationError: the file is malformed or the runtime refuses it. A difference in
+            outputs does not raise here: see `Verification.passed`.
+        """
+        if path is None:
+            with tempfile.TemporaryDirectory() as folder:
+                fresh = Path(folder) / "model.onnx"
+                write_onnx(self.to_onnx(), fresh)
+                return self.verify(fresh, sample)
+        integer = {d.node for d in self.plan.nodes if d.form == "integer"}
+        check_structure(onnx.load(path), integer)
+        return Verification(self._parity(path, sample or self.sample), audit(path))
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The integer coverage audit of the exported model."""
+        with tempfile.TemporaryDirectory() as folder:
+            fresh = Path(folder) / "model.onnx"
+            write_onnx(self.to_onnx(), fresh)
+            return audit(fresh)
+
+    def _parity(self, path: str | Path, sample: Batch) -> Parity:
+        with torch.no_grad():
+            device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+            moved = sample.to(device)
+            expected = pytree.tree_leaves(self.module(*moved.args, **moved.kwargs))
+        inputs = [t.cpu().numpy() for _, t in sample.tensors()]
+        return compare(path, inputs, [t.cpu().numpy() for t in expected], self._steps())
+
+    def _steps(self) -> Sequence[float | None]:
+        """The size of a code of each output; None where it is float."""
+        found: list[float | None] = []
+        for node in G.output_nodes(self.graph.graph):
+            params = self.parameters.get(G.name_of(node))
+            found.append(float(params.scale) if params is not None else None)
+        return found
+
+    def _metadata(self) -> dict[str, str]:
+        rows = [
+            {"node": d.node, "op": d.op, "form": d.form, "reason": d.reason, "macs": d.macs}
+            for d in self.plan.nodes
+            if d.form != "shape"
+        ]
+        return {
+            "qtool_version": _version(),
+            "qtool_target": self.plan.target,
+            "qtool_plan": self.plan.digest,
+            "qtool_nodes": json.dumps(rows, separators=(",", ":")),
+        }
+
+
+def float_onnx(graph: FloatGraph, opset: int, ir_version: int) -> onnx.ModelProto:
+    """The float model as ONNX, from the same canonical graph: what int8 is compared with."""
+    return to_onnx(graph.module, graph, opset, ir_version, {"qtool_version": _version()})
+
+
+def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of the graph with weights of its own, so that training it leaves the user's alone."""
+    module = G.clone(module)
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        owner, _, name = str(node.target).rpartition(".")
+        holder: nn.Module = module.get_submodule(owner)
+        data = getattr(holder, name)
+        if isinstance(data, nn.Parameter):
+            setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
+    return module
+
+
+def _version() -> str:
+    try:
+        return version("qtool")
+    except PackageNotFoundError:
+        return "source"

@@ -1,0 +1,226 @@
+"""The integer coverage audit: what really runs in integer kernels.
+
+The graph as optimised by ONNX Runtime is read back, and every convolution, matrix product, add,
+concat and pool of the file is looked up in it. The runtime keeps node names when it fuses (with a
+suffix of its own); where it does not, the node is found by the tensor it computes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from qtool.errors import FileError
+from qtool.verify.runtime import RUNTIME, optimised_graph
+
+__all__ = ["AuditRow", "Coverage", "audit"]
+
+AUDITED = frozenset(
+    "Conv ConvTranspose Gemm MatMul Add Mul Concat AveragePool MaxPool GlobalAveragePool "
+    "GlobalMaxPool".split()
+)
+INTEGER = frozenset(
+    "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul "
+    "ConvInteger QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool "
+    "QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearWhere".split()
+)
+ON_EITHER = frozenset(  # operators that exist for codes and for floats
+    "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather "
+    "Expand Resize DepthToSpace Tile Identity".split()
+)
+_SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
+_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One operator of the file: `kernel` is what the runtime runs for it."""
+
+    name: str
+    op: str
+    kernel: str
+    integer: bool
+    macs: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The audit of one file."""
+
+    runtime: str
+    rows: tuple[AuditRow, ...]
+
+    @property
+    def macs(self) -> int:
+        return sum(r.macs for r in self.rows)
+
+    @property
+    def share(self) -> float:
+        """Share of multiply-accumulates in integer kernels, 0 to 1; 1 where there are none."""
+        return sum(r.macs for r in self.rows if r.integer) / self.macs if self.macs else 1.0
+
+    @property
+    def float_rows(self) -> tuple[AuditRow, ...]:
+        return tuple(r for r in self.rows if not r.integer)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runtime": self.runtime,
+            "integer_mac_share": self.share,
+            "macs": self.macs,
+            "rows": [asdict(r) for r in self.rows],
+        }
+
+    def __str__(self) -> str:
+        done = len(self.rows) - len(self.float_rows)
+        lines = [
+            f"{done} of {len(self.rows)} operators and {100 * self.share:.2f} % of "
+            f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
+        ]
+        lines += [f"  float: {r.name} ({r.op} -> {r.kernel}): {r.reason}" for r in self.float_rows]
+        return "\n".join(lines)
+
+
+def audit(path: str | Path) -> Coverage:
+    """The integer coverage of an ONNX file, made by qtool or not.
+
+    Raises:
+        FileError: not an ONNX file. VerificationError: the runtime does not load it.
+    """
+    try:
+        source = onnx.load(path)
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    running = _Running(optimised_graph(path))
+    shapes = _Shapes(source)
+    planned = _planned(source)
+    rows = []
+    for node in source.graph.node:
+        if node.op_type not in AUDITED or not shapes.is_float(node.output[0]):
+            continue
+        rows.append(_row(node, source, running, shapes, planned))
+    return Coverage(RUNTIME, tuple(rows))
+
+
+def _row(
+    node: onnx.NodeProto,
+    source: onnx.ModelProto,
+    running: _Running,
+    shapes: _Shapes,
+    planned: Mapping[str, Mapping[str, Any]],
+) -> AuditRow:
+    found = running.find(node, source)
+    kernel = found.op_type if found is not None else "folded away"
+    integer = found is None or running.is_integer(found)
+    plan = planned.get(node.name, {})
+    macs = int(plan.get("macs", shapes.macs(node)))
+    reason = "" if integer else plan.get("reason") or _why_float(node, source)
+    return AuditRow(node.name, node.op_type, kernel, integer, macs, reason)
+
+
+def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:
+    """What qtool's plan says of each node, if the file is its own."""
+    text = next((p.value for p in source.metadata_props if p.key == "qtool_nodes"), "[]")
+    return {row["node"]: row for row in json.loads(text)}
+
+
+def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:
+    """For a file of unknown origin: what is missing around the node."""
+    makers = {o: n.op_type for n in source.graph.node for o in n.output}
+    constants = {i.name for i in source.graph.initializer}
+    for name in node.input[:2]:
+        if name in constants and node.op_type in _HEAVY:
+            return f"its weight {name} is stored as float"
+        if name not in constants and makers.get(name) != "DequantizeLinear":
+            return f"its input {name} is not quantized"
+    readers = {n.op_type for n in source.graph.node if node.output[0] in n.input}
+    if not readers & {"QuantizeLinear", "Relu", "Clip"}:
+        return "its output is not quantized"
+    return f"{RUNTIME} has no integer kernel for this form"
+
+
+class _Running:
+    """The optimised graph, with look-ups by the names of the file."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.nodes = {_SUFFIX.sub("", n.name): n for n in model.graph.node if n.name}
+        self.makers = {o: n for n in model.graph.node for o in n.output}
+        self.by_output = {_SUFFIX.sub("", o): n for o, n in self.makers.items()}
+        self.types = {i.name: i.data_type for i in model.graph.initializer}
+        self.types |= {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+
+    def find(self, node: onnx.NodeProto, source: onnx.ModelProto) -> onnx.NodeProto | None:
+        """The node that computes `node`: by name, else by what it or its followers compute."""
+        if node.name in self.nodes:
+            return self.nodes[node.name]
+        name, steps = node.output[0], 0
+        while steps < 8:
+            if name in self.by_output:
+                return self.by_output[name]
+            readers = [n for n in source.graph.node if name in n.input]
+            if len(readers) != 1:
+                return None
+            name, steps = readers[0].output[0], steps + 1
+        return None
+
+    def is_integer(self, node: onnx.NodeProto) -> bool:
+        if node.op_type in INTEGER:
+            return True
+        return node.op_type in ON_EITHER and self._codes(node.input[0])
+
+    def _codes(self, name: str) -> bool:
+        if name in self.types:
+            return self.types[name] in (TensorProto.UINT8, TensorProto.INT8)
+        maker = self.makers.get(name)
+        if maker is None:
+            return False
+        if maker.op_type in ON_EITHER:
+            return self._codes(maker.input[0])
+        return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")
+
+
+class _Shapes:
+    """Inferred types and shapes of a file; a dynamic dimension counts as 1."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        try:
+            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        except Exception:  # a custom operator: what is not inferred is left out
+            graph = model.graph
+        self.shapes: dict[str, list[int]] = {}
+        self.types: dict[str, int] = {}
+        for value in [*graph.value_info, *graph.input, *graph.output]:
+            tensor = value.type.tensor_type
+            self.types[value.name] = tensor.elem_type
+            self.shapes[value.name] = [max(1, d.dim_value) for d in tensor.shape.dim]
+        for initializer in graph.initializer:
+            self.shapes[initializer.name] = list(initializer.dims)
+            self.types[initializer.name] = initializer.data_type
+
+    def is_float(self, name: str) -> bool:
+        return self.types.get(name, TensorProto.FLOAT) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+    def macs(self, node: onnx.NodeProto) -> int:
+        """MACs of one sample."""
+        weight, out = self.shapes.get(node.input[1] if len(node.input) > 1 else ""), None
+        out = self.shapes.get(node.output[0])
+        if node.op_type not in _HEAVY or weight is None or out is None:
+            return 0
+        if node.op_type == "Conv":
+            return prod(weight) * prod(out[2:])
+        if node.op_type == "ConvTranspose":
+            return prod(weight) * prod(self.shapes.get(node.input[0], [])[2:])
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        depth = weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[0]
+        return prod(out) * depth
+
+

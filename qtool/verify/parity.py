@@ -1,0 +1,90 @@
+"""Does the exported file compute what the fake-quantized model computes?
+
+Two runs of the file in ONNX Runtime are compared with the model in torch. As written (no
+optimisation) the runtime does the same float32 operations, so that codes can differ only where a
+value lies on a rounding boundary and the order of a float sum decides. Optimised, the runtime runs
+its integer kernels, which round differently in places (the zero point inside the rounding of an
+add, a product of three scales rounded once): each such code may be off by one, and the differences
+travel through the layers behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.verify.runtime import run, session
+
+__all__ = ["TOLERANCE", "Difference", "Parity", "compare"]
+
+TOLERANCE = 24.0
+"""Largest accepted difference in output codes (of 256 over the output's range). See docs."""
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two sets of outputs are apart, in codes: 1/255 of the range of each output."""
+
+    worst: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"worst {self.worst:.2f}, mean {self.mean:.3f} codes"
+
+
+@dataclass(frozen=True)
+class Parity:
+    """as_written: ONNX Runtime without optimisation; optimised: with its integer kernels."""
+
+    samples: int
+    as_written: Difference
+    optimised: Difference
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return max(self.as_written.worst, self.optimised.worst) <= self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"against fake quantization on {self.samples} samples: as written {self.as_written}; "
+            f"optimised {self.optimised} (allowed {self.tolerance:g})"
+        )
+
+
+def compare(
+    path: str | Path, inputs: Arrays, expected: Arrays, steps: Sequence[float | None]
+) -> Parity:
+    """Runs the file, as written and optimised, on one batch.
+
+    Args:
+        inputs: arrays in the order of the file's inputs.
+        expected: outputs of the fake-quantized model.
+        steps: per output, the size of a code (its scale), or None where the output is float.
+    """
+    written = run(session(path, optimise=False), list(inputs))
+    optimised = run(session(path), list(inputs))
+    samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
+    return Parity(
+        samples,
+        _difference(expected, written, steps),
+        _difference(expected, optimised, steps),
+        TOLERANCE,
+    )
+
+
+def _difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) -> Difference:
+    found = [np.zeros(1)]
+    for a, b, step in zip(expected, actual, steps, strict=True):
+        if a.dtype.kind == "f" and a.size:
+            size = step or float(np.ptp(a)) / 255 or float(np.abs(a).max()) / 255 or 1.0
+            difference = np.abs(a.astype(np.float64) - b) / size
+            found.append(np.nan_to_num(difference, nan=np.inf).ravel())
+    joined = np.concatenate(found)
+    return Difference(float(joined.max()), float(joined.mean()))

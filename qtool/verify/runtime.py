@@ -1,0 +1,67 @@
+"""ONNX Runtime sessions: made the same way everywhere, their optimised graph read back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from qtool.errors import VerificationError
+
+__all__ = ["RUNTIME", "feeds", "optimised_graph", "run", "session"]
+
+RUNTIME = f"onnxruntime {ort.__version__}"
+_SILENT = 4  # fatal errors only: what matters is raised
+
+
+def session(
+    path: str | Path, optimise: bool = True, threads: int = 0, save_to: Path | None = None
+) -> ort.InferenceSession:
+    """A CPU session of a file.
+
+    Args:
+        path: the ONNX file.
+        optimise: False runs the graph as written, node by node.
+        threads: intra-op threads; 0 lets the runtime choose.
+        save_to: where the runtime writes the graph it really runs.
+
+    Raises:
+        VerificationError: the runtime does not accept the file; with its own words.
+    """
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = _SILENT
+    if save_to is not None:
+        options.optimized_model_filepath = str(save_to)
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
+
+
+def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Arrays in order of the session's inputs, by name."""
+    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
+
+
+def run(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Outputs for one batch; arrays in order of the session's inputs."""
+    try:
+        outputs: list[np.ndarray[Any, Any]] = model.run(None, feeds(model, arrays))
+    except Exception as error:
+        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+    return outputs
+
+
+def optimised_graph(path: str | Path) -> onnx.ModelProto:
+    """The graph that the runtime executes for a file, after all of its optimisations."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "optimised.onnx"
+        session(path, save_to=saved)
+        return onnx.load(saved)
