@@ -1,10 +1,65 @@
-"""The command line."""
+"""The command line: one file per command, each calling one library function.
+
+Exit codes: 0 done; 1 a goal the user set was missed; 2 a user error, in one sentence.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import click
 
+__all__ = ["main"]
 
-@click.group()
+COMMANDS = ("calibrate", "convert", "evaluate", "inspect", "merge", "quantize")
+
+
+class _Group(click.Group):
+    """Commands are imported when they are called: `qtool --help` does not wait for torch.
+
+    Errors meant for the user are printed in one sentence, without a traceback.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"qtool.cli.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from qtool.errors import QtoolError
+
+        try:
+            return super().invoke(ctx)
+        except QtoolError as error:
+            raise _Refusal(str(error)) from error
+
+
+HELP = {
+    "calibrate": "Observe a model's tensors on data; writes a calibration file.",
+    "convert": "Write the int8 ONNX model of a calibrated model.",
+    "evaluate": "Compare an int8 file with its float model on data.",
+    "inspect": "Show what a model, a calibration or an ONNX file holds.",
+    "merge": "Merge calibrations made on different parts of the data.",
+    "quantize": "Calibrate and convert in one step.",
+}
+
+
+class _Refusal(click.ClickException):
+    """A user error: exit code 2, as for wrong options."""
+
+    exit_code = 2
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="qtool")
 def main() -> None:
     """A trained PyTorch model in, a verified int8 ONNX model out."""

@@ -71,7 +71,7 @@ def capture(model: Model | Captured, example: Any = None, dynamic: Dynamic | Non
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
-        raise DataError("capturing an nn.Module needs an example batch")
+        raise DataError("there is no batch to capture the model with; give at least one")
     else:
         graph = capture_module(model, next(batches([example], model)), dynamic)
     mark = fingerprint(graph.module)

@@ -27,7 +27,7 @@ from qtool.files import write_atomic
 from qtool.graph import FloatGraph, Input
 from qtool.observers import Statistic
 from qtool.plan import QuantPlan
-from qtool.types import Observed, ObserverSpec
+from qtool.types import UINT8, Observed, ObserverSpec
 
 __all__ = ["Calibration", "observe", "observing"]
 
@@ -77,6 +77,14 @@ class Calibration:
             statistic.merge(other.statistics[name])
             merged[name] = statistic
         return replace(self, samples=self.samples + other.samples, statistics=merged)
+
+    def ranges(self) -> list[tuple[str, float, float]]:
+        """(tensor, low, high) as the observers estimate them, for uint8."""
+        found = []
+        for name, statistic in self.statistics.items():
+            low, high = observers.range_of(self.specs[name], statistic, UINT8, False)
+            found.append((name, float(low), float(high)))
+        return found
 
     def save(self, path: str | Path) -> None:
         """Writes the file, atomically."""

@@ -2,5 +2,13 @@
 
 from qtool.capture.module import capture_module
 from qtool.capture.program import from_program, load_program
+from qtool.capture.source import import_object, load_model, load_weights
 
-__all__ = ["capture_module", "from_program", "load_program"]
+__all__ = [
+    "capture_module",
+    "from_program",
+    "import_object",
+    "load_model",
+    "load_program",
+    "load_weights",
+]

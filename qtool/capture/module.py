@@ -15,7 +15,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool.capture.program import _first_line, from_program
+from qtool.capture.program import first_line, from_program
 from qtool.data import Batch
 from qtool.errors import CaptureError
 
@@ -119,7 +119,7 @@ def _explained(model: nn.Module, example: Batch, error: Exception) -> CaptureErr
         )
     if problem := _eager_problem(model, example):
         return CaptureError(f"the model does not run on the given inputs: {problem}")
-    return CaptureError(f"torch.export cannot capture the model{where}: {_first_line(error)}")
+    return CaptureError(f"torch.export cannot capture the model{where}: {first_line(error)}")
 
 
 def _eager_problem(model: nn.Module, example: Batch) -> str | None:
@@ -128,7 +128,7 @@ def _eager_problem(model: nn.Module, example: Batch) -> str | None:
         with torch.no_grad():
             model(*example.args, **example.kwargs)
     except Exception as error:
-        return f"{type(error).__name__}: {_first_line(error)}"
+        return f"{type(error).__name__}: {first_line(error)}"
     return None
 
 

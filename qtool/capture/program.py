@@ -34,7 +34,7 @@ def load_program(path: str | Path) -> ExportedProgram:
             return torch.export.load(path)
     except Exception as error:
         raise CaptureError(
-            f"{path} is not a readable .pt2 file ({_first_line(error)}); "
+            f"{path} is not a readable .pt2 file ({first_line(error)}); "
             "write it with torch.export.save(program, path)"
         ) from error
 
@@ -161,6 +161,6 @@ def _key(key: Any) -> str:
     return str(key)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__

@@ -9,7 +9,7 @@ from qtool.errors import KernelError
 from qtool.kernels.params import Kernel
 from qtool.types import QType, QuantParams
 
-__all__ = ["all_codes", "lookup"]
+__all__ = ["all_codes", "gather", "lookup"]
 
 
 def all_codes(x: QuantParams) -> Tensor:
@@ -26,7 +26,14 @@ def lookup(table: Tensor, qtype: QType) -> Kernel:
         table = torch.cat([table[128:], table[:128]])
 
     def kernel(codes: Tensor) -> Tensor:
-        index = codes.view(torch.uint8).reshape(-1).to(torch.int32)
-        return table.index_select(0, index).reshape(codes.shape)
+        return gather(table, codes.view(torch.uint8).to(torch.int32))
 
     return kernel
+
+
+def gather(table: Tensor, index: Tensor) -> Tensor:
+    """table[index] for int32 indices of any shape; keeps a channels-last layout."""
+    last = index.dim() == 4 and index.is_contiguous(memory_format=torch.channels_last)
+    ordered = index.permute(0, 2, 3, 1) if last else index
+    values = table.index_select(0, ordered.reshape(-1)).view(ordered.shape)
+    return values.permute(0, 3, 1, 2) if last else values

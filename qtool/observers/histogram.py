@@ -134,7 +134,7 @@ class Histogram:
         """Extend the range to [low, high] and bring the counts onto its grid."""
         if self.empty:
             self.counts = np.zeros((low.size, self.bins + 1), np.int64)
-            self.low, self.high = low.copy(), high.copy()
+            self.low, self.high = low, high
             self.exponent, self.first, _ = _grid(low, high, self.bins)
             return
         if (self.low <= low).all() and (high <= self.high).all():

@@ -54,7 +54,7 @@ class MinMax:
         if low.size and not self.empty:
             low, high = np.minimum(self.low, low), np.maximum(self.high, high)
         if low.size:
-            self.low, self.high = low.copy(), high.copy()
+            self.low, self.high = low, high
 
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:

@@ -41,12 +41,9 @@ def percentile(histogram: Histogram, p: float = 99.999) -> Range:
 
 def _percentile(bins: Bins, p: float) -> tuple[float, float]:
     left_out = bins.counts.sum() * (1 - p / 100)
-    lo, hi = bins.low, bins.high
-    if lo < 0:
-        lo = min(_walk(bins.counts, bins.edges, left_out), 0.0, bins.high)
-    if hi > 0:
-        hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], left_out), 0.0)
-    return max(lo, bins.low), min(max(hi, bins.low), bins.high)
+    lo = min(_walk(bins.counts, bins.edges, left_out), 0.0)
+    hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], left_out), 0.0)
+    return min(max(lo, bins.low), bins.high), min(max(hi, bins.low), bins.high)
 
 
 def _walk(counts: NDArray[np.int64], edges: Floats, elements: float) -> float:

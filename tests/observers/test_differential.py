@@ -45,11 +45,12 @@ def test_same_state_sees_another_dtype_key_and_sign_of_zero() -> None:
     odd = Odd(None)
     odd.arrays = {"min": zero, "max": one}
     assert_same_state(odd, plain)
-    for arrays in (
+    different: list[dict[str, NDArray[Any]]] = [
         {"min": zero.astype(np.float64), "max": one},
         {"low": zero, "max": one},
         {"min": -zero, "max": one},
-    ):
+    ]
+    for arrays in different:
         odd.arrays = arrays
         with pytest.raises(AssertionError):
             assert_same_state(odd, plain)

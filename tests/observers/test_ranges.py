@@ -115,6 +115,7 @@ DISTRIBUTIONS: dict[str, Callable[[], torch.Tensor]] = {
     "silu": lambda: torch.nn.functional.silu(2 * torch.randn(4000)),
     "negative": lambda: -(torch.rand(4000) ** 4),
     "outlier": lambda: torch.cat([torch.randn(4000), tensor([20.0])]),
+    "outlier below": lambda: torch.cat([torch.randn(4000), tensor([-20.0])]),
     "constant": lambda: torch.full((100,), 3.0),
 }
 

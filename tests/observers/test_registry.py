@@ -124,7 +124,7 @@ def test_parse_says_what_is_wrong(text: str, message: str) -> None:
         ObserverSpec("median"),
         ObserverSpec("minmax", (("bins", 64),)),
         ObserverSpec("percentile", (("p", 10.0),)),
-        ObserverSpec("percentile", (("p", True),)),
+        ObserverSpec("moving_average", (("momentum", False),)),
     ],
 )
 def test_a_wrong_spec_is_refused_everywhere(spec: ObserverSpec) -> None:

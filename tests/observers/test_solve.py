@@ -19,8 +19,8 @@ ENDS = st.one_of(ORDINARY, ANY, POWERS, st.floats(allow_nan=False, allow_infinit
 
 
 def solved(lo: float, hi: float, qtype: QType, symmetric: bool = False) -> QuantParams:
-    ends = (torch.tensor(v, dtype=torch.float64) for v in (lo, hi))
-    return solve(*ends, qtype, symmetric, None)
+    low, high = (torch.tensor(v, dtype=torch.float64) for v in (lo, hi))
+    return solve(low, high, qtype, symmetric, None)
 
 
 def assert_valid(params: QuantParams) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qtool.errors import KernelError
 from qtool.kernels.fma import fma32
-from qtool.kernels.lookup import all_codes
+from qtool.kernels.lookup import all_codes, gather
 from qtool.kernels.ort.common import (
     check_bounds,
     check_byte,
@@ -123,7 +123,10 @@ def _proven(
     lowest = int(left.min())
 
     def by_table(x: Tensor, y: Tensor) -> Tensor:
-        index = (x.to(torch.int32) - lowest) * 256 + (y.to(torch.int32) - lowest)
-        return flat.index_select(0, index.reshape(-1)).reshape(index.shape)
+        index = x.to(torch.int32).mul_(256)
+        index = index.add_(y) if x.shape == y.shape else index + y
+        if lowest:
+            index -= 257 * lowest
+        return gather(flat, index)
 
     return by_table

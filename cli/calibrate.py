@@ -1,0 +1,69 @@
+"""qtool calibrate"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qtool.cli import options, output
+
+
+@click.command("calibrate")
+@options.apply(
+    options.model,
+    options.weights,
+    options.data,
+    options.output,
+    options.batch_size,
+    options.observer,
+    options.target,
+    options.dynamic,
+    options.json_,
+)
+def command(
+    model: str,
+    weights: Path | None,
+    data: str,
+    output_: Path,
+    batch_size: int,
+    observer: str | None,
+    target: str | None,
+    dynamic: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Observe the tensors of MODEL on data, and write what was seen.
+
+    MODEL is package.module:factory (with --weights) or a .pt2 file.
+
+    \b
+    Example:
+      qtool calibrate examples.digits.network:digits_net \\
+          --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
+    """
+    import qtool
+    from qtool.api import DEFAULT_OBSERVER
+    from qtool.files import check_writable
+    from qtool.targets import DEFAULT
+
+    check_writable(output_)
+    loaded = options.load_model(model, weights)
+    batches = options.load_data(data, batch_size)
+    found = qtool.calibrate(
+        loaded,
+        batches,
+        target=target or DEFAULT,
+        observer=observer or DEFAULT_OBSERVER,
+        dynamic=options.parse_dynamic(dynamic),
+        progress=output.progress("calibrating", output.length_of(batches)),
+    )
+    found.save(output_)
+    if as_json:
+        output.show_json(
+            {"file": str(output_), "samples": found.samples, "tensors": len(found.statistics)}
+        )
+    else:
+        output.say(
+            f"{output_}: {len(found.statistics)} tensors observed on {found.samples} samples "
+            f"({found.observer})"
+        )

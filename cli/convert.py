@@ -1,0 +1,79 @@
+"""qtool convert"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qtool.cli import options, output
+
+if TYPE_CHECKING:
+    from qtool import QuantizedModel
+
+
+@click.command("convert")
+@options.apply(
+    options.model,
+    options.weights,
+    click.option(
+        "--calibration", required=True, type=options.Path_, help="What `qtool calibrate` wrote."
+    ),
+    options.output,
+    options.target,
+    options.dynamic,
+    options.min_coverage,
+    options.json_,
+)
+def command(
+    model: str,
+    weights: Path | None,
+    calibration: Path,
+    output_: Path,
+    target: str | None,
+    dynamic: tuple[str, ...],
+    min_coverage: float | None,
+    as_json: bool,
+) -> None:
+    """Write the verified int8 ONNX model of a calibrated MODEL.
+
+    \b
+    Example:
+      qtool convert examples.digits.network:digits_net \\
+          --weights examples/digits/weights.safetensors --calibration digits.calib -o digits.int8.onnx
+    """
+    import qtool
+    from qtool.files import check_writable
+
+    check_writable(output_)
+    loaded = options.load_model(model, weights)
+    quantized = qtool.convert(
+        loaded, calibration, target=target, dynamic=options.parse_dynamic(dynamic)
+    )
+    write(quantized, output_, min_coverage, as_json)
+
+
+def write(quantized: QuantizedModel, path: Path, min_coverage: float | None, as_json: bool) -> None:
+    """Exports, verifies and reports; exit code 1 if the integer share is below `min_coverage`."""
+    with output.status("exporting and verifying"):
+        result = quantized.export(path)
+    assert result is not None
+    share = result.coverage.share
+    missed = min_coverage is not None and share < min_coverage
+    if as_json:
+        found = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
+        output.show_json({**found, "min_coverage_met": not missed})
+    else:
+        output.say(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
+        output.say(str(result.coverage))
+        output.say(str(result.parity))
+        for note in quantized.notes:
+            output.say(f"note: {note}")
+    if missed:
+        click.echo(
+            f"integer share {share:.4f} is below the {min_coverage:g} asked for; "
+            "the file was written all the same",
+            err=True,
+        )
+        raise SystemExit(1)

@@ -1,0 +1,32 @@
+"""qtool merge"""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+
+import click
+
+from qtool.cli import options, output
+
+
+@click.command("merge")
+@click.argument("calibrations", nargs=-1, required=True, type=options.Path_)
+@options.apply(options.output, options.json_)
+def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
+    """Merge CALIBRATIONS of one model, made on different parts of the data.
+
+    With minmax, percentile and mse the result is, byte for byte, the calibration on all the data.
+
+    \b
+    Example:
+      qtool merge first.calib second.calib -o all.calib
+    """
+    from qtool import Calibration
+
+    merged = reduce(Calibration.merge, (Calibration.load(c) for c in calibrations))
+    merged.save(output_)
+    if as_json:
+        output.show_json({"file": str(output_), "samples": merged.samples})
+    else:
+        output.say(f"{output_}: {merged.samples} samples from {len(calibrations)} calibrations")

@@ -1,0 +1,63 @@
+"""qtool quantize"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qtool.cli import options, output
+from qtool.cli.convert import write
+
+
+@click.command("quantize")
+@options.apply(
+    options.model,
+    options.weights,
+    options.data,
+    options.output,
+    options.batch_size,
+    options.observer,
+    options.target,
+    options.dynamic,
+    options.min_coverage,
+    options.json_,
+)
+def command(
+    model: str,
+    weights: Path | None,
+    data: str,
+    output_: Path,
+    batch_size: int,
+    observer: str | None,
+    target: str | None,
+    dynamic: tuple[str, ...],
+    min_coverage: float | None,
+    as_json: bool,
+) -> None:
+    """Calibrate MODEL on data and write its verified int8 ONNX model.
+
+    MODEL is package.module:factory (with --weights) or a .pt2 file.
+
+    \b
+    Example:
+      qtool quantize examples.digits.network:digits_net \\
+          --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
+    """
+    import qtool
+    from qtool.api import DEFAULT_OBSERVER
+    from qtool.files import check_writable
+    from qtool.targets import DEFAULT
+
+    check_writable(output_)
+    loaded = options.load_model(model, weights)
+    batches = options.load_data(data, batch_size)
+    quantized = qtool.quantize(
+        loaded,
+        batches,
+        target=target or DEFAULT,
+        observer=observer or DEFAULT_OBSERVER,
+        dynamic=options.parse_dynamic(dynamic),
+        progress=output.progress("calibrating", output.length_of(batches)),
+    )
+    write(quantized, output_, min_coverage, as_json)

@@ -1,0 +1,100 @@
+"""Models by name, as a command line gives them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from qtool.capture.program import first_line, load_program
+from qtool.errors import CaptureError, QtoolError
+
+__all__ = ["import_object", "load_model", "load_weights"]
+
+
+def load_model(source: str, weights: str | Path | None = None) -> nn.Module | ExportedProgram:
+    """A model in eval mode from `package.module:factory` (and its weights) or a `.pt2` file.
+
+    Raises:
+        CaptureError: nothing is found there, or it is no model, or the weights do not fit.
+    """
+    if source.endswith(".pt2"):
+        if weights is not None:
+            raise CaptureError(f"{source} holds its own weights; leave out --weights")
+        return load_program(source)
+    if ":" not in source:
+        raise CaptureError(
+            f"'{source}' is no model; give package.module:factory (a function or class that "
+            "returns an nn.Module), or a .pt2 file"
+        )
+    made = import_object(source, CaptureError)
+    try:
+        model = made if isinstance(made, nn.Module) else made()
+    except QtoolError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"calling {source}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
+    if weights is not None:
+        load_weights(model, weights)
+    return model.eval()
+
+
+def import_object(source: str, kind: type[QtoolError]) -> Any:
+    """The object `package.module:name`; the current directory is searched first.
+
+    Raises:
+        `kind`: it cannot be imported; says why.
+    """
+    module, _, name = source.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise kind(f"cannot import {source}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Loads a state dict, strictly. Nothing is unpickled: `.pt` files are read with weights_only.
+
+    Raises:
+        CaptureError: no such file, not a state dict, or one of another model.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise CaptureError(f"{file}: no such weights file")
+    try:
+        if file.suffix == ".safetensors":
+            state: Any = safetensors.torch.load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CaptureError(
+            f"{file} cannot be read as weights ({first_line(error)}); save a state dict with "
+            "safetensors.torch.save_file or torch.save(model.state_dict(), path)"
+        ) from error
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]  # the form of most training scripts
+    if not isinstance(state, Mapping) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise CaptureError(f"{file} holds a {type(state).__name__}, not a state dict of tensors")
+    try:
+        model.load_state_dict(dict(state), strict=True)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise CaptureError(
+            f"{file} does not fit {type(model).__name__}: {' '.join(lines[1:3]) or lines[0]}"
+        ) from error
