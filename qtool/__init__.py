@@ -3,31 +3,48 @@
     calibration = qtool.calibrate(model, batches)
     quantized = qtool.convert(model, calibration)
     quantized.export("model.int8.onnx")
+
+Names are imported when they are first used, so that `qtool --help` does not wait for torch.
 """
 
-from qtool.api import Captured, calibrate, capture, convert, quantize
-from qtool.calibration import Calibration
-from qtool.errors import (
-    CalibrationError,
-    CaptureError,
-    DataError,
-    ExportError,
-    FileError,
-    KernelError,
-    PassError,
-    PlanError,
-    QtoolError,
-    VerificationError,
-)
-from qtool.plan import QuantPlan
-from qtool.quantized import QuantizedModel, Verification
-from qtool.verify import Coverage
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qtool.api import Captured, calibrate, capture, convert, quantize
+    from qtool.calibration import Calibration
+    from qtool.errors import (
+        CalibrationError,
+        CaptureError,
+        DataError,
+        ExportError,
+        FileError,
+        KernelError,
+        PassError,
+        PlanError,
+        QtoolError,
+        VerificationError,
+    )
+    from qtool.plan import QuantPlan
+    from qtool.quantized import QuantizedModel, Verification
+    from qtool.verify import Coverage
+
+_HOMES = {
+    "api": "Captured calibrate capture convert quantize",
+    "calibration": "Calibration",
+    "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
+    "PlanError QtoolError VerificationError",
+    "plan": "QuantPlan",
+    "quantized": "QuantizedModel Verification",
+    "verify": "Coverage",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Calibration",
     "CalibrationError",
-    "Captured",
     "CaptureError",
+    "Captured",
     "Coverage",
     "DataError",
     "ExportError",
@@ -45,3 +62,9 @@ __all__ = [
     "convert",
     "quantize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'qtool' has no attribute '{name}'")
+    return getattr(import_module(f"qtool.{_HOME_OF[name]}"), name)

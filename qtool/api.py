@@ -28,7 +28,7 @@ from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture", "convert", "quantize"]
 
-DEFAULT_OBSERVER = "minmax"
+DEFAULT_OBSERVER = "percentile"
 VERIFIED_SAMPLES = 64
 
 Model = nn.Module | ExportedProgram

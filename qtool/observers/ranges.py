@@ -19,9 +19,11 @@ Range = tuple[torch.Tensor, torch.Tensor]
 Floats = NDArray[np.float64]
 
 # Where `mse` looks: ratios of a candidate to the range it starts from, wide to narrow, so that
-# of equals the widest wins. First both ends together over 8 octaves, then end by end nearby.
+# of equals the widest wins. First 8 octaves down, in half octaves where the two ends must be tried
+# in every combination, since each alone may lead to a poor optimum; then near the best of these.
 _TOGETHER = np.exp2(-np.arange(0, 97) / 12)
-_APART = (np.exp2(np.arange(16, -33, -1) / 16), np.exp2(np.arange(16, -17, -1) / 64))
+_APART = tuple(r.ravel() for r in np.meshgrid(*2 * [np.exp2(-np.arange(0, 17) / 2)], indexing="ij"))
+_NEARBY = tuple(np.exp2(np.arange(8, -9, -1) / fine) for fine in (16, 16, 64))
 
 
 def min_max(statistic: Statistic) -> Range:
@@ -59,8 +61,7 @@ def mse(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
 
     The elements of a bin are taken as spread evenly over it and the error is integrated
     exactly, so it is right also where a quantization step is finer than a bin. Candidates: no
-    clipping, and both ends shrunk together by up to 2**8, then each end apart near the best of
-    these, to about 1 percent. Deterministic. Raises CalibrationError when
+    clipping, and each end shrunk by up to 2**8, found to about 1 percent. Deterministic. Raises CalibrationError when
     empty.
     """
     return _each(histogram, lambda bins: _mse(bins, qtype, symmetric))
@@ -79,16 +80,16 @@ def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
     def scaled(lo: float, hi: float, down: Floats, up: Floats) -> tuple[float, float]:
         return best(np.maximum(lo * down, low), np.minimum(hi * up, high))
 
-    lo, hi = scaled(low, high, _TOGETHER, _TOGETHER)
-    for ratios in _APART:
-        same = np.ones_like(ratios)
-        if symmetric:
+    if symmetric or low == 0 or high == 0:
+        lo, hi = scaled(low, high, _TOGETHER, _TOGETHER)
+        for ratios in _NEARBY:
             lo, hi = scaled(lo, hi, ratios, ratios)
-        elif low < 0 < high:
+    else:
+        lo, hi = scaled(low, high, *_APART)
+        for ratios in _NEARBY:
+            same = np.ones_like(ratios)
             lo, hi = scaled(lo, hi, ratios, same)
             lo, hi = scaled(lo, hi, same, ratios)
-        else:  # one end is 0
-            lo, hi = scaled(lo, hi, ratios, ratios)
     return max(lo, bins.low), min(hi, bins.high)
 
 

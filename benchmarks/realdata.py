@@ -1,0 +1,96 @@
+"""Accuracy, error, integer share and speed of real networks: the table of the README.
+
+    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer percentile] [--json F]
+
+Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
+evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
+median of paired ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import networks
+import torch
+
+import qtool
+from qtool.analysis import evaluate
+from qtool.analysis.latency import interleaved
+from qtool.api import DEFAULT_OBSERVER
+from qtool.data import Batch
+from qtool.export import write_onnx
+from qtool.quantized import float_onnx
+from qtool.targets import DEFAULT, target
+
+COLUMNS = (
+    "network", "float", "int8", "drop", "agree", "SQNR dB", "integer MACs", "float ops",
+    "b1", "b32", "calibrate+convert s", "export+verify s", "MiB",
+)
+
+
+def measure(network: networks.Network, folder: Path, observer: str, seconds: float) -> dict:
+    file, plain = folder / "int8.onnx", folder / "float.onnx"
+    start = time.perf_counter()
+    captured = qtool.capture(network.model, network.calibration[:32])
+    quantized = qtool.quantize(captured, network.calibration.split(32), observer=observer)
+    converted = time.perf_counter()
+    result = quantized.export(file)
+    exported = time.perf_counter()
+    chosen = target(DEFAULT)
+    write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
+    found = evaluate(
+        file, captured.graph, (Batch((b,)) for b in network.inputs.split(250)), network.labels,
+        seconds=0.1,
+    )
+    ratio = {
+        n: interleaved([plain, file], [network.inputs[:n].numpy()], seconds=seconds).ratios[1]
+        for n in (1, 32)
+    }
+    return {
+        "network": network.name,
+        "float": 100 * found.float_.accuracy,
+        "int8": 100 * found.int8.accuracy,
+        "drop": 100 * (found.float_.accuracy - found.int8.accuracy),
+        "agree": 100 * found.agreement,
+        "SQNR dB": found.sqnr_db,
+        "integer MACs": 100 * result.coverage.share,
+        "float ops": len(result.coverage.float_rows),
+        "b1": ratio[1],
+        "b32": ratio[32],
+        "calibrate+convert s": converted - start,
+        "export+verify s": exported - converted,
+        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parity": str(result.parity),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--networks", default=",".join(networks.NETWORKS))
+    parser.add_argument("--observer", default=DEFAULT_OBSERVER)
+    parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    rows = []
+    print("  ".join(c.rjust(max(8, len(c))) for c in COLUMNS))
+    for name in options.networks.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            network = networks.load(options.folder, name)
+            row = measure(network, Path(folder), options.observer, options.seconds)
+        rows.append(row)
+        cells = [row[c] if isinstance(row[c], str) else f"{row[c]:.2f}" for c in COLUMNS]
+        print("  ".join(c.rjust(max(8, len(h))) for c, h in zip(cells, COLUMNS, strict=True)), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
