@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import (
+    LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
     RemoveUnusedOpsetsPass,
 )
@@ -74,7 +75,11 @@ def write_onnx(model: onnx.ModelProto, path: Path) -> None:
 def _simplify(model: ir.Model) -> None:
     """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
     fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
-    for each in (RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass()):
+    for each in (
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        RemoveUnusedNodesPass(),
+        RemoveUnusedOpsetsPass(),
+    ):
         each(model)
 
 

@@ -1,0 +1,190 @@
+"""How each ONNX operator of a QDQ model is bound to an integer kernel: one row per operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+
+from qtool.errors import KernelError
+from qtool.integer.qdq import Codes, QdqGraph
+from qtool.kernels import Profile
+from qtool.types import INT32, QuantParams
+
+__all__ = ["OPERATORS", "Call", "Operator"]
+
+Bounds = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One operator with everything around it: what a binder needs.
+
+    inputs: codes of its data inputs. out: parameters of its output, None where that is float.
+    bounds: of a clamp between the operator and its quantization.
+    """
+
+    node: onnx.NodeProto
+    graph: QdqGraph
+    profile: Profile
+    inputs: Sequence[Codes]
+    out: QuantParams | None
+    bounds: Bounds
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self.graph.attributes(self.node)
+
+    def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        return self.profile.bind(op, *args, bounds=self.bounds, **kwargs)
+
+    def bias(self, index: int, weight: Codes) -> torch.Tensor | None:
+        """Bias codes; a float constant is quantized as the runtime does it."""
+        if len(self.node.input) <= index or not self.node.input[index]:
+            return None
+        codes = self.graph.codes(self.node.input[index])
+        if codes is not None and codes.constant is not None:
+            return codes.constant
+        real = self.graph.constant(self.node, index)
+        if real is None:
+            raise KernelError(f"{self.node.name}: its bias is computed at run time")
+        scale = self.inputs[0].params.scale * weight.params.scale
+        zero = torch.zeros(len(real), dtype=torch.int64)
+        params = QuantParams(INT32, scale.expand(len(real)), zero, 0)
+        return params.quantize(torch.from_numpy(real.copy()))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """inputs: how many leading inputs are data (None: all). float_output: may go without a Q."""
+
+    bind: Callable[[Call], Callable[..., Any]]
+    inputs: int | None = 1
+    weight: bool = False
+    float_output: bool = False
+
+
+def _weight(call: Call) -> Codes:
+    weight = call.graph.codes(call.node.input[1])
+    if weight is None or weight.constant is None:
+        raise KernelError(f"{call.node.name}: its weight is not a dequantized constant")
+    return weight
+
+
+def _spatial(call: Call, rank: int) -> dict[str, Any]:
+    found = call.attributes
+    if found.get("auto_pad", b"NOTSET") != b"NOTSET":
+        raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
+    return {
+        "stride": found.get("strides", [1] * rank),
+        "pads": found.get("pads", [0] * 2 * rank),
+        "dilation": found.get("dilations", [1] * rank),
+    }
+
+
+def _conv(call: Call) -> Callable[..., Any]:
+    weight = _weight(call)
+    assert weight.constant is not None
+    return call.bind(
+        "conv",
+        call.inputs[0].params,
+        weight.params,
+        call.out,
+        weight.constant,
+        call.bias(2, weight),
+        groups=call.attributes.get("group", 1),
+        **_spatial(call, weight.constant.dim() - 2),
+    )
+
+
+def _gemm(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    if found.get("alpha", 1.0) != 1.0 or found.get("beta", 1.0) != 1.0 or found.get("transA", 0):
+        raise KernelError(f"{call.node.name}: Gemm with alpha, beta or transA has no integer kernel")
+    return _linear(call, transposed=bool(found.get("transB", 0)), bias_at=2)
+
+
+def _matmul(call: Call) -> Callable[..., Any]:
+    second = call.graph.codes(call.node.input[1])
+    if second is not None and second.constant is not None and second.constant.dim() == 2:
+        return _linear(call, transposed=False, bias_at=2)
+    if second is None:
+        raise KernelError(f"{call.node.name}: its second operand is not dequantized from codes")
+    return call.bind("matmul", call.inputs[0].params, second.params, call.out)
+
+
+def _linear(call: Call, transposed: bool, bias_at: int) -> Callable[..., Any]:
+    weight = _weight(call)
+    assert weight.constant is not None
+    codes, params = weight.constant, weight.params
+    if not transposed:  # kernels take [out, in]
+        axis = None if params.axis is None else 1 - params.axis % 2
+        codes, params = codes.t().contiguous(), QuantParams(
+            params.qtype, params.scale, params.zero_point, axis
+        )
+    bias = call.bias(bias_at, weight)
+    return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)
+
+
+def _elementwise(op: str) -> Callable[[Call], Callable[..., Any]]:
+    return lambda call: call.bind(op, call.inputs[0].params, call.inputs[1].params, call.out)
+
+
+def _concat(call: Call) -> Callable[..., Any]:
+    params = [c.params for c in call.inputs]
+    return call.profile.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
+
+
+def _global_average(call: Call) -> Callable[..., Any]:
+    return call.bind("global_average_pool", call.inputs[0].params, call.out)
+
+
+def _average(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    if found.get("ceil_mode", 0):
+        raise KernelError(f"{call.node.name}: ceil_mode has no integer kernel")
+    spatial = _spatial(call, len(found["kernel_shape"]))
+    spatial.pop("dilation")
+    return call.bind(
+        "average_pool",
+        call.inputs[0].params,
+        call.out,
+        kernel=found["kernel_shape"],
+        count_include_pad=bool(found.get("count_include_pad", 0)),
+        **spatial,
+    )
+
+
+def _max(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    if found.get("ceil_mode", 0):
+        raise KernelError(f"{call.node.name}: ceil_mode has no integer kernel")
+    spatial = _spatial(call, len(found["kernel_shape"]))
+    params = call.inputs[0].params
+    return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **spatial)
+
+
+def _table(op: str, *names: str) -> Callable[[Call], Callable[..., Any]]:
+    def bind(call: Call) -> Callable[..., Any]:
+        options = {n: call.attributes[n] for n in names if n in call.attributes}
+        return call.profile.bind(op, call.inputs[0].params, call.out, **options)
+
+    return bind
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Add": Operator(_elementwise("add"), inputs=2),
+    "AveragePool": Operator(_average),
+    "Concat": Operator(_concat, inputs=None),
+    "Conv": Operator(_conv, weight=True),
+    "Gemm": Operator(_gemm, weight=True, float_output=True),
+    "GlobalAveragePool": Operator(_global_average),
+    "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
+    "MatMul": Operator(_matmul, inputs=2, float_output=True),
+    "MaxPool": Operator(_max),
+    "Mul": Operator(_elementwise("mul"), inputs=2),
+    "Sigmoid": Operator(_table("sigmoid")),
+}

@@ -1,0 +1,57 @@
+"""Nodes that stay in float run in ONNX Runtime's own kernel, one node at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import helper, numpy_helper
+
+from qtool.errors import KernelError
+from qtool.integer.qdq import QdqGraph
+
+__all__ = ["runtime_node"]
+
+
+def runtime_node(node: onnx.NodeProto, graph: QdqGraph) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """A function that runs one node in the runtime, and the names of its computed inputs.
+
+    Raises:
+        KernelError: the runtime does not take the node alone.
+    """
+    computed = tuple(n for n in dict.fromkeys(node.input) if n and n not in graph.arrays)
+    stored = [numpy_helper.from_array(graph.arrays[n], n) for n in set(node.input) & set(graph.arrays)]
+    untyped = onnx.TypeProto()
+    made: dict[tuple[Any, ...], ort.InferenceSession] = {}
+
+    def session(types: tuple[Any, ...]) -> ort.InferenceSession:
+        if types not in made:
+            inputs = [
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank)
+                for n, (dtype, rank) in zip(computed, types, strict=True)
+            ]
+            outputs = [onnx.ValueInfoProto(name=o, type=untyped) for o in node.output[:1]]
+            body = helper.make_graph([node], "node", inputs, outputs, stored)
+            model = helper.make_model(body, opset_imports=graph.model.opset_import)
+            model.ir_version = graph.model.ir_version
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.intra_op_num_threads = 1
+            made[types] = ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        return made[types]
+
+    def run(*values: torch.Tensor) -> torch.Tensor:
+        arrays = [v.contiguous().numpy() for v in values]
+        types = tuple((a.dtype, a.ndim) for a in arrays)
+        try:
+            found = session(types).run(None, dict(zip(computed, arrays, strict=True)))[0]
+        except Exception as error:
+            raise KernelError(f"{node.name} ({node.op_type}) cannot be run alone: {error}") from error
+        return torch.from_numpy(found)
+
+    return run, computed
