@@ -12,7 +12,7 @@ import click
 
 __all__ = ["main"]
 
-COMMANDS = ("calibrate", "convert", "evaluate", "inspect", "merge", "quantize")
+COMMANDS = ("calibrate", "convert", "evaluate", "inspect", "merge", "quantize", "verify")
 
 
 class _Group(click.Group):
@@ -50,6 +50,7 @@ HELP = {
     "inspect": "Show what a model, a calibration or an ONNX file holds.",
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",
+    "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
 }
 
 

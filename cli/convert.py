@@ -67,6 +67,7 @@ def write(quantized: QuantizedModel, path: Path, min_coverage: float | None, as_
     else:
         output.say(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
         output.say(str(result.coverage))
+        output.say(str(result.exactness))
         output.say(str(result.parity))
         for note in quantized.notes:
             output.say(f"note: {note}")

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.errors import DataError
 
-__all__ = ["Batch", "batches", "to_batch"]
+__all__ = ["Batch", "batches", "tensor_of", "to_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,22 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
 
 
 def _tensor(x: Any) -> Any:
-    return torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
+    return tensor_of(x) if isinstance(x, np.ndarray) else x
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The array as a tensor; copied where torch cannot use its memory (read-only, byte order).
+
+    Raises:
+        DataError: torch has no such type (text, objects).
+    """
+    try:
+        native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise DataError(
+            f"an array of type {array.dtype} is nothing a model takes; give numbers"
+        ) from error
 
 
 def _positional(model: nn.Module) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.data import tensor_of
 from qtool.errors import DataError
 
 __all__ = ["ArrayFiles", "read_arrays", "read_labels"]
@@ -52,10 +54,7 @@ class ArrayFiles:
         for file in self.files():
             arrays = self._read(file)
             for start in range(0, _length(arrays, file), self.batch_size):
-                cut = {
-                    k: torch.from_numpy(np.ascontiguousarray(a[start : start + self.batch_size]))
-                    for k, a in arrays.items()
-                }
+                cut = {k: tensor_of(a[start : start + self.batch_size]) for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
 
     def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -78,7 +77,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
             return {"": found}
         with found:
             return {key: found[key] for key in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{file} cannot be read as arrays: {error}") from error
 
 
@@ -91,7 +90,9 @@ def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
 
 
 def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:
-    lengths = {k: len(a) if a.ndim else 0 for k, a in arrays.items()}
+    if scalars := [k for k, a in arrays.items() if not a.ndim]:
+        raise DataError(f"{file}: array '{scalars[0]}' is a single number, not a list of samples")
+    lengths = {k: len(a) for k, a in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")
     return next(iter(lengths.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ def fingerprint(module: fx.GraphModule) -> str:
         return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
 
     for node in module.graph.nodes:
-        target = "" if node.op == "get_attr" else str(node.target)
+        target = "" if node.op == "get_attr" else _stable_name(node.target)
         args = fx.node.map_aggregate((node.args, node.kwargs), stable)
         digest.update(f"{node.op} {target} {args}\n".encode())
         if node.op == "get_attr":
@@ -31,4 +32,11 @@ def fingerprint(module: fx.GraphModule) -> str:
             if array.numel():
                 digest.update(np.ascontiguousarray(array.view(torch.uint8).numpy()))
     return digest.hexdigest()[:32]
+
+
+def _stable_name(target: object) -> str:
+    """A name that is the same in every process; that of a plain function holds its address."""
+    if isinstance(target, FunctionType):
+        return f"{target.__module__}.{target.__qualname__}"
+    return str(target)
 

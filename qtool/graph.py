@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from qtool.data import Batch
@@ -134,6 +135,13 @@ def rank(node: fx.Node) -> int:
 
 def shape(node: fx.Node) -> tuple[Any, ...]:
     return tuple(value(node).shape)
+
+
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are equal, whatever the sizes of their dynamic dimensions."""
+    return len(a) == len(b) and all(
+        statically_known_true(x == y) for x, y in zip(a, b, strict=True)
+    )
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
@@ -286,6 +294,7 @@ __all__ += [
     "placeholders",
     "rank",
     "replace",
+    "same_sizes",
     "set_attr_value",
     "shape",
     "tensor",

@@ -23,10 +23,19 @@ from qtool.export import lower_to_qdq, to_onnx, write_onnx
 from qtool.fake_quant import insert_points, points_of
 from qtool.files import atomic_path
 from qtool.graph import FloatGraph
+from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.parameters import Parameters
 from qtool.plan import QuantPlan
 from qtool.targets import target
-from qtool.verify import Coverage, Parity, audit, check_structure, compare
+from qtool.verify import (
+    Coverage,
+    Exactness,
+    Parity,
+    audit,
+    check_structure,
+    compare,
+    compare_codes,
+)
 
 __all__ = ["QuantizedModel", "Verification", "float_onnx"]
 
@@ -36,18 +45,25 @@ class Verification:
     """What was shown of an exported file."""
 
     parity: Parity
+    exactness: Exactness
     coverage: Coverage
 
     @property
     def passed(self) -> bool:
-        return self.parity.passed
+        """Near the simulation; and, where every node is an integer kernel, exact to the last bit."""
+        exact = self.exactness.exact or self.exactness.float_steps > 0
+        return self.parity.passed and exact
 
     def to_json(self) -> dict[str, Any]:
         parity = {**asdict(self.parity), "passed": self.parity.passed}
-        return {"parity": parity, "coverage": self.coverage.to_json()}
+        return {
+            "parity": parity,
+            "exactness": self.exactness.to_json(),
+            "coverage": self.coverage.to_json(),
+        }
 
     def __str__(self) -> str:
-        return f"{self.parity}\n{self.coverage}"
+        return f"{self.coverage}\n{self.exactness}\n{self.parity}"
 
 
 class QuantizedModel:
@@ -98,8 +114,8 @@ class QuantizedModel:
             result = self.verify(temporary) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
-                    f"the exported model differs from the fake-quantized one: {result.parity}; "
-                    f"{path} was not written"
+                    f"the exported model does not compute what was planned ({result.exactness}; "
+                    f"{result.parity}); {path} was not written"
                 )
         return result
 
@@ -107,8 +123,8 @@ class QuantizedModel:
         """Checks an exported file (by default a fresh export) against this model.
 
         The ONNX checker; channel axes, bias scales and weight types; outputs in ONNX Runtime
-        against the fake-quantized model on `sample` (by default the batch kept from calibration or
-        conversion); the integer coverage audit.
+        against the integer engine (every bit) and the fake-quantized model (a few codes) on
+        `sample`, by default the batch kept from calibration or conversion; the coverage audit.
 
         Raises:
             VerificationError: the file is malformed or the runtime refuses it. A difference in
@@ -121,7 +137,20 @@ class QuantizedModel:
                 return self.verify(fresh, sample)
         integer = {d.node for d in self.plan.nodes if d.form == "integer"}
         check_structure(onnx.load(path), integer)
-        return Verification(self._parity(path, sample or self.sample), audit(path))
+        batch = sample or self.sample
+        inputs = [t.cpu().numpy() for _, t in batch.tensors()]
+        return Verification(self._parity(path, batch), compare_codes(path, [inputs]), audit(path))
+
+    def integer(self, profile: str = DEFAULT_PROFILE) -> Program:
+        """The integer program of this model: call it with inputs, get output codes.
+
+        Args:
+            profile: whose arithmetic, "onnxruntime-x64" or "tflite".
+
+        Raises:
+            KernelError: a kernel cannot represent the parameters of a node; names it.
+        """
+        return lower(self.to_onnx(), profile)
 
     @cached_property
     def coverage(self) -> Coverage:

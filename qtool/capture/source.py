@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,13 +84,17 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
+        pickled = isinstance(error, pickle.UnpicklingError)  # torch's text advises to unpickle it
+        why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
         raise CaptureError(
-            f"{file} cannot be read as weights ({first_line(error)}); save a state dict with "
+            f"{file} cannot be read as weights ({why}); save a state dict with "
             "safetensors.torch.save_file or torch.save(model.state_dict(), path)"
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]  # the form of most training scripts
-    if not isinstance(state, Mapping) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
+    ):
         raise CaptureError(f"{file} holds a {type(state).__name__}, not a state dict of tensors")
     try:
         model.load_state_dict(dict(state), strict=True)

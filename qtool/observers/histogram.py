@@ -26,10 +26,6 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-# Elements counted at a time. On the CPU the temporaries (a float32, an int32) stay in the cache;
-# elsewhere fewer, larger pieces (32 MiB with all temporaries) mean fewer launches.
-_CPU_PIECE = 1 << 18
-_DEVICE_PIECE = 1 << 20
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
 _DTYPES = {
@@ -96,8 +92,7 @@ class Histogram:
             return
         self._widen(low, high)
         rows = max(1, _COUNTERS // (self.bins + 1))
-        limit = _CPU_PIECE if x.device.type == "cpu" else _DEVICE_PIECE
-        for start, piece in pieces(x, self.axis, rows, limit):
+        for start, piece in pieces(x, self.axis, rows):
             block = slice(start, start + piece.shape[0])
             self.counts[block] += self._count(piece, block, bool((low[block] < 0).any()))
 

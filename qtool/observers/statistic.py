@@ -16,7 +16,10 @@ __all__ = ["State", "Statistic", "check_mergeable", "check_state", "extremes", "
 State = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]
 
-_SCAN = 1 << 20  # elements per piece when looking for extremes: 4 MiB of float32
+# Elements in a piece. On the CPU it and what is computed from it stay in the cache; elsewhere
+# fewer, larger pieces (with all temporaries still under 32 MiB) mean fewer launches.
+_CPU_PIECE = 1 << 18
+_DEVICE_PIECE = 1 << 20
 
 
 class Statistic(Protocol):
@@ -78,15 +81,14 @@ class Statistic(Protocol):
         ...
 
 
-def pieces(
-    x: torch.Tensor, axis: int | None, rows: int, limit: int
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Walk `x` in float32 pieces of at most `limit` elements (or one per channel, if that is more).
+def pieces(x: torch.Tensor, axis: int | None, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Walk `x` in float32 pieces of about a MiB (or one element per channel, if that is more).
 
     Yields (first channel, [c, n]) with c <= `rows`; together the pieces hold every element once,
     in any order within a channel. No temporary is larger than a piece; dense float32 memory is
     not copied at all.
     """
+    limit = _CPU_PIECE if x.device.type == "cpu" else _DEVICE_PIECE
     x = x.detach()
     x = _in_memory_order(x).unsqueeze(0) if axis is None else x.movedim(axis, 0)
     for first in range(0, x.shape[0], rows):
@@ -101,7 +103,7 @@ def _in_memory_order(x: torch.Tensor) -> torch.Tensor:
 
 
 def _split(x: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
-    """Cut along every axis but the first until a part has about `limit` elements."""
+    """Cut along every axis but the first until a part has at most `limit` elements."""
     longest = max(range(1, x.dim()), key=lambda d: x.shape[d], default=0)
     if longest == 0 or x.numel() <= limit or x.shape[longest] == 1:
         yield x
@@ -129,13 +131,15 @@ def extremes(x: torch.Tensor, axis: int | None, seen: int) -> tuple[Floats, Floa
             f"{channels} channels along axis {axis} of shape {tuple(x.shape)}, "
             f"but {seen} in earlier batches"
         )
-    parts = [_piece_extremes(piece) for _, piece in pieces(x, axis, channels, _SCAN)]
-    low = torch.stack([low for low, _ in parts]).amin(0)
-    high = torch.stack([high for _, high in parts]).amax(0)
-    both = torch.stack([low, high]).cpu().numpy() + np.float32(0)  # -0 becomes 0
-    if not np.isfinite(both).all():
+    both = torch.full((2, channels), torch.inf, device=x.device)  # minimum; negated maximum
+    for _, piece in pieces(x, axis, channels):
+        low, high = _piece_extremes(piece)
+        both = torch.minimum(both, torch.stack([low, -high]))
+    both[1].neg_()
+    ends: Floats = both.cpu().numpy() + np.float32(0)  # -0 becomes 0
+    if not np.isfinite(ends).all():
         raise DataError("NaN or Inf (or a value beyond float32)")
-    return both[0], both[1]
+    return ends[0], ends[1]
 
 
 def _piece_extremes(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

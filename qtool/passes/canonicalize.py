@@ -100,12 +100,12 @@ def _average_pool(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     assert isinstance(x, fx.Node)
     spatial, n = G.shape(x)[2:], G.rank(x) - 2
     kernel, padding = _ints(node.args[1], n), _ints(G.argument(node, 3, "padding", 0), n)
-    one_window = all(size == 1 for size in G.shape(node)[2:])
+    one_window = G.same_sizes(G.shape(node)[2:], [1] * n)
     if not one_window or any(padding) or G.argument(node, 6, "divisor_override") is not None:
         return None
     name = G.name_of(node)
     for axis, (size, width) in enumerate(zip(spatial, kernel, strict=True), start=2):
-        if not size == width:
+        if not G.same_sizes([size], [width]):
             x = G.add_call(node, aten.slice.Tensor, (x, axis, 0, width), f"{name}.slice{axis}", node)
     return G.add_call(node, torch_ops.global_average_pool, (x,), name, node)
 

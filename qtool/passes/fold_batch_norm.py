@@ -51,6 +51,7 @@ def _foldable(norm: fx.Node) -> bool:
         and isinstance(layer, fx.Node)
         and layer.target in LAYERS
         and len(layer.users) == 1
+        and not norm.args[5]  # with the statistics of the batch, it is no constant affine map
         and all(n is None or n.op == "get_attr" for n in _constants(layer, norm))
         and (layer.target is not aten.linear.default or G.rank(layer) == 2)
     )
@@ -63,11 +64,11 @@ def _constants(layer: fx.Node, norm: fx.Node) -> tuple[fx.Node | None, ...]:
 
 def _rewrite(module: fx.GraphModule) -> int:
     made: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = {}
-    norms = [n for n in G.calls(module.graph) if _foldable(n)]
-    for norm in norms:
+    count = 0
+    while (norm := _leftover(module)) is not None:  # one by one: a norm may stand on another
         layer = norm.args[0]
         assert isinstance(layer, fx.Node)
-        key = (*_constants(layer, norm), norm.args[7])
+        key = (*_constants(layer, norm), norm.args[7], _layout(layer))
         if key not in made:
             made[key] = _folded(module, layer, norm)
         weight, bias = made[key]
@@ -76,7 +77,8 @@ def _rewrite(module: fx.GraphModule) -> int:
         fused = G.add_call(layer, layer.target, (layer.args[0], weight, bias, *rest), name, layer)
         G.replace(norm, fused)
         module.graph.erase_node(layer)
-    return len(norms)
+        count += 1
+    return count
 
 
 def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.Node, fx.Node]:

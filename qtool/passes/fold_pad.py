@@ -21,12 +21,13 @@ def _foldable(conv: fx.Node) -> bool:
     widths = list(pad.args[1])  # type: ignore[arg-type]  # a list of ints
     spatial = 2 * (G.rank(conv) - 2)
     fill = G.argument(pad, 2, "value", 0)
-    return fill == 0 and len(pad.users) == 1 and min(widths) >= 0 and not any(widths[spatial:])
+    fixed = all(isinstance(w, int) and w >= 0 for w in widths)
+    return fill == 0 and len(pad.users) == 1 and fixed and not any(widths[spatial:])
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _foldable(n)]
-    for conv in found:
+    count = 0
+    while (conv := _leftover(module)) is not None:  # one by one: a padding may stand on another
         pad = conv.args[0]
         assert isinstance(pad, fx.Node)
         n = G.rank(conv) - 2
@@ -38,7 +39,8 @@ def _rewrite(module: fx.GraphModule) -> int:
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
         G.replace(conv, G.add_call(conv, conv.target, args, G.name_of(conv), conv))
         module.graph.erase_node(pad)
-    return len(found)
+        count += 1
+    return count
 
 
 def _leftover(module: fx.GraphModule) -> fx.Node | None:

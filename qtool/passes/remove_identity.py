@@ -31,7 +31,7 @@ def _same_meta(node: fx.Node) -> bool:
     if not isinstance(x, fx.Node):
         return False
     a, b = G.value(x), G.value(node)
-    return tuple(a.shape) == tuple(b.shape) and a.dtype == b.dtype and a.device == b.device
+    return G.same_sizes(a.shape, b.shape) and a.dtype == b.dtype and a.device == b.device
 
 
 def _full_slice(node: fx.Node) -> bool:
@@ -43,6 +43,7 @@ IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.dropout.default: _inactive_dropout,
     aten.feature_dropout.default: _inactive_dropout,
     aten.alpha_dropout.default: _inactive_dropout,
+    aten.feature_alpha_dropout.default: _inactive_dropout,
     aten.clone.default: _always,
     aten.alias.default: _always,
     aten.detach.default: _always,
