@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtool.errors import CalibrationError
-from qtool.observers import Histogram, State, histogram
+from qtool.observers import Histogram, State
 from tests.observers.differential import (
     QUICK,
     VALUES,
@@ -114,8 +114,8 @@ def test_pieces_do_not_show(axis: int | None, monkeypatch: pytest.MonkeyPatch) -
         return count(self, piece, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Histogram, "_count", spy)
-    monkeypatch.setattr(histogram, "_CPU_PIECE", 100)
-    monkeypatch.setattr(histogram, "_COUNTERS", 7 * 2049)
+    monkeypatch.setattr("qtool.observers.statistic._CPU_PIECE", 100)
+    monkeypatch.setattr("qtool.observers.histogram._COUNTERS", 7 * 2049)
     assert_same_state(observed(lambda: Histogram(axis), [x]), whole)
     assert sum(seen) == x.numel()
     assert max(seen) <= 100

@@ -31,13 +31,16 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pieces_hold_every_element_once(layout: str, axis: int | None) -> None:
+def test_pieces_hold_every_element_once(
+    layout: str, axis: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qtool.observers.statistic._CPU_PIECE", 7)
     x = LAYOUTS[layout](torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5))
     if axis is not None and x.dim() == 0:
         pytest.skip("a scalar has no axis")
     rows = [x.reshape(-1)] if axis is None else list(x.movedim(axis, 0).flatten(1))
     found: list[list[float]] = [[] for _ in rows]
-    for first, piece in pieces(x, axis, rows=2, limit=7):
+    for first, piece in pieces(x, axis, rows=2):
         assert piece.dim() == 2
         assert piece.dtype == torch.float32
         assert piece.numel() <= 7
@@ -47,24 +50,26 @@ def test_pieces_hold_every_element_once(layout: str, axis: int | None) -> None:
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "transposed"])
-def test_dense_float32_memory_is_not_copied(layout: str) -> None:
+def test_dense_float32_memory_is_not_copied(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtool.observers.statistic._CPU_PIECE", 7)
     x = LAYOUTS[layout](torch.rand(2, 3, 4, 5))
     start, end = x.data_ptr(), x.data_ptr() + 4 * x.numel()
-    assert all(start <= p.data_ptr() < end for _, p in pieces(x, None, rows=1, limit=7))
+    assert all(start <= p.data_ptr() < end for _, p in pieces(x, None, rows=1))
 
 
 @every_kind
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("axis", [None, 1])
 def test_nan_and_inf_are_refused_and_change_nothing(
-    kind: Kind, bad: float, axis: int | None
+    kind: Kind, bad: float, axis: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statistic, untouched = (observed(lambda: kind(axis), [torch.ones(2, 3)]) for _ in range(2))
+    monkeypatch.setattr("qtool.observers.statistic._CPU_PIECE", 1)  # good pieces follow the bad
+    one, untouched = (observed(lambda: kind(axis), [torch.ones(2, 3)]) for _ in range(2))
     x = torch.full((2, 3), 9.0)
     x[1, 1] = bad
     with pytest.raises(DataError, match="NaN or Inf"):
-        statistic.update(x)
-    assert_same_state(statistic, untouched)
+        one.update(x)
+    assert_same_state(one, untouched)
 
 
 @every_kind
@@ -127,12 +132,12 @@ def test_the_two_zeros_are_one(kind: Kind, x: torch.Tensor) -> None:
 def test_negative_axes_and_changed_shapes(kind: Kind) -> None:
     x = torch.randn(2, 3, 4)
     assert_same_state(observed(lambda: kind(-2), [x]), observed(lambda: kind(1), [x]))
-    statistic = observed(lambda: kind(-1), [x])
-    statistic.update(torch.randn(5, 4))  # another rank, the same channels
-    low, high = statistic.extent()
+    one = observed(lambda: kind(-1), [x])
+    one.update(torch.randn(5, 4))  # another rank, the same channels
+    low, high = one.extent()
     assert low.shape == high.shape == (4,)
     with pytest.raises(DataError, match="3 channels along axis -1"):
-        statistic.update(torch.randn(4, 3))
+        one.update(torch.randn(4, 3))
     with pytest.raises(DataError, match="no axis"):
         kind(1).update(torch.randn(4))
 
@@ -177,23 +182,23 @@ def test_settings_must_agree(one: Statistic, other: Statistic) -> None:
 @every_kind
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_a_restored_statistic_goes_on_as_if_nothing_was(kind: Kind, axis: int | None) -> None:
-    statistic = observed(lambda: kind(axis), [torch.randn(3, 3)])
-    again = kind(axis).from_state(statistic.state(), axis)
-    assert_same_state(again, statistic)
-    for s in (again, statistic):
+    one = observed(lambda: kind(axis), [torch.randn(3, 3)])
+    again = kind(axis).from_state(one.state(), axis)
+    assert_same_state(again, one)
+    for s in (again, one):
         s.update(100 * torch.ones(3, 3))
-    assert_same_state(again, statistic)
+    assert_same_state(again, one)
     assert_same_state(kind(axis).from_state(kind(axis).state(), axis), kind(axis))
 
 
 @every_kind
 def test_a_state_is_a_copy(kind: Kind) -> None:
-    statistic = observed(lambda: kind(None), [tensor([1, 2])])
-    state = statistic.state()
+    one = observed(lambda: kind(None), [tensor([1, 2])])
+    state = one.state()
     restored = kind(None).from_state(state, None)
     for array in state.values():
         array[...] = 9
-    for s in (statistic, restored):
+    for s in (one, restored):
         assert_same_state(s, observed(lambda: kind(None), [tensor([1, 2])]))
 
 

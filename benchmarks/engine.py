@@ -1,0 +1,98 @@
+"""The integer engine on real networks: equal to ONNX Runtime? how fast? how much memory?
+
+    python benchmarks/engine.py FOLDER [--networks resnet20,kws] [--images 1000]
+
+Speed: batch 32, one thread, interleaved with torch's own float forward of the user's network; the
+ratio is the median of paired ratios (engine / torch float, lower is better). Memory: peak of a
+process that runs the one, over that of a process that runs the other, each less the memory that
+was in use before the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import networks
+import torch
+
+import qtool
+from qtool.integer import lower
+from qtool.verify import compare_codes
+
+BATCH = 32
+
+
+def speed(program, model, x: torch.Tensor, rounds: int = 30) -> tuple[float, float, float]:
+    """Milliseconds of torch float and of the engine, and the median paired ratio."""
+    rows = []
+    with torch.inference_mode():
+        for i in range(rounds + 3):
+            a = time.perf_counter()
+            model(x)
+            b = time.perf_counter()
+            program(x)
+            c = time.perf_counter()
+            if i >= 3:
+                rows.append((b - a, c - b))
+    fast, slow = (1000 * statistics.median(r[k] for r in rows) for k in (0, 1))
+    return fast, slow, statistics.median(r[1] / r[0] for r in rows)
+
+
+def peak(folder: Path, name: str, file: Path, what: str) -> float:
+    """MiB that one forward adds to the peak memory of a fresh process."""
+    command = [sys.executable, __file__, str(folder), "--networks", name, "--peak", what, str(file)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def peak_here(folder: Path, name: str, what: str, file: Path) -> float:
+    torch.set_num_threads(1)
+    network = networks.load(folder, name)
+    x = network.calibration[:BATCH]
+    run = lower(file) if what == "engine" else network.model
+    with torch.inference_mode():
+        run(x[:1])  # what is allocated once: plans of kernels, caches
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        run(x)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--networks", default=",".join(networks.NETWORKS))
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--peak", nargs=2, metavar=("WHAT", "FILE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        what, file = options.peak
+        print(peak_here(options.folder, options.networks, what, Path(file)))
+        return
+    print("network          identical outputs   float ms  engine ms  ratio  float MiB  engine MiB")
+    for name in options.networks.split(","):
+        network = networks.load(options.folder, name)
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "int8.onnx"
+            torch.set_num_threads(2)
+            qtool.quantize(network.model, network.calibration.split(BATCH)).export(file)
+            torch.set_num_threads(1)
+            x = network.inputs[: options.images]
+            found = compare_codes(file, ([b.numpy()] for b in x.split(100)))
+            fast, slow, ratio = speed(lower(file), network.model, network.calibration[:BATCH])
+            mib = [peak(options.folder, name, file, what) for what in ("float", "engine")]
+        same = f"{found.identical} of {found.elements}"
+        print(
+            f"{name:16s} {same:>18s} {fast:10.2f} {slow:10.2f} {ratio:6.2f} {mib[0]:10.1f} {mib[1]:11.1f}"
+            + (f"  first difference: {found.first}" if found.first else ""),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
