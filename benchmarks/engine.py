@@ -11,7 +11,6 @@ was in use before the run.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -58,9 +57,16 @@ def peak_here(folder: Path, name: str, what: str, file: Path) -> float:
     run = lower(file) if what == "engine" else network.model
     with torch.inference_mode():
         run(x[:1])  # what is allocated once: plans of kernels, caches
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counter starts again (Linux)
+        before = _memory("VmRSS")
         run(x)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_memory("VmHWM") - before) / 1024
+
+
+def _memory(key: str) -> int:
+    """KiB, from the kernel's account of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def main() -> None:
@@ -87,11 +93,10 @@ def main() -> None:
             fast, slow, ratio = speed(lower(file), network.model, network.calibration[:BATCH])
             mib = [peak(options.folder, name, file, what) for what in ("float", "engine")]
         same = f"{found.identical} of {found.elements}"
-        print(
-            f"{name:16s} {same:>18s} {fast:10.2f} {slow:10.2f} {ratio:6.2f} {mib[0]:10.1f} {mib[1]:11.1f}"
-            + (f"  first difference: {found.first}" if found.first else ""),
-            flush=True,
-        )
+        line = f"{name:16s} {same:>18s} {fast:10.2f} {slow:10.2f} {ratio:6.2f}"
+        line += f" {mib[0]:10.1f} {mib[1]:11.1f}"
+        line += f"  first difference: {found.first}" if found.first else ""
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

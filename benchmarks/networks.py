@@ -48,12 +48,10 @@ def _kws(folder: Path, name: str) -> Network:
     inputs, labels = kws.data()
     calibration, evaluation = (np.load(home / f"{p}_indices.npy") for p in ("calib", "eval"))
     net = kws.ds_cnn(pretrained=True)
-    return Network(
-        name, net, inputs[calibration], inputs[evaluation], labels[evaluation].numpy()
-    )
+    return Network(name, net, inputs[calibration], inputs[evaluation], labels[evaluation].numpy())
 
 
-def _import(home: Path, name: str):  # noqa: ANN202  # a module of the folder
+def _import(home: Path, name: str):  # a module of the folder
     if str(home) not in sys.path:
         sys.path.insert(0, str(home))
     return import_module(name)

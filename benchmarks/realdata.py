@@ -1,6 +1,6 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
-    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer percentile] [--json F]
+    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer mse] [--json F]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -29,8 +29,19 @@ from qtool.quantized import float_onnx
 from qtool.targets import DEFAULT, target
 
 COLUMNS = (
-    "network", "float", "int8", "drop", "agree", "SQNR dB", "integer MACs", "float ops",
-    "b1", "b32", "calibrate+convert s", "export+verify s", "MiB",
+    "network",
+    "float",
+    "int8",
+    "drop",
+    "agree",
+    "SQNR dB",
+    "integer MACs",
+    "float ops",
+    "b1",
+    "b32",
+    "calibrate+convert s",
+    "export+verify s",
+    "MiB",
 )
 
 
@@ -45,7 +56,10 @@ def measure(network: networks.Network, folder: Path, observer: str, seconds: flo
     chosen = target(DEFAULT)
     write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
     found = evaluate(
-        file, captured.graph, (Batch((b,)) for b in network.inputs.split(250)), network.labels,
+        file,
+        captured.graph,
+        (Batch((b,)) for b in network.inputs.split(250)),
+        network.labels,
         seconds=0.1,
     )
     ratio = {
@@ -87,7 +101,10 @@ def main() -> None:
             row = measure(network, Path(folder), options.observer, options.seconds)
         rows.append(row)
         cells = [row[c] if isinstance(row[c], str) else f"{row[c]:.2f}" for c in COLUMNS]
-        print("  ".join(c.rjust(max(8, len(h))) for c, h in zip(cells, COLUMNS, strict=True)), flush=True)
+        print(
+            "  ".join(c.rjust(max(8, len(h))) for c, h in zip(cells, COLUMNS, strict=True)),
+            flush=True,
+        )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-
 from qtool.cli import options, output
 
 if TYPE_CHECKING:
@@ -41,7 +40,8 @@ def command(
     \b
     Example:
       qtool convert examples.digits.network:digits_net \\
-          --weights examples/digits/weights.safetensors --calibration digits.calib -o digits.int8.onnx
+          --weights examples/digits/weights.safetensors \\
+          --calibration digits.calib -o digits.int8.onnx
     """
     import qtool
     from qtool.files import check_writable

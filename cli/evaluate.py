@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-
 from qtool.cli import options, output
 
 
@@ -70,8 +69,8 @@ def command(
     ]
     output.table(None, ("", "fp32", "int8"), rows)
     output.say(
-        f"\n{found.samples} samples: int8 is {found.speedup:.2f}x as fast as fp32, agrees with it on "
-        f"{100 * found.agreement:.2f} %, output SQNR {found.sqnr_db:.1f} dB"
+        f"\n{found.samples} samples: int8 is {found.speedup:.2f}x as fast as fp32, agrees with "
+        f"it on {100 * found.agreement:.2f} %, output SQNR {found.sqnr_db:.1f} dB"
     )
 
 

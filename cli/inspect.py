@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-
 from qtool.cli import options, output
 
 
@@ -46,9 +45,7 @@ def _onnx(file: Path, as_json: bool) -> None:
         [(r.name, r.op, r.kernel, f"{r.macs:,}", r.reason) for r in coverage.rows],
     )
     output.say("")
-    output.table(
-        "parameters", ("tensor", "type", "scale", "zero point"), [p.row() for p in params]
-    )
+    output.table("parameters", ("tensor", "type", "scale", "zero point"), [p.row() for p in params])
     output.say(f"\n{coverage}")
 
 

@@ -6,7 +6,6 @@ from functools import reduce
 from pathlib import Path
 
 import click
-
 from qtool.cli import options, output
 
 

@@ -39,7 +39,9 @@ dynamic = click.option(
     metavar="INPUT:DIM[=NAME]",
     help="A dimension that varies at run time; by default dimension 0 of every input.",
 )
-output = click.option("-o", "--output", "output_", required=True, type=Path_, help="The file to write.")
+output = click.option(
+    "-o", "--output", "output_", required=True, type=Path_, help="The file to write."
+)
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 min_coverage = click.option(
     "--min-coverage",
@@ -81,7 +83,9 @@ def load_data(source: str, batch_size: int, without: tuple[str, ...] = ()) -> It
         try:
             found: Iterable[Any] = made() if callable(made) else made
         except Exception as error:
-            raise DataError(f"calling {source}() failed: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"calling {source}() failed: {type(error).__name__}: {error}"
+            ) from error
         return found
     files = ArrayFiles(Path(source), batch_size, without)
     files.files()
@@ -95,6 +99,10 @@ def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
         place, _, name = text.partition("=")
         key, _, axis = place.rpartition(":")
         if not key or not axis.isdigit():
-            raise click.BadParameter(f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic")
-        found.setdefault(key, {})[int(axis)] = name or ("batch" if axis == "0" else f"{key}_dim{axis}")
+            raise click.BadParameter(
+                f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
+            )
+        found.setdefault(key, {})[int(axis)] = name or (
+            "batch" if axis == "0" else f"{key}_dim{axis}"
+        )
     return found or None

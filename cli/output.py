@@ -37,7 +37,9 @@ def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterato
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        with Progress(
+            *columns, console=errors, transient=True, disable=not errors.is_terminal
+        ) as bar:
             task = bar.add_task(title, total=total)
             for item in items:
                 yield item

@@ -55,7 +55,9 @@ class Captured:
         return make_plan(self.graph.graph, targets.target(target), full)
 
 
-def capture(model: Model | Captured, example: Any = None, dynamic: Dynamic | None = None) -> Captured:
+def capture(
+    model: Model | Captured, example: Any = None, dynamic: Dynamic | None = None
+) -> Captured:
     """Captures a model and rewrites it into canonical form.
 
     Args:

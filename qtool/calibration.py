@@ -126,7 +126,9 @@ class Calibration:
                 {n: observers.restore(s, None, arrays[n]) for n, s in specs.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CalibrationError(f"{path}: damaged calibration ({error!r}); calibrate again") from error
+            raise CalibrationError(
+                f"{path}: damaged calibration ({error!r}); calibrate again"
+            ) from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -33,7 +33,9 @@ class Batch:
         """Every tensor with its place ("input 0", "input 'mask'")."""
         found = [(f"input {i}", a) for i, a in enumerate(self.args)]
         found += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
-        return [(w, t) for w, a in found for t in pytree.tree_leaves(a) if isinstance(t, torch.Tensor)]
+        return [
+            (w, t) for w, a in found for t in pytree.tree_leaves(a) if isinstance(t, torch.Tensor)
+        ]
 
     def named(self, model: nn.Module) -> Mapping[str, Any]:
         """Arguments by the names of the model's forward."""
@@ -126,5 +128,6 @@ def _positional(model: nn.Module) -> int | None:
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return None
     return sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
+        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for k in kinds
     )

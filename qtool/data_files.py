@@ -48,7 +48,9 @@ class ArrayFiles:
 
     def __len__(self) -> int:
         """Number of batches."""
-        return sum(-(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)])
+        return sum(
+            -(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)]
+        )
 
     def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
         for file in self.files():

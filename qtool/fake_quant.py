@@ -22,7 +22,9 @@ __all__ = ["QuantPoint", "insert_points", "points_of"]
 
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType) -> Any:
+    def forward(
+        ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
+    ) -> Any:
         codes = torch.round(x / scale) + zero
         kept = codes.clamp(q.qmin, q.qmax)
         ctx.save_for_backward(codes == kept)
@@ -70,7 +72,9 @@ class QuantPoint(nn.Module):
         scale = per_channel(self.scale, self.axis, x.dim()).to(exact)
         zero = per_channel(self.zero_point, self.axis, x.dim()).to(exact)
         if torch.is_grad_enabled() and x.requires_grad:
-            result: torch.Tensor = _FakeQuantize.apply(x.to(exact), scale, zero, self.qtype)
+            result: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
+                x.to(exact), scale, zero, self.qtype
+            )
             return result.to(x.dtype)
         codes = torch.div(x.to(exact), scale).round_().add_(zero)
         codes = codes.clamp_(self.qtype.qmin, self.qtype.qmax).sub_(zero).mul_(scale)
@@ -103,11 +107,13 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
 
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
-    """Activations right behind their source (inputs behind all inputs), constants before their use."""
+    """Activations right behind their source (inputs behind all inputs), constants at their use."""
     graph = source.graph
     if point.kind != "activation":
         return graph.inserting_before(nodes[point.edges[0].user])
-    return graph.inserting_after(G.placeholders(graph)[-1] if source.op == "placeholder" else source)
+    return graph.inserting_after(
+        G.placeholders(graph)[-1] if source.op == "placeholder" else source
+    )
 
 
 def points_of(module: nn.Module) -> dict[str, QuantPoint]:

@@ -14,13 +14,15 @@ __all__ = ["atomic_path", "check_writable", "write_atomic"]
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises FileError if a file could not be written at `path`: said before long work, not after."""
+    """Raises FileError if no file can be written at `path`: said before long work, not after."""
     target = Path(path)
     folder = target.parent
     if target.is_dir():
         raise FileError(f"cannot write {target}: it is a directory; name a file")
     if not folder.is_dir():
-        raise FileError(f"cannot write {target}: the directory {folder} does not exist; create it first")
+        raise FileError(
+            f"cannot write {target}: the directory {folder} does not exist; create it first"
+        )
     if not os.access(folder, os.W_OK):
         raise FileError(f"cannot write {target}: the directory {folder} is not writable")
 
@@ -31,7 +33,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     check_writable(path)
     target = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".part"
+        )
         os.close(handle)
     except OSError as error:
         raise FileError(f"cannot write {target}: {error.strerror or error}") from error

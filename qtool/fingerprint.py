@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from types import FunctionType
+from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 
@@ -19,7 +19,7 @@ def fingerprint(module: fx.GraphModule) -> str:
     digest = hashlib.sha256()
     numbers = {n: i for i, n in enumerate(module.graph.nodes)}
 
-    def stable(argument: object) -> object:
+    def stable(argument: Any) -> Any:
         return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
 
     for node in module.graph.nodes:
@@ -30,7 +30,7 @@ def fingerprint(module: fx.GraphModule) -> str:
             array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
             digest.update(f"{array.dtype} {G.shape(node)}\n".encode())
             if array.numel():
-                digest.update(np.ascontiguousarray(array.view(torch.uint8).numpy()))
+                digest.update(array.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
 
 
@@ -39,4 +39,3 @@ def _stable_name(target: object) -> str:
     if isinstance(target, FunctionType):
         return f"{target.__module__}.{target.__qualname__}"
     return str(target)
-

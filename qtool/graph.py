@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch._dispatch.python import enable_python_dispatcher
 from torch.utils import _pytree as pytree
 
 from qtool.data import Batch
@@ -139,9 +139,7 @@ def shape(node: fx.Node) -> tuple[Any, ...]:
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Whether two shapes are equal, whatever the sizes of their dynamic dimensions."""
-    return len(a) == len(b) and all(
-        statically_known_true(x == y) for x, y in zip(a, b, strict=True)
-    )
+    return [str(size) for size in a] == [str(size) for size in b]
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
@@ -190,7 +188,7 @@ def infer(node: fx.Node) -> fx.Node:
     mode = fake_mode(node.graph)
     # kernels look at sizes to choose an algorithm: that must not pin a dynamic dimension
     guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
-    with mode, guards:
+    with enable_python_dispatcher(), mode, guards:  # C++ compositions (pad) want plain sizes
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
     return node
 
@@ -208,9 +206,7 @@ def add_call(
     return infer(node)
 
 
-def add_tensor(
-    module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name: str
-) -> fx.Node:
+def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name: str) -> fx.Node:
     """A new attribute holding `data` (a parameter if it is one) and its get_attr before `anchor`.
 
     The attribute is made at the top level under a free name; the readable name is `name`.

@@ -69,7 +69,8 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
     if missing or calibration.target != plan.target:
         raise CalibrationError(
             f"the calibration was made for target {calibration.target} and does not fit this plan "
-            f"for {plan.target}" + (f" (it lacks '{missing[0]}')" if missing else "")
+            f"for {plan.target}"
+            + (f" (it lacks '{missing[0]}')" if missing else "")
             + "; calibrate again for this target"
         )
     for point in plan.observed():

@@ -50,7 +50,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Near the simulation; and, where every node is an integer kernel, exact to the last bit."""
+        """Near the simulation; and exact to the last bit where every node is an integer kernel."""
         exact = self.exactness.exact or self.exactness.float_steps > 0
         return self.parity.passed and exact
 
@@ -73,7 +73,9 @@ class QuantizedModel:
     of the weights); `export` writes the integer model.
     """
 
-    def __init__(self, graph: FloatGraph, plan: QuantPlan, parameters: Parameters, sample: Batch) -> None:
+    def __init__(
+        self, graph: FloatGraph, plan: QuantPlan, parameters: Parameters, sample: Batch
+    ) -> None:
         self.graph = graph
         self.plan = plan
         self.parameters = parameters.params

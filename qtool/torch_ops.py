@@ -19,7 +19,9 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _define(
-    schema: str, function: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor] | None = None
+    schema: str,
+    function: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor] | None = None,
 ) -> torch._ops.OpOverload:
     name = _lib.define(schema)
     _lib.impl(name, function, "CompositeExplicitAutograd" if fake else "CompositeImplicitAutograd")
@@ -46,6 +48,16 @@ def _dequantize(
     scale = per_channel(scale, axis, codes.dim())
     zero_point = per_channel(zero_point, axis, codes.dim())
     return (codes.to(torch.int32) - zero_point.to(torch.int32)).to(torch.float32) * scale
+
+
+def _quantized(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x, dtype=zero_point.dtype)
+
+
+def _dequantized(
+    codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None
+) -> torch.Tensor:
+    return torch.empty_like(codes, dtype=scale.dtype)
 
 
 def _conv(
@@ -83,14 +95,14 @@ def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
 quantize = _define(
     "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
     _quantize,
-    fake=lambda x, scale, zero_point: torch.empty_like(x, dtype=zero_point.dtype),
+    fake=_quantized,
 )
 """QuantizeLinear, per tensor: saturate(rint(x / scale) + zero_point) in zero_point's dtype."""
 
 dequantize = _define(
     "dequantize(Tensor codes, Tensor scale, Tensor zero_point, int? axis) -> Tensor",
     _dequantize,
-    fake=lambda codes, scale, zero_point, axis: torch.empty_like(codes, dtype=scale.dtype),
+    fake=_dequantized,
 )
 """DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
 

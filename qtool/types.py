@@ -10,9 +10,9 @@ import torch
 from onnx import TensorProto
 
 __all__ = [
-    "INT32",
     "INT8",
     "INT8_NARROW",
+    "INT32",
     "QTYPES",
     "UINT8",
     "Derived",
@@ -96,7 +96,10 @@ class QuantParams:
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
-        scale, zero = self._along(self.scale, codes.dim()), self._along(self.zero_point, codes.dim())
+        scale, zero = (
+            self._along(self.scale, codes.dim()),
+            self._along(self.zero_point, codes.dim()),
+        )
         return (codes.to(torch.int64) - zero).to(torch.float32) * scale
 
 

@@ -75,7 +75,7 @@ def evaluate(
     Args:
         int8_file: the exported model. graph: the float model, captured.
         data: batches in the order of `labels`.
-        labels: [samples] class numbers; the first output is then scores of shape [samples, classes].
+        labels: [samples] class numbers; the first output then holds [samples, classes] scores.
 
     Raises:
         DataError: no data, or a different number of labels.
@@ -120,7 +120,8 @@ def evaluate(
 
 
 def _top1(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return scores.reshape(len(scores), -1).argmax(1)
+    found: np.ndarray[Any, Any] = scores.reshape(len(scores), -1).argmax(1)
+    return found
 
 
 def _accuracy(scores: np.ndarray[Any, Any], labels: Sequence[Any] | Any) -> float | None:
@@ -129,5 +130,3 @@ def _accuracy(scores: np.ndarray[Any, Any], labels: Sequence[Any] | Any) -> floa
     if len(labels) != len(scores):
         raise DataError(f"{len(labels)} labels for {len(scores)} samples")
     return float((_top1(scores) == np.asarray(labels)).mean())
-
-

@@ -17,7 +17,7 @@ __all__ = ["Latency", "interleaved"]
 
 @dataclass(frozen=True)
 class Latency:
-    """milliseconds: median of one run of each file. ratios: first file / each file, paired median."""
+    """milliseconds: median run of each file. ratios: first file / each file, paired median."""
 
     milliseconds: tuple[float, ...]
     ratios: tuple[float, ...]

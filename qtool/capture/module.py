@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +13,14 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool.capture.program import first_line, from_program
+from qtool.capture.program import first_line, from_program, quiet
 from qtool.data import Batch
 from qtool.errors import CaptureError
 
 __all__ = ["capture_module"]
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
+_TORCH = str(Path(torch.__file__).parent)
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 
 
@@ -41,15 +40,15 @@ def capture_module(
             torch.export cannot trace it; with the line of the user's code where it is known.
     """
     _refuse_training(model)
-    example = _at_least_two(example, dynamic)
-    spec = _dynamic_spec(model, example, dynamic)
+    two = _at_least_two(model, example, dynamic)
+    spec = _dynamic_spec(model, two, dynamic)
     try:
-        with _quiet():
+        with quiet():
             program = torch.export.export(
-                model, example.args, example.kwargs, dynamic_shapes=spec, strict=False
+                model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
     except Exception as error:
-        raise _explained(model, example, error) from error
+        raise _explained(model, example, two, error) from error
     graph = from_program(program)
     _name_dims(graph, dynamic)
     return graph
@@ -62,14 +61,17 @@ def _refuse_training(model: nn.Module) -> None:
             raise CaptureError(f"{where} is in training mode; call model.eval() first")
 
 
-def _at_least_two(example: Batch, dynamic: DynamicShapes | None) -> Batch:
+def _at_least_two(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Batch:
     """torch.export takes a size of 1 for a constant: a batch of one is doubled."""
-    if dynamic is not None:
+    if example.size != 1:
         return example
+    named = example.named(model)
+    batched = named if dynamic is None else [n for n in named if 0 in dynamic.get(n, {})]
+    chosen = {id(leaf) for n in batched for leaf in pytree.tree_leaves(named[n])}
 
     def double(x: Any) -> Any:
         one = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == 1
-        return torch.cat([x, x]) if one else x
+        return torch.cat([x, x]) if one and id(x) in chosen else x
 
     return Batch(*pytree.tree_map(double, (example.args, example.kwargs)))
 
@@ -89,7 +91,14 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
             return None
         if dynamic is None:
             return {0: Dim.AUTO} if leaf.dim() else None
-        wanted = dynamic.get(str(getattr(path[0], "key", path[0])), {})
+        name = str(getattr(path[0], "key", path[0]))
+        wanted = dynamic.get(name, {})
+        for axis in wanted:
+            if not 0 <= axis < leaf.dim() or leaf.shape[axis] < 2:
+                raise CaptureError(
+                    f"dimension {axis} of input '{name}' is to be dynamic; give an example that "
+                    f"has at least 2 there: this one has the shape {list(leaf.shape)}"
+                )
         return dict.fromkeys(wanted, Dim.DYNAMIC) or None
 
     return pytree.tree_map_with_path(spec, dict(named))
@@ -103,22 +112,29 @@ def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
         for axis, name in dynamic.get(str(node.target), {}).items():
             graph.dims[str(G.shape(node)[axis])] = name
     graph.inputs = tuple(
-        G.Input(i.name, i.dtype, tuple(dynamic.get(i.name, {}).get(k, s) for k, s in enumerate(i.shape)))
+        G.Input(
+            i.name, i.dtype, tuple(dynamic.get(i.name, {}).get(k, s) for k, s in enumerate(i.shape))
+        )
         for i in graph.inputs
     )
 
 
-def _explained(model: nn.Module, example: Batch, error: Exception) -> CaptureError:
+def _explained(model: nn.Module, example: Batch, two: Batch, error: Exception) -> CaptureError:
     text = str(error)
-    lines = [m for m in _USER_LINE.findall(text) if "/torch/" not in m[0]]
+    lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
     if "data-dependent" in text:
         return CaptureError(
-            f"the model decides by the values of its data{where}; a graph has one path: replace the "
-            "branch by torch.where or torch.cond, or fix it by a constructor argument"
+            f"the model decides by the values of its data{where}; a graph has one path: replace "
+            "the branch by torch.where, or fix it by a constructor argument"
         )
     if problem := _eager_problem(model, example):
         return CaptureError(f"the model does not run on the given inputs: {problem}")
+    if problem := _eager_problem(model, two):
+        return CaptureError(
+            "the model takes one sample but not two; the first dimension of every input has to be "
+            f"the batch (or give dynamic={{}}, and every size is fixed): {problem}"
+        )
     return CaptureError(f"torch.export cannot capture the model{where}: {first_line(error)}")
 
 
@@ -127,20 +143,6 @@ def _eager_problem(model: nn.Module, example: Batch) -> str | None:
     try:
         with torch.no_grad():
             model(*example.args, **example.kwargs)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         return f"{type(error).__name__}: {first_line(error)}"
     return None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch.export's own warnings from the user: what matters is raised as an error."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,11 +20,22 @@ from qtool import graph as G
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
 
-__all__ = ["from_program", "load_program"]
+__all__ = ["from_program", "load_program", "quiet"]
+
+aten = torch.ops.aten
+_DROPOUTS = (
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+)
 
 
 def load_program(path: str | Path) -> ExportedProgram:
     """Reads a `.pt2` file written by `torch.export.save`.
+
+    Pickled objects and compiled libraries in it are refused. It is a program all the same: load
+    only files whose author you trust.
 
     Raises:
         CaptureError: missing, truncated or foreign file.
@@ -30,7 +43,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     if not Path(path).is_file():
         raise CaptureError(f"{path}: no such file")
     try:
-        with _no_unpickling():
+        with quiet(), _no_unpickling():
             return torch.export.load(path)
     except Exception as error:
         raise CaptureError(
@@ -48,21 +61,37 @@ def _no_unpickling() -> Iterator[None]:
         return load(*args, **{**kwargs, "weights_only": True})
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise CaptureError("the file holds pickled Python objects, which are not loaded")
+        raise CaptureError("the file holds pickled objects or libraries, which are not loaded")
 
+    package = "torch.export.pt2_archive._package"
     with (
         mock.patch("torch.load", safe_load),
-        mock.patch("torch.export.pt2_archive._package.pickle.loads", refuse),
+        mock.patch(f"{package}.pickle.loads", refuse),
+        mock.patch(f"{package}._load_aoti", refuse),
     ):
         yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:
     """The float graph of an exported program: functional ATen, parameters as attributes, named.
 
     Raises:
-        CaptureError: the program was exported in training mode, mutates its buffers, or returns
-            something that is not a tensor.
+        CaptureError: the program was exported in training mode, mutates its buffers, takes or
+            returns something that is not a tensor, has branches or single images.
     """
     if program.example_inputs is None:
         raise CaptureError("the program holds no example inputs; export it again with torch.export")
@@ -72,10 +101,11 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         program = program.run_decompositions({})  # functional: no in-place operators are left
         module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    _drop_input_writes(module)
     _refuse(program, module)
     _clean(module)
     assign_names(module.graph)
-    args, kwargs = program.example_inputs  # type: ignore[misc]  # not None, checked above
+    args, kwargs = program.example_inputs
     return G.FloatGraph(
         module=module,
         inputs=tuple(_input(n, dims) for n in G.placeholders(module.graph)),
@@ -86,6 +116,13 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     )
 
 
+def _drop_input_writes(module: fx.GraphModule) -> None:
+    """The graph is functional but for the copies back into inputs that the model wrote to."""
+    for node in G.calls(module.graph):
+        if node.target is aten.copy_.default:
+            G.replace(node, node.args[1])  # type: ignore[arg-type]  # the node of the new value
+
+
 def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
     if program.graph_signature.buffers_to_mutate:
         names = ", ".join(sorted(set(program.graph_signature.buffers_to_mutate.values()))[:3])
@@ -94,17 +131,44 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
             "training mode, or keeps state between calls; call model.eval() and export again"
         )
     for node in module.graph.nodes:
-        if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor):
-            raise CaptureError(
-                f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
-                "takes tensors only and fixes the other arguments"
-            )
+        if (objection := _objection(node)) is not None:
+            raise CaptureError(objection)
     leaves = pytree.tree_leaves(module.graph.output_node().args[0])
     if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
         raise CaptureError(
             "the model returns something that is not a tensor (None, a number); "
             "wrap it in an nn.Module that returns tensors only"
         )
+
+
+def _objection(node: fx.Node) -> str | None:
+    """Why no graph with this node can be quantized, and what to do about it."""
+    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor):
+        return (
+            f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
+            "takes tensors only and fixes the other arguments"
+        )
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return (
+            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path: "
+            "use torch.where, or write the loop out"
+        )
+    if _draws_random_numbers(node):
+        return (
+            f"the model draws random numbers ({node.target}); if that is dropout, call "
+            "model.eval() and give F.dropout training=self.training"
+        )
+    if str(node.target).startswith("aten.conv"):
+        x, weight = node.args[:2]
+        if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
+            return f"a convolution gets one sample, {list(G.shape(x))}, where it has to get a batch"
+    return None
+
+
+def _draws_random_numbers(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
+    return torch.Tag.nondeterministic_seeded in tags and not inactive
 
 
 def _clean(module: fx.GraphModule) -> None:
@@ -126,15 +190,20 @@ def _dimension_names(program: ExportedProgram) -> dict[str, str]:
             continue
         for axis, size in enumerate(getattr(G.value(node), "shape", ())):
             symbol = str(size)
-            if isinstance(size, torch.SymInt) and symbol not in names:
+            if _is_dynamic(size) and symbol not in names:
                 wanted = "batch" if axis == 0 else f"{node.name}_dim{axis}"
                 names[symbol] = wanted if wanted not in names.values() else f"{node.name}_batch"
     return names
 
 
+def _is_dynamic(size: Any) -> bool:
+    """Not a number; a symbol that the model itself fixed to one is not dynamic."""
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+
+
 def _input(node: fx.Node, dims: dict[str, str]) -> G.Input:
     value = G.value(node)
-    shape = tuple(dims.get(str(s), str(s)) if isinstance(s, torch.SymInt) else s for s in value.shape)
+    shape = tuple(dims.get(str(s), str(s)) if _is_dynamic(s) else int(s) for s in value.shape)
     return G.Input(str(node.target), str(value.dtype).removeprefix("torch."), shape)
 
 
@@ -162,5 +231,7 @@ def _key(key: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1].strip(' -')}"
+    return lines[0] if lines else type(error).__name__

@@ -30,7 +30,9 @@ class _Lowering:
     scales: dict[str, tuple[fx.Node, fx.Node]]  # root point -> its scale and zero point
     stored: dict[tuple[str, bytes], fx.Node]  # (attribute, its scales) -> its codes
 
-    def parameters(self, point: str, params: QuantParams, anchor: fx.Node) -> tuple[fx.Node, fx.Node]:
+    def parameters(
+        self, point: str, params: QuantParams, anchor: fx.Node
+    ) -> tuple[fx.Node, fx.Node]:
         """Scale and zero point as nodes; points that share parameters share the nodes."""
         root = self.plan.root(point)
         if root not in self.scales:
@@ -92,16 +94,15 @@ def _activation(
     lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
 ) -> fx.Node:
     scale, zero = lowering.parameters(name, params, node)
-    args = (source, scale, zero)
-    codes = G.add_call(node, torch_ops.quantize, args, f"{name}.quantize", source)
-    args = (codes, scale, zero, None)
-    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+    into, back = torch_ops.quantize, torch_ops.dequantize
+    codes = G.add_call(node, into, (source, scale, zero), f"{name}.quantize", source)
+    return G.add_call(node, back, (codes, scale, zero, None), f"{name}.dequantize", source)
 
 
 def _codes(
     lowering: _Lowering, source: fx.Node, node: fx.Node, params: QuantParams
 ) -> fx.Node | None:
-    """`source` rewritten on codes, if the target wants that: only a pad with zeros so far."""
+    """`source` rewritten on codes, if the target wants that: only a pad so far."""
     row = row_of(source)
     if row is None or row.key not in lowering.target.on_codes:
         return None
@@ -109,7 +110,8 @@ def _codes(
     if not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
         return None
     codes, scale, zero, axis = before.args
-    fill, name = int(params.zero_point), G.name_of(source)
+    value = float(G.argument(source, 2, "value", 0.0))
+    fill, name = int(params.quantize(torch.tensor(value))), G.name_of(source)
     pad = G.add_call(node, torch_ops.pad_codes, (codes, source.args[1], fill), name, source)
     args = (pad, scale, zero, axis)
     return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)

@@ -68,7 +68,7 @@ def to_onnx(
 
 
 def write_onnx(model: onnx.ModelProto, path: Path) -> None:
-    """Writes the model; weights above 1 GiB go to a file of their own beside it."""
+    """Writes the model as one file; ONNX limits it to 2 GiB, which is two billion int8 weights."""
     onnx.save_model(model, path)
 
 
@@ -119,7 +119,8 @@ def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> Non
 def _scope(node: ir.Node) -> str:
     """The readable name of the operator a node was written for (see program.py)."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    return str(scopes[0]) if scopes else str(node.outputs[0].name)
+    known = [s for s in scopes if not s.startswith("_empty_nn_module_stack")]  # torch's own nodes
+    return str(known[0]) if known else str(node.outputs[0].name)
 
 
 def _rename_outputs(model: ir.Model, outputs: list[ir.Value], names: tuple[str, ...]) -> None:
@@ -141,7 +142,7 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     if value.shape is None:
         return
     for axis, size in enumerate(value.shape):
-        if isinstance(size, ir.SymbolicDim) and size.value in dims:
+        if isinstance(size, ir.SymbolicDim) and size.value is not None and size.value in dims:
             value.shape[axis] = dims[size.value]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -18,7 +19,6 @@ from torch.export.graph_signature import (
     OutputSpec,
     TensorArgument,
 )
-from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
@@ -70,12 +70,12 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         example_inputs=graph.example,
         constants={},
     )
-    program._guards_code = []  # shape guards were checked at capture; here they only fail to parse
+    program._guards_code = []  # shapes were checked at capture; here guards only fail to parse
     return program
 
 
 def _with_scope(node: fx.Node) -> dict[str, Any]:
-    """The node's readable name as its module scope: the only name that the exporter carries over."""
+    """The node's readable name as its module scope, the only name the exporter carries over."""
     name = G.name_of(node)
     return {**node.meta, "nn_module_stack": {name: (name, SCOPE)}}
 

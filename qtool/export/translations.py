@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnxscript import opset18 as op
+from onnxscript import opset18
 
 from qtool import torch_ops
 
 __all__ = ["TRANSLATIONS"]
 
 aten = torch.ops.aten
+op: Any = opset18  # its annotations know tensors only, not what a trace passes
 
 
 def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:

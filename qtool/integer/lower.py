@@ -1,10 +1,10 @@
 """From a QDQ model to the integer program.
 
-Where the runtime fuses DequantizeLinear, an operator and QuantizeLinear into one integer kernel, the
-program has one integer step; everything else runs as written. The rules are those of the runtime:
-all data inputs come from codes, the result goes to one QuantizeLinear (a Relu or Clip between that
-the quantization makes redundant is dropped), and on x86 int8 codes only count where their
-QuantizeLinear has a single reader, since the runtime turns those into uint8 and no others.
+Where the runtime fuses DequantizeLinear, an operator and QuantizeLinear into one integer kernel,
+the program has one integer step; everything else runs as written. The rules are those of the
+runtime: all data inputs come from codes, the result goes to one QuantizeLinear (a Relu or Clip
+between that the quantization makes redundant is dropped), and on x86 int8 codes only count where
+their QuantizeLinear has a single reader: the runtime turns those into uint8, and no others.
 """
 
 from __future__ import annotations
@@ -77,7 +77,14 @@ def _lower_node(work: _Lowering, node: onnx.NodeProto) -> None:
     try:
         if node.op_type == "QuantizeLinear":
             params = graph.params(node)
-            _add(work, node, "quantize", work.profile.bind("quantize", params), node.input[:1], params)
+            _add(
+                work,
+                node,
+                "quantize",
+                work.profile.bind("quantize", params),
+                node.input[:1],
+                params,
+            )
         elif node.op_type == "DequantizeLinear":
             _dequantize(work, node)
         elif not (_integer(work, node) or _moved_between(work, node) or _moved(work, node)):
@@ -143,7 +150,9 @@ def _data_inputs(work: _Lowering, node: onnx.NodeProto, operator: Operator) -> l
     names = list(node.input) if operator.inputs is None else list(node.input[: operator.inputs])
     for name in names:
         codes = work.graph.codes(name)
-        if codes is None or not (codes.constant is not None or _counts(work.graph, codes.name, codes.params)):
+        if codes is None or not (
+            codes.constant is not None or _counts(work.graph, codes.name, codes.params)
+        ):
             return None
         found.append(codes)
     if node.op_type == "MatMul" and found[1].constant is not None and found[1].constant.dim() == 2:

@@ -71,7 +71,8 @@ def _unsqueeze(attributes: Attributes, constants: Constants) -> Move:
 
 def _slice(attributes: Attributes, constants: Constants) -> Move:
     starts, ends, axes, steps = ([*map(_ints, constants), None, None, None, None])[:4]
-    assert starts is not None and ends is not None
+    assert starts is not None
+    assert ends is not None
 
     def move(x: Tensor) -> Tensor:
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):

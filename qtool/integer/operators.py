@@ -103,7 +103,9 @@ def _conv(call: Call) -> Callable[..., Any]:
 def _gemm(call: Call) -> Callable[..., Any]:
     found = call.attributes
     if found.get("alpha", 1.0) != 1.0 or found.get("beta", 1.0) != 1.0 or found.get("transA", 0):
-        raise KernelError(f"{call.node.name}: Gemm with alpha, beta or transA has no integer kernel")
+        raise KernelError(
+            f"{call.node.name}: Gemm with alpha, beta or transA has no integer kernel"
+        )
     return _linear(call, transposed=bool(found.get("transB", 0)), bias_at=2)
 
 
@@ -122,8 +124,9 @@ def _linear(call: Call, transposed: bool, bias_at: int) -> Callable[..., Any]:
     codes, params = weight.constant, weight.params
     if not transposed:  # kernels take [out, in]
         axis = None if params.axis is None else 1 - params.axis % 2
-        codes, params = codes.t().contiguous(), QuantParams(
-            params.qtype, params.scale, params.zero_point, axis
+        codes, params = (
+            codes.t().contiguous(),
+            QuantParams(params.qtype, params.scale, params.zero_point, axis),
         )
     bias = call.bias(bias_at, weight)
     return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)

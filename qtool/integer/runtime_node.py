@@ -16,21 +16,27 @@ from qtool.integer.qdq import QdqGraph
 __all__ = ["runtime_node"]
 
 
-def runtime_node(node: onnx.NodeProto, graph: QdqGraph) -> tuple[Callable[..., Any], tuple[str, ...]]:
+def runtime_node(
+    node: onnx.NodeProto, graph: QdqGraph
+) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """A function that runs one node in the runtime, and the names of its computed inputs.
 
     Raises:
         KernelError: the runtime does not take the node alone.
     """
     computed = tuple(n for n in dict.fromkeys(node.input) if n and n not in graph.arrays)
-    stored = [numpy_helper.from_array(graph.arrays[n], n) for n in set(node.input) & set(graph.arrays)]
+    stored = [
+        numpy_helper.from_array(graph.arrays[n], n) for n in set(node.input) & set(graph.arrays)
+    ]
     untyped = onnx.TypeProto()
     made: dict[tuple[Any, ...], ort.InferenceSession] = {}
 
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
         if types not in made:
             inputs = [
-                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank)
+                helper.make_tensor_value_info(
+                    n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank
+                )
                 for n, (dtype, rank) in zip(computed, types, strict=True)
             ]
             outputs = [onnx.ValueInfoProto(name=o, type=untyped) for o in node.output[:1]]
@@ -51,7 +57,9 @@ def runtime_node(node: onnx.NodeProto, graph: QdqGraph) -> tuple[Callable[..., A
         try:
             found = session(types).run(None, dict(zip(computed, arrays, strict=True)))[0]
         except Exception as error:
-            raise KernelError(f"{node.name} ({node.op_type}) cannot be run alone: {error}") from error
+            raise KernelError(
+                f"{node.name} ({node.op_type}) cannot be run alone: {error}"
+            ) from error
         return torch.from_numpy(found)
 
     return run, computed

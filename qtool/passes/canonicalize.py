@@ -36,7 +36,9 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     dilation = _ints(G.argument(node, 5, "dilation", 1), n)
     if isinstance(padding, str):
         kernel = G.shape(node.args[1])[2:]  # type: ignore[arg-type]  # the weight node
-        total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
+        total = [
+            d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)
+        ]
         pads = [t // 2 for t in total] + [t - t // 2 for t in total]
     else:
         pads = _ints(padding, n) * 2
@@ -54,7 +56,9 @@ def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
             2: aten.conv_transpose2d.input,
             3: aten.conv_transpose3d.input,
         }[n]
-        return _made(node, target, (x, weight, bias, stride, padding, output_padding, groups, dilation))
+        return _made(
+            node, target, (x, weight, bias, stride, padding, output_padding, groups, dilation)
+        )
     pads = _ints(padding, n) * 2
     args = (x, weight, bias, _ints(stride, n), pads, _ints(dilation, n), groups)
     return _made(node, torch_ops.conv, args)
@@ -106,7 +110,9 @@ def _average_pool(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     name = G.name_of(node)
     for axis, (size, width) in enumerate(zip(spatial, kernel, strict=True), start=2):
         if not G.same_sizes([size], [width]):
-            x = G.add_call(node, aten.slice.Tensor, (x, axis, 0, width), f"{name}.slice{axis}", node)
+            x = G.add_call(
+                node, aten.slice.Tensor, (x, axis, 0, width), f"{name}.slice{axis}", node
+            )
     return G.add_call(node, torch_ops.global_average_pool, (x,), name, node)
 
 

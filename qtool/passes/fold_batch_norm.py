@@ -57,9 +57,9 @@ def _foldable(norm: fx.Node) -> bool:
     )
 
 
-def _constants(layer: fx.Node, norm: fx.Node) -> tuple[fx.Node | None, ...]:
-    """weight, bias, gamma, beta, mean, variance."""
-    return (layer.args[1], G.argument(layer, 2, "bias"), *norm.args[1:5])  # type: ignore[return-value]
+def _constants(layer: fx.Node, norm: fx.Node) -> tuple[Any, ...]:
+    """The nodes of weight, bias, gamma, beta, mean and variance; None where there is none."""
+    return (layer.args[1], G.argument(layer, 2, "bias"), *norm.args[1:5])
 
 
 def _rewrite(module: fx.GraphModule) -> int:
@@ -82,8 +82,12 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 
 def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.Node, fx.Node]:
-    read = [None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)]
-    weight, bias = fold(*read, eps=float(norm.args[7]), layout=_layout(layer))  # type: ignore[arg-type]
+    read: list[Any] = [
+        None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)
+    ]
+    eps: Any = norm.args[7]
+    w, b, gamma, beta, mean, variance = read
+    weight, bias = fold(w, b, gamma, beta, mean, variance, float(eps), _layout(layer))
     name, first = G.name_of(layer), next(iter(module.graph.nodes))
     return (
         G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight"),

@@ -22,7 +22,7 @@ def _always(node: fx.Node) -> bool:
 
 
 def _inactive_dropout(node: fx.Node) -> bool:
-    return not node.args[2] or node.args[1] == 0
+    return not node.args[2] or node.args[1] in (0, 0.0)
 
 
 def _same_meta(node: fx.Node) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
 from qtool import torch_ops
 
 __all__ = ["OPS", "OpRow", "Role", "data_inputs", "row_of"]

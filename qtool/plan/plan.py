@@ -15,7 +15,7 @@ __all__ = ["Decision", "Edge", "Point", "QuantPlan", "describe"]
 
 @dataclass(frozen=True)
 class Edge:
-    """Where a point stands: on the argument `source` of the node `user` ("output" is the graph's)."""
+    """Where a point stands: `user` ("output" is the graph's) reads the tensor `source` there."""
 
     source: str
     user: str
@@ -91,14 +91,22 @@ class QuantPlan:
     @cached_property
     def digest(self) -> str:
         """A short hash of the whole plan; written into every exported file."""
-        rows = [[p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self]
+        rows = [
+            [p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self
+        ]
         text = json.dumps([self.target, rows, [[d.node, d.op, d.form] for d in self.nodes]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """(node, op, form, output parameters, reason) for every node."""
         return [
-            (d.node, d.op, d.form, describe(self.point(d.output).spec) if d.output else "float", d.reason)
+            (
+                d.node,
+                d.op,
+                d.form,
+                describe(self.point(d.output).spec) if d.output else "float",
+                d.reason,
+            )
             for d in self.nodes
         ]
 
@@ -107,7 +115,9 @@ class QuantPlan:
         table = [head, *self.rows()]
         widths = [max(len(row[i]) for row in table) for i in range(4)]
         lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+            "  ".join(
+                [*(c.ljust(w) for c, w in zip(row[:4], widths, strict=True)), row[4]]
+            ).rstrip()
             for row in table
         ]
         return "\n".join([f"target {self.target}", *lines])

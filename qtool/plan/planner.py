@@ -75,7 +75,7 @@ def _choose_integer(work: _Work) -> None:
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
         elif row.role is Role.PASS:
-            if _objection(work, node, row) is None and node.args[0] in work.native:
+            if node.args[0] in work.native and _objection(work, node, row) is None:
                 work.native.add(node)
         elif (objection := _objection(work, node, row)) is not None:
             work.reasons[node] = objection
@@ -100,9 +100,10 @@ def _choose_wanted(work: _Work) -> None:
     takes_codes: set[fx.Node] = set(work.integer)
     for node in reversed(list(G.calls(work.graph))):
         row = row_of(node)
-        if row is not None and row.role is Role.PASS and _objection(work, node, row) is None:
-            if node in work.wanted or (node in work.native and row.key in work.target.on_codes):
-                takes_codes.add(node)
+        passes = row is not None and row.role is Role.PASS and not _objection(work, node, row)
+        on_codes = row is not None and row.key in work.target.on_codes and node in work.native
+        if passes and (node in work.wanted or on_codes):
+            takes_codes.add(node)
         if node in takes_codes:
             for source in data_inputs(node):
                 if isinstance(source, fx.Node):
@@ -130,7 +131,7 @@ def _fuse_clips(work: _Work) -> None:
 
 def _place_points(work: _Work) -> None:
     for node in work.graph.nodes:
-        if node.op == "placeholder" or node.op == "call_function":
+        if node.op in ("placeholder", "call_function"):
             _place_activation(work, node)
     for node in work.graph.nodes:
         if node in work.integer:
@@ -152,7 +153,9 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
 
 def _passes(work: _Work, user: fx.Node) -> bool:
     row = row_of(user)
-    return row is not None and row.role is Role.PASS and (user in work.wanted or user in work.native)
+    return (
+        row is not None and row.role is Role.PASS and (user in work.wanted or user in work.native)
+    )
 
 
 def _user(node: fx.Node) -> str:
@@ -171,7 +174,8 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
     if row.weight is None:
         return
     weight, data = node.args[row.weight], node.args[0]
-    assert isinstance(weight, fx.Node) and isinstance(data, fx.Node)
+    assert isinstance(weight, fx.Node)
+    assert isinstance(data, fx.Node)
     w = Point(
         f"{name}.weight",
         "weight",
@@ -204,7 +208,9 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
         return Decision(name, op, "pass", "", cost, inputs, output)
     if not G.is_float(node):
         return Decision(name, op, "shape", "not a float tensor", cost)
-    return Decision(name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output)
+    return Decision(
+        name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output
+    )
 
 
 def _why_nothing(work: _Work) -> str:

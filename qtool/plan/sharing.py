@@ -35,7 +35,7 @@ def share(points: list[Point], graph: fx.Graph) -> tuple[Point, ...]:
         node = nodes.get(point.name)
         row = row_of(node) if node is not None else None
         if node is not None and row is not None and row.role is Role.PASS:
-            source = G.name_of(node.args[0])  # type: ignore[arg-type]  # pass-through of a node
+            source = G.name_of(node.args[0])
             if source in names:
                 parent[point.name] = root(source)
     for point in points:

@@ -37,7 +37,9 @@ def _float32(node: fx.Node) -> str | None:
         value = G.value(each)
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             if value.dtype != torch.float32:
-                return f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float32"
+                return (
+                    f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float32"
+                )
         elif isinstance(value, torch.Tensor):
             return f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float"
     return None

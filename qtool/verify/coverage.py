@@ -23,18 +23,23 @@ from qtool.verify.runtime import RUNTIME, optimised_graph
 
 __all__ = ["AuditRow", "Coverage", "audit"]
 
-AUDITED = frozenset(
-    "Conv ConvTranspose Gemm MatMul Add Mul Concat AveragePool MaxPool GlobalAveragePool "
-    "GlobalMaxPool".split()
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+AUDITED = _names(
+    "Conv ConvTranspose Gemm MatMul Add Mul Concat AveragePool MaxPool GlobalAveragePool"
+    " GlobalMaxPool"
 )
-INTEGER = frozenset(
-    "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul "
-    "ConvInteger QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool "
-    "QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearWhere".split()
+INTEGER = _names(
+    "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
+    " ConvInteger QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool"
+    " QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearWhere"
 )
-ON_EITHER = frozenset(  # operators that exist for codes and for floats
-    "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather "
-    "Expand Resize DepthToSpace Tile Identity".split()
+ON_EITHER = _names(  # operators that exist for codes and for floats
+    "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather"
+    " Expand Resize DepthToSpace Tile Identity"
 )
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -82,12 +87,12 @@ class Coverage:
 
     def __str__(self) -> str:
         done = len(self.rows) - len(self.float_rows)
-        lines = [
+        head = (
             f"{done} of {len(self.rows)} operators and {100 * self.share:.2f} % of "
             f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
-        ]
-        lines += [f"  float: {r.name} ({r.op} -> {r.kernel}): {r.reason}" for r in self.float_rows]
-        return "\n".join(lines)
+        )
+        rows = [f"  float: {r.name} ({r.op} -> {r.kernel}): {r.reason}" for r in self.float_rows]
+        return "\n".join([head, *rows])
 
 
 def audit(path: str | Path) -> Coverage:
@@ -152,9 +157,13 @@ class _Running:
     """The optimised graph, with look-ups by the names of the file."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.nodes = {_SUFFIX.sub("", n.name): n for n in model.graph.node if n.name}
-        self.makers = {o: n for n in model.graph.node for o in n.output}
-        self.by_output = {_SUFFIX.sub("", o): n for o, n in self.makers.items()}
+        self.nodes: dict[str, onnx.NodeProto] = {
+            _SUFFIX.sub("", n.name): n for n in model.graph.node if n.name
+        }
+        self.makers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
+        self.by_output: dict[str, onnx.NodeProto] = {
+            _SUFFIX.sub("", o): n for o, n in self.makers.items()
+        }
         self.types = {i.name: i.data_type for i in model.graph.initializer}
         self.types |= {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
 
@@ -194,7 +203,7 @@ class _Shapes:
     def __init__(self, model: onnx.ModelProto) -> None:
         try:
             graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        except Exception:  # a custom operator: what is not inferred is left out
+        except Exception:  # noqa: BLE001  # a custom operator: what is not inferred is left out
             graph = model.graph
         self.shapes: dict[str, list[int]] = {}
         self.types: dict[str, int] = {}
@@ -222,5 +231,3 @@ class _Shapes:
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         depth = weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[0]
         return prod(out) * depth
-
-

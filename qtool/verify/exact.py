@@ -71,7 +71,8 @@ def compare_codes(
         profile: numerics profile; by default that of ONNX Runtime on x86-64.
 
     Raises:
-        KernelError: the engine cannot represent a node. VerificationError: nor the runtime the file.
+        KernelError: the engine cannot represent a node.
+        VerificationError: the runtime does not load the file.
     """
     model = onnx.load(path)
     program = lower(model) if profile is None else lower(model, profile)
@@ -82,7 +83,7 @@ def compare_codes(
         expected = run(runtime, list(batch))
         actual = _as_file(program, program(*map(torch.from_numpy, batch)))
         for a, b in zip(expected, actual, strict=True):
-            same = (a == b) | ((a != a) & (b != b))  # NaN equals NaN here
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
             elements, identical = elements + a.size, identical + int(same.sum())
             worst = max(worst, _codes_apart(program, a, b))
         samples += len(batch[0]) if batch and batch[0].ndim else 1
@@ -121,7 +122,9 @@ def _first_difference(model: onnx.ModelProto, program: Program, batch: Arrays) -
         file = Path(folder) / "all.onnx"
         onnx.save(asked, file)
         runtime = session(file)
-        values = dict(zip((o.name for o in runtime.get_outputs()), run(runtime, list(batch)), strict=True))
+        values = dict(
+            zip((o.name for o in runtime.get_outputs()), run(runtime, list(batch)), strict=True)
+        )
     mine = program.trace(*map(torch.from_numpy, batch))
     for name in names:
         label = program.labels.get(name, name)

@@ -38,12 +38,16 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[Arrays]:
         given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
         missing = [n for n in names if n not in given]
         if missing:
-            raise DataError(f"batch {index} lacks input '{missing[0]}'; the file takes {', '.join(names)}")
+            raise DataError(
+                f"batch {index} lacks input '{missing[0]}'; the file takes {', '.join(names)}"
+            )
         batch.check_finite(index)
         yield [given[n].numpy() for n in names]
 
 
-def random_inputs(path: str | Path, samples: int, batch_size: int, seed: int = 0) -> Iterator[Arrays]:
+def random_inputs(
+    path: str | Path, samples: int, batch_size: int, seed: int = 0
+) -> Iterator[Arrays]:
     """Reproducible random batches: floats over the range of the QuantizeLinear that reads them (a
     little beyond, so that saturation is met), other types 0 or 1; a dynamic dimension behind the
     first has size 8.
@@ -56,7 +60,7 @@ def random_inputs(path: str | Path, samples: int, batch_size: int, seed: int = 0
     ranges = _ranges(path)
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
-        made = []
+        made: Arrays = []
         for each in inputs:
             dtype = _DTYPES.get(each.type)
             if dtype is None:
@@ -65,7 +69,11 @@ def random_inputs(path: str | Path, samples: int, batch_size: int, seed: int = 0
             if each.shape and not isinstance(each.shape[0], int):
                 sizes[0] = count
             low, high = ranges.get(each.name, (-1.0, 1.0))
-            values = generator.uniform(low, high, sizes) if dtype is np.float32 else generator.integers(0, 2, sizes)
+            values = (
+                generator.uniform(low, high, sizes)
+                if dtype is np.float32
+                else generator.integers(0, 2, sizes)
+            )
             made.append(values.astype(dtype))
         yield made
 

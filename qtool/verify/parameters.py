@@ -35,7 +35,9 @@ def _few(values: tuple[float, ...]) -> str:
     if len(values) == 1:
         return f"{values[0]:.6g}"
     low, high = min(values), max(values)
-    return f"{low:.6g} ({len(values)})" if low == high else f"{low:.4g} .. {high:.4g} ({len(values)})"
+    return (
+        f"{low:.6g} ({len(values)})" if low == high else f"{low:.4g} .. {high:.4g} ({len(values)})"
+    )
 
 
 def parameters(path: str | Path) -> list[TensorParameters]:

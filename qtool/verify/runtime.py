@@ -50,7 +50,9 @@ def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> di
     return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
 
 
-def run(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+def run(
+    model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
     """Outputs for one batch; arrays in order of the session's inputs."""
     try:
         outputs: list[np.ndarray[Any, Any]] = model.run(None, feeds(model, arrays))

@@ -55,7 +55,8 @@ def _check_layer(node: onnx.NodeProto, arrays: dict[str, Any], makers: dict[str,
     for what, maker in (("input", x), ("weight", weight)):
         if maker is None or maker.op_type != "DequantizeLinear":
             raise VerificationError(f"{node.name}: its {what} is not dequantized from codes")
-    assert x is not None and weight is not None
+    assert x is not None
+    assert weight is not None
     codes, scale = arrays[weight.input[0]], arrays[weight.input[1]]
     axis = _AXIS[node.op_type]
     if codes.dtype != np.int8:
@@ -71,7 +72,11 @@ def _check_layer(node: onnx.NodeProto, arrays: dict[str, Any], makers: dict[str,
 
 
 def _check_bias(node: onnx.NodeProto, bias: Any, arrays: dict[str, Any], expected: Any) -> None:
-    if bias is None or bias.op_type != "DequantizeLinear" or arrays[bias.input[0]].dtype != np.int32:
+    if (
+        bias is None
+        or bias.op_type != "DequantizeLinear"
+        or arrays[bias.input[0]].dtype != np.int32
+    ):
         raise VerificationError(f"{node.name}: its bias is not dequantized from int32")
     if not np.array_equal(arrays[bias.input[1]], expected.astype(np.float32)):
         raise VerificationError(f"{node.name}: its bias scale is not input scale x weight scale")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qtool.kernels.ort.common import check_byte, scalar32
-from qtool.kernels.params import Kernel
+from qtool.kernels.params import Kernel, f32
 from qtool.types import QuantParams
 
 __all__ = ["softmax"]
@@ -51,7 +51,7 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
 
 def _exponentials(scale: float, length: int) -> Tensor:
     """exp((i - 255 + shift) * scale) for i = 0 .. 255, shifted up as far as the sum allows."""
-    room = math.log(float(np.float32(_FLOAT_MAX) / np.float32(length)))
+    room = f32(math.log(f32(_FLOAT_MAX / length)))  # the runtime's log is that of a float
     shift = max(0.0, room - _RESERVED) / scale
     values = [math.exp((i - 255 + shift) * scale) for i in range(256)]
     return torch.tensor(values, dtype=torch.float64).to(torch.float32)
