@@ -48,7 +48,7 @@ COLUMNS = (
 def measure(network: networks.Network, folder: Path, observer: str, seconds: float) -> dict:
     file, plain = folder / "int8.onnx", folder / "float.onnx"
     start = time.perf_counter()
-    captured = qtool.capture(network.model, network.calibration[:32])
+    captured = qtool.capture_model(network.model, network.calibration[:32])
     quantized = qtool.quantize(captured, network.calibration.split(32), observer=observer)
     converted = time.perf_counter()
     result = quantized.export(file)

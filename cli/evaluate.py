@@ -45,7 +45,7 @@ def command(
     loaded = options.load_model(model, weights)
     source = options.load_data(data, batch_size, (labels,) if labels else ())
     first = next(iter(source), None)
-    captured = qtool.capture(loaded, first)
+    captured = qtool.capture_model(loaded, first)
     found = evaluate(
         int8_file,
         captured.graph,

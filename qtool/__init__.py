@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.api import Captured, calibrate, capture, convert, quantize
+    from qtool.api import Captured, calibrate, capture_model, convert, quantize
     from qtool.calibration import Calibration
     from qtool.errors import (
         CalibrationError,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qtool.verify import Coverage
 
 _HOMES = {
-    "api": "Captured calibrate capture convert quantize",
+    "api": "Captured calibrate capture_model convert quantize",
     "calibration": "Calibration",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError VerificationError",
@@ -58,7 +58,7 @@ __all__ = [
     "Verification",
     "VerificationError",
     "calibrate",
-    "capture",
+    "capture_model",
     "convert",
     "quantize",
 ]

@@ -26,7 +26,7 @@ from qtool.plan import QuantPlan, make_plan
 from qtool.quantized import QuantizedModel
 from qtool.types import UINT8, ObserverSpec
 
-__all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture", "convert", "quantize"]
+__all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
 
 DEFAULT_OBSERVER = "percentile"
 VERIFIED_SAMPLES = 64
@@ -55,7 +55,7 @@ class Captured:
         return make_plan(self.graph.graph, targets.target(target), full)
 
 
-def capture(
+def capture_model(
     model: Model | Captured, example: Any = None, dynamic: Dynamic | None = None
 ) -> Captured:
     """Captures a model and rewrites it into canonical form.
@@ -97,19 +97,19 @@ def calibrate(
     """Observes a model's tensors on data.
 
     Args:
-        model: an nn.Module in eval mode, an ExportedProgram, or what `capture` returned.
+        model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
         data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
             longer than the model's arguments the first are used, so (images, labels) works.
         target: whose plan says which tensors to observe.
         observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
-        dynamic: see `capture`.
+        dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
     """
     first, data = _peek(data, model)
-    captured = capture(model, first, dynamic)
+    captured = capture_model(model, first, dynamic)
     plan = captured.plan(target, observer)
     prepared = insert_points(captured.graph.module, plan)
     return observe(captured.graph, prepared, plan, data, captured.fingerprint, progress)
@@ -129,7 +129,7 @@ def convert(
         model: the model that was calibrated.
         calibration: what `calibrate` returned, or the path of a saved one.
         target: by default the target that the calibration was made for.
-        dynamic: see `capture`; by default as when it was calibrated.
+        dynamic: see `capture_model`; by default as when it was calibrated.
         sample: a batch to verify exports with; by default random values in the calibrated range.
 
     Raises:
@@ -138,7 +138,7 @@ def convert(
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
     example = Batch((), _random_inputs(calibration)) if sample is None else sample
-    captured = capture(model, example, dynamic or _dynamic_of(calibration.inputs))
+    captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
     if captured.fingerprint != calibration.fingerprint:
         raise CalibrationError(
             "the calibration was made with another model, or with other weights; "
@@ -161,7 +161,7 @@ def quantize(
 ) -> QuantizedModel:
     """calibrate and convert in one step; see there for arguments and errors."""
     first, data = _peek(data, model)
-    captured = capture(model, first, dynamic)
+    captured = capture_model(model, first, dynamic)
     calibration = calibrate(captured, data, target=target, observer=observer, progress=progress)
     return convert(captured, calibration, target=target, sample=first)
 

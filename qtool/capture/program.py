@@ -101,7 +101,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         program = program.run_decompositions({})  # functional: no in-place operators are left
         module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    _drop_input_writes(module)
+    _drop_effects(module)
     _refuse(program, module)
     _clean(module)
     assign_names(module.graph)
@@ -116,10 +116,14 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     )
 
 
-def _drop_input_writes(module: fx.GraphModule) -> None:
-    """The graph is functional but for the copies back into inputs that the model wrote to."""
+def _drop_effects(module: fx.GraphModule) -> None:
+    """The graph is functional but for torch.export's assertions, which return nothing, and the
+    copies back into inputs that the model wrote to."""
     for node in G.calls(module.graph):
-        if node.target is aten.copy_.default:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and not schema.returns and not node.users:
+            module.graph.erase_node(node)
+        elif node.target is aten.copy_.default:
             G.replace(node, node.args[1])  # type: ignore[arg-type]  # the node of the new value
 
 

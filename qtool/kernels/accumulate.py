@@ -217,6 +217,7 @@ def _plan(
     """Choose the arithmetic the bound allows: float32, chunks of float32, float64."""
     zero = int(x.zero_point)
     worst = int(bound.max()) if bound.numel() else 0
+    wraps = worst > _INT32_MAX and x.qtype.levels < 1 << 8  # 16-bit codes have wider sums
     if worst > _FLOAT64_EXACT:
         raise KernelError("a sum of products could exceed 2**53; the weight is too large")
     shift = bias if bool(bias.any()) else None
@@ -233,12 +234,12 @@ def _plan(
     shift64 = None if shift is None else shift.to(torch.float64)
     if chunk_axis is not None and chunks is not None:
         parts = [(cut, _packed(values[:, cut])) for cut in chunks]
-        return _chunked(parts, chunk_axis, zero, shift64, run, wrap=worst > _INT32_MAX)
+        return _chunked(parts, chunk_axis, zero, shift64, run, wrap=wraps)
     weight64 = values.to(torch.float64)
 
     def wide(codes: Tensor) -> Tensor:
         total = run(codes.to(torch.float64) - zero, weight64, shift64)
-        return _wrap(total) if worst > _INT32_MAX else total
+        return _wrap(total) if wraps else total
 
     return wide
 

@@ -70,6 +70,9 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     """Codes [N, C, *spatial] -> codes [N, C, 1, ...]: int32 sums of code - zero point, times
 
     f32(sx / f32(sy * n)), rint, plus zero point.
+
+    KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
+    below 2**24: the runtime raises there too.
     """
     _check(x, out, bounds)
     scale_x, zero_x = scalar32(x, "input")
@@ -79,6 +82,11 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
         axes = tuple(range(2, codes.dim()))
         n = math.prod(codes.shape[2:])
         factor = scale_x / (scale * float(n))
+        if not 2.0**-32 <= float(factor) < 256.0 or n >= 1 << 24:
+            raise KernelError(
+                f"global average pool over {n} cells needs the factor {float(factor):.3g}, and the "
+                "runtime takes [2**-32, 256); bring input and output scales closer together"
+            )
         sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
         return saturated((sums.to(torch.float32) * factor).round_().add_(zero), out)
 

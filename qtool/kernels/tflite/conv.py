@@ -1,8 +1,11 @@
 """TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED and BATCH_MATMUL.
 
 int8 activations and int8 weights with zero point 0, int32 accumulators, one multiplier per
-output channel. Tensors are channels-first here ([N, C, *spatial], weights [O, I / groups, *k]);
-layout does not change integer arithmetic. 1-d and 3-d convolutions follow the same rule.
+output channel; CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED also take int16 activations (zero
+points 0), with int64 accumulators and the 15-bit multiplication.
+
+Tensors are channels-first here ([N, C, *spatial], weights [O, I / groups, *k]); layout does not
+change integer arithmetic. 1-d and 3-d convolutions follow the same rule.
 
 Sources: tflite/kernels/kernel_util.cc (PopulateConvolutionQuantizationParams,
 GetQuantizedConvolutionMultipler), conv.cc, depthwise_conv.cc, transpose_conv.cc,
@@ -19,7 +22,15 @@ from torch import Tensor
 from qtool.errors import KernelError
 from qtool.kernels import accumulate
 from qtool.kernels import fixed_point as fp
-from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, channel_scales, f32, per_tensor
+from qtool.kernels.params import (
+    INT16,
+    NO_BOUNDS,
+    Bounds,
+    Kernel,
+    channel_scales,
+    f32,
+    per_tensor,
+)
 from qtool.kernels.tflite.bounds import code_bounds, finish
 from qtool.kernels.tflite.quantize import round_half_away_tensor
 from qtool.types import INT8, QuantParams
@@ -40,13 +51,13 @@ def conv(
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """int8 codes [N, I, *spatial] -> int8 codes [N, O, *out]; depthwise is groups == I.
+    """int8 or int16 codes [N, I, *spatial] -> codes [N, O, *out]; depthwise is groups == I.
 
     `weight` int8 codes [O, I / groups, *kernel], `bias` int32 codes [O] at scale x * w (None:
     zeros), `pads` all begins then all ends. Raises KernelError for other types, weight zero
     points other than 0, and scale ratios that cannot be represented.
     """
-    _check(x, w, out)
+    _check(x, w, out, wide=True)
     sums = accumulate.conv_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
@@ -91,12 +102,12 @@ def linear(
     *,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """Fully connected, integers only: int8 codes [..., I], weight [O, I] -> int8 codes [..., O].
+    """Fully connected, integers only: codes [..., I], weight codes [O, I] -> codes [..., O].
 
     The arithmetic of ai-edge-litert 1.2 and before, and of the microcontroller kernels. With a
     per-tensor weight scale the product of input and weight scale is rounded to float32 first.
     """
-    _check(x, w, out)
+    _check(x, w, out, wide=True)
     sums = accumulate.linear_accumulator(x, w, weight, bias)
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     if w.scale.numel() == 1:
@@ -147,12 +158,17 @@ def matmul(
 
 def _check_int8(params: QuantParams) -> None:
     if params.qtype.torch_dtype != INT8.torch_dtype:
-        raise KernelError(f"this TFLite kernel takes int8 tensors, not {params.qtype}")
+        raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")
 
 
-def _check(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
-    for params in (x, w, out):
-        _check_int8(params)
+def _check(x: QuantParams, w: QuantParams, out: QuantParams, *, wide: bool = False) -> None:
+    _check_int8(w)
+    if wide and x.qtype.torch_dtype == out.qtype.torch_dtype == INT16.torch_dtype:
+        if per_tensor(x, "input")[1] or per_tensor(out, "output")[1]:
+            raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+    else:
+        _check_int8(x)
+        _check_int8(out)
     if bool(w.zero_point.any()):
         raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
 
@@ -177,9 +193,10 @@ def _finished(
     sums: accumulate.Accumulate, by: fp.Multiplier, out: QuantParams, bounds: Bounds
 ) -> Kernel:
     zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
+    wide = out.qtype.torch_dtype == INT16.torch_dtype
+    multiply = fp.multiply_wide if wide else fp.multiply_by_quantized_multiplier
 
     def kernel(*codes: Tensor) -> Tensor:
-        totals = sums(*codes).to(torch.int64)
-        return finish(fp.multiply_by_quantized_multiplier(totals, by) + zero, out, limits)
+        return finish(multiply(sums(*codes).to(torch.int64), by) + zero, out, limits)
 
     return kernel
