@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from qtool import graph as G
 from qtool import observers, targets
 from qtool.calibration import Calibration, observe
 from qtool.capture import capture_module, from_program
@@ -21,8 +23,8 @@ from qtool.fake_quant import insert_points
 from qtool.fingerprint import fingerprint
 from qtool.graph import FloatGraph, Input
 from qtool.parameters import solve_parameters
-from qtool.passes import CANONICAL, run_passes, same_function
-from qtool.plan import QuantPlan, make_plan
+from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
+from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.quantized import QuantizedModel
 from qtool.types import UINT8, ObserverSpec
 
@@ -45,6 +47,17 @@ class Captured:
     def __init__(self, graph: FloatGraph, fingerprint: str) -> None:
         self.graph = graph
         self.fingerprint = fingerprint
+        self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
+
+    def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
+        """The graph in the forms that a target is quick with, and what was rewritten."""
+        if name not in self._prepared:
+            passes = [FOR_TARGETS[p] for p in targets.target(name).rewrites]
+            graph = replace(self.graph, module=G.clone(self.graph.module))
+            counts = _rewrite(graph, passes)
+            made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in passes if counts[p.name])
+            self._prepared[name] = (graph, made)
+        return self._prepared[name]
 
     def plan(
         self, target: str = targets.DEFAULT, observer: str | ObserverSpec = DEFAULT_OBSERVER
@@ -52,7 +65,8 @@ class Captured:
         """What would be quantized for a target; prints as a table."""
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         full = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
-        return make_plan(self.graph.graph, targets.target(target), full)
+        graph, rewrites = self.for_target(target)
+        return replace(make_plan(graph.graph, targets.target(target), full), rewrites=rewrites)
 
 
 def capture_model(
@@ -77,11 +91,7 @@ def capture_model(
     else:
         graph = capture_module(model, next(batches([example], model)), dynamic)
     mark = fingerprint(graph.module)
-    args, kwargs = graph.example
-    with torch.no_grad():
-        before = pytree.tree_leaves(graph.module(*args, **kwargs))
-        run_passes(graph.module, CANONICAL)
-        same_function(before, pytree.tree_leaves(graph.module(*args, **kwargs)))
+    _rewrite(graph, CANONICAL)
     return Captured(graph, mark)
 
 
@@ -111,8 +121,9 @@ def calibrate(
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
     plan = captured.plan(target, observer)
-    prepared = insert_points(captured.graph.module, plan)
-    return observe(captured.graph, prepared, plan, data, captured.fingerprint, progress)
+    graph, _ = captured.for_target(target)
+    prepared = insert_points(graph.module, plan)
+    return observe(graph, prepared, plan, data, captured.fingerprint, progress)
 
 
 def convert(
@@ -145,9 +156,10 @@ def convert(
             "calibrate this model first"
         )
     plan = captured.plan(target or calibration.target, calibration.observer)
-    parameters = solve_parameters(captured.graph.module, plan, calibration)
-    batch = captured.graph.bind(next(batches([example], captured.graph.module)))
-    return QuantizedModel(captured.graph, plan, parameters, _head(batch))
+    graph, _ = captured.for_target(plan.target)
+    parameters = solve_parameters(graph.module, plan, calibration)
+    batch = graph.bind(next(batches([example], graph.module)))
+    return QuantizedModel(graph, plan, parameters, _head(batch))
 
 
 def quantize(
@@ -164,6 +176,16 @@ def quantize(
     captured = capture_model(model, first, dynamic)
     calibration = calibrate(captured, data, target=target, observer=observer, progress=progress)
     return convert(captured, calibration, target=target, sample=first)
+
+
+def _rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
+    """Runs passes in place, and shows on the example that the graph computes what it did."""
+    args, kwargs = graph.example
+    with torch.no_grad():
+        before = pytree.tree_leaves(graph.module(*args, **kwargs))
+        counts = run_passes(graph.module, passes)
+        same_function(before, pytree.tree_leaves(graph.module(*args, **kwargs)))
+    return counts
 
 
 def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:

@@ -12,7 +12,7 @@ from qtool import observers
 from qtool.calibration import Calibration
 from qtool.errors import CalibrationError
 from qtool.plan import Point, QuantPlan
-from qtool.types import INT32, Derived, Fixed, Observed, QuantParams
+from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, SharedWith
 
 __all__ = ["Parameters", "solve_parameters"]
 
@@ -57,7 +57,10 @@ def solve_parameters(
             solver.params[point.name] = _observed(solver, point, point.spec)
     for point in plan:
         if point.kind == "activation" and point.name not in solver.params:
-            solver.params[point.name] = solver.params[plan.root(point.name)]
+            shared = solver.params[plan.root(point.name)]
+            factor = point.spec.factor if isinstance(point.spec, SharedWith) else 1.0
+            scaled = shared.scale if factor == 1.0 else shared.scale * factor
+            solver.params[point.name] = replace(shared, scale=scaled)
     for point in plan:
         if isinstance(point.spec, Derived):
             _derive(solver, point, point.spec)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-__all__ = ["conv", "dequantize", "global_average_pool", "pad_codes", "quantize"]
+__all__ = ["conv", "dequantize", "global_average_pool", "pad_codes", "quantize", "rescale"]
 
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -117,6 +117,9 @@ conv = _define(
     _conv,
 )
 """Conv over 1, 2 or 3 spatial dimensions; `pads` are all beginnings, then all ends, as in ONNX."""
+
+rescale = _define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
+"""x * factor: the same codes with `factor` times the scale."""
 
 global_average_pool = _define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
 """GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""

@@ -133,9 +133,10 @@ class Fixed:
 
 @dataclass(frozen=True)
 class SharedWith:
-    """The same parameters as another point: codes pass through unchanged."""
+    """The same codes as another point: its parameters, the scale times `factor`."""
 
     point: str
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ __all__ = ["capture_module"]
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
 _TORCH = str(Path(torch.__file__).parent)
+_FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 
 
@@ -127,6 +128,11 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: Exception) -
         return CaptureError(
             f"the model decides by the values of its data{where}; a graph has one path: replace "
             "the branch by torch.where, or fix it by a constructor argument"
+        )
+    if fixed := _FIXED.search(text):
+        name, axis, size = fixed.groups()
+        return CaptureError(
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only"
         )
     if problem := _eager_problem(model, example):
         return CaptureError(f"the model does not run on the given inputs: {problem}")

@@ -96,10 +96,15 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     if program.example_inputs is None:
         raise CaptureError("the program holds no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = program.run_decompositions({})  # functional: no in-place operators are left
-        module = program.module(check_guards=False)
+    try:
+        with quiet():
+            program = program.run_decompositions({})  # functional: no in-place operators are left
+            module = program.module(check_guards=False)
+    except Exception as error:
+        raise CaptureError(
+            f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
+            "if the model writes to its own inputs, let it write to a copy"
+        ) from error
     assert isinstance(module, fx.GraphModule)
     _drop_effects(module)
     _refuse(program, module)

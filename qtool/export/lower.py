@@ -27,7 +27,7 @@ class _Lowering:
     module: fx.GraphModule
     plan: QuantPlan
     target: Target
-    scales: dict[str, tuple[fx.Node, fx.Node]]  # root point -> its scale and zero point
+    scales: dict[tuple[str, bytes], tuple[fx.Node, fx.Node]]  # (root point, scale) -> nodes
     stored: dict[tuple[str, bytes], fx.Node]  # (attribute, its scales) -> its codes
 
     def parameters(
@@ -35,14 +35,15 @@ class _Lowering:
     ) -> tuple[fx.Node, fx.Node]:
         """Scale and zero point as nodes; points that share parameters share the nodes."""
         root = self.plan.root(point)
-        if root not in self.scales:
+        key = (root, params.scale.numpy().tobytes())
+        if key not in self.scales:
             head = next(iter(anchor.graph.nodes))
             zero = params.zero_point.to(params.qtype.torch_dtype)
-            self.scales[root] = (
-                G.add_tensor(self.module, head, params.scale, f"{root}.scale"),
-                G.add_tensor(self.module, head, zero, f"{root}.zero_point"),
+            self.scales[key] = (
+                G.add_tensor(self.module, head, params.scale, f"{point}.scale"),
+                G.add_tensor(self.module, head, zero, f"{point}.zero_point"),
             )
-        return self.scales[root]
+        return self.scales[key]
 
 
 def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
@@ -66,7 +67,7 @@ def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
     with torch.no_grad():
         if source.op == "get_attr":
             result = _constant(lowering, node, source, point.point, params)
-        elif (codes := _codes(lowering, source, node, params)) is not None:
+        elif (codes := _codes(lowering, source, node, point.point, params)) is not None:
             result = codes
         else:
             result = _activation(lowering, node, source, point.point, params)
@@ -100,18 +101,19 @@ def _activation(
 
 
 def _codes(
-    lowering: _Lowering, source: fx.Node, node: fx.Node, params: QuantParams
+    lowering: _Lowering, source: fx.Node, node: fx.Node, point: str, params: QuantParams
 ) -> fx.Node | None:
-    """`source` rewritten on codes, if the target wants that: only a pad so far."""
+    """`source` rewritten on codes, if the target wants that: padding, and a change of scale."""
     row = row_of(source)
     if row is None or row.key not in lowering.target.on_codes:
         return None
     before = source.args[0]
     if not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
         return None
-    codes, scale, zero, axis = before.args
-    value = float(G.argument(source, 2, "value", 0.0))
-    fill, name = int(params.quantize(torch.tensor(value))), G.name_of(source)
-    pad = G.add_call(node, torch_ops.pad_codes, (codes, source.args[1], fill), name, source)
-    args = (pad, scale, zero, axis)
+    codes, name = before.args[0], G.name_of(source)
+    if row.key == "pad":
+        fill = int(params.zero_point)
+        codes = G.add_call(node, torch_ops.pad_codes, (codes, source.args[1], fill), name, source)
+    scale, zero = lowering.parameters(point, params, node)
+    args = (codes, scale, zero, None)
     return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)

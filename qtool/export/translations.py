@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxscript
 import torch
 from onnxscript import opset18
 
@@ -19,6 +20,7 @@ from qtool import torch_ops
 __all__ = ["TRANSLATIONS"]
 
 aten = torch.ops.aten
+contrib: Any = onnxscript.values.Opset("com.microsoft", 1)
 op: Any = opset18  # its annotations know tensors only, not what a trace passes
 
 
@@ -52,6 +54,18 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return op.Gemm(*inputs, transB=1)
 
 
+def _quick_gelu(x: Any) -> Any:
+    return contrib.QuickGelu(x, alpha=1.0)
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    return contrib.Gelu(x) if approximate == "none" else contrib.FastGelu(x)
+
+
+def _index_select(x: Any, dim: int, index: Any) -> Any:
+    return op.Gather(x, index, axis=dim)
+
+
 def _global_average_pool(x: Any) -> Any:
     return op.GlobalAveragePool(x)
 
@@ -77,6 +91,9 @@ TRANSLATIONS: Mapping[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
+    aten.silu.default: _quick_gelu,  # one kernel; Sigmoid and Mul are two
+    aten.gelu.default: _gelu,  # one kernel; below opset 20 the decomposed form is not fused
+    aten.index_select.default: _index_select,
     torch_ops.conv: _conv,
     torch_ops.global_average_pool: _global_average_pool,
     aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py

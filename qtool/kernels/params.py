@@ -41,9 +41,10 @@ RELU_N1_TO_1: Bounds = (-1.0, 1.0)
 
 
 def f32(x: float) -> float:
-    """Round a double to float32. One operation on float32 values done in double and rounded
+    """Round a double to float32.
 
-    once more is the correctly rounded float32 operation, because 53 >= 2 * 24 + 2.
+    One operation on float32 values done in double and rounded once more is the correctly
+    rounded float32 operation, because 53 >= 2 * 24 + 2.
     """
     return float(torch.tensor(x, dtype=torch.float64).to(torch.float32))
 

@@ -1,13 +1,18 @@
 """Passes: rewrites that keep the function of the graph, each under a checked contract."""
 
+from qtool.passes.average_pool_as_conv import average_pool_as_conv
+from qtool.passes.batch_norm_as_conv import batch_norm_as_conv
 from qtool.passes.canonicalize import canonicalize
+from qtool.passes.channel_shuffle import channel_shuffle
 from qtool.passes.flatten_linear import flatten_linear
 from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_pad import fold_pad
+from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
+from qtool.passes.pad_channels import pad_channels
 from qtool.passes.remove_identity import remove_identity
 
-__all__ = ["CANONICAL", "GraphPass", "run_passes", "same_function"]
+__all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
 CANONICAL = (
     remove_identity,  # first: an identity between two layers hides the pattern
@@ -17,3 +22,15 @@ CANONICAL = (
     flatten_linear,
 )
 """The passes from the captured graph to the canonical float graph, in order."""
+
+FOR_TARGETS = {
+    p.name: p
+    for p in (
+        batch_norm_as_conv,
+        average_pool_as_conv,
+        channel_shuffle,
+        hard_swish,
+        pad_channels,
+    )
+}
+"""Rewrites that pay on some runtimes only, by name: a target lists those it wants."""

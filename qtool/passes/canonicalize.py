@@ -25,7 +25,7 @@ aten = torch.ops.aten
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 
 
-def _ints(value: Any, count: int) -> list[int]:
+def ints(value: Any, count: int) -> list[int]:
     values = [int(v) for v in value] if isinstance(value, list | tuple) else [int(value)]
     return values * count if len(values) == 1 else values
 
@@ -33,7 +33,7 @@ def _ints(value: Any, count: int) -> list[int]:
 def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     n = G.rank(node) - 2
     padding = G.argument(node, 4, "padding", 0)
-    dilation = _ints(G.argument(node, 5, "dilation", 1), n)
+    dilation = ints(G.argument(node, 5, "dilation", 1), n)
     if isinstance(padding, str):
         kernel = G.shape(node.args[1])[2:]  # type: ignore[arg-type]  # the weight node
         total = [
@@ -41,8 +41,8 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         ]
         pads = [t // 2 for t in total] + [t - t // 2 for t in total]
     else:
-        pads = _ints(padding, n) * 2
-    bias, stride = G.argument(node, 2, "bias"), _ints(G.argument(node, 3, "stride", 1), n)
+        pads = ints(padding, n) * 2
+    bias, stride = G.argument(node, 2, "bias"), ints(G.argument(node, 3, "stride", 1), n)
     groups = G.argument(node, 6, "groups", 1)
     return _made(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
 
@@ -59,8 +59,8 @@ def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return _made(
             node, target, (x, weight, bias, stride, padding, output_padding, groups, dilation)
         )
-    pads = _ints(padding, n) * 2
-    args = (x, weight, bias, _ints(stride, n), pads, _ints(dilation, n), groups)
+    pads = ints(padding, n) * 2
+    args = (x, weight, bias, ints(stride, n), pads, ints(dilation, n), groups)
     return _made(node, torch_ops.conv, args)
 
 
@@ -85,6 +85,10 @@ def _clamp(low: float | None, high: float | None) -> Rule:
     return rule
 
 
+def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    return _made(node, aten.clamp.default, (node.args[0], None, node.args[1]))
+
+
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if G.argument(node, 2, "mode", "constant") != "constant":
         return None
@@ -93,9 +97,43 @@ def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _adaptive_pool(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    if any(size != 1 for size in _ints(node.args[1], 1)):
+    x, out = node.args[0], G.shape(node)[2:]
+    assert isinstance(x, fx.Node)
+    if all(size == 1 for size in out):
+        return _global(node, keep=True)
+    sizes = G.shape(x)[2:]
+    fixed = all(isinstance(s, int) for s in sizes)
+    if len(out) != 2 or not fixed or any(s % o for s, o in zip(sizes, out, strict=True)):
         return None
-    return _global(node, keep=True)
+    kernel = [s // o for s, o in zip(sizes, out, strict=True)]  # equal windows: a plain pool
+    return _made(node, aten.avg_pool2d.default, (x, kernel, kernel))
+
+
+def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """split, chunk, unbind: one slice (or select) for each part that is read."""
+    x, parts = node.args[0], G.value(node)
+    assert isinstance(x, fx.Node)
+    users = list(node.users)
+    if any(u.target is not operator.getitem for u in users):
+        return None
+    unbind = node.target is aten.unbind.int
+    axis = int(G.argument(node, 1 if unbind else 2, "dim", 0))
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + (1 if unbind else part.shape[axis]))
+    if not all(isinstance(s, int) for s in starts):
+        return None
+    for user in users:
+        i = user.args[1]
+        assert isinstance(i, int)
+        i = i % len(parts)
+        target, args = (
+            (aten.select.int, (x, axis, i))
+            if unbind
+            else (aten.slice.Tensor, (x, axis, starts[i], starts[i + 1]))
+        )
+        G.replace(user, _made(user, target, args))
+    return x if not node.users else None
 
 
 def _average_pool(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -103,7 +141,7 @@ def _average_pool(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x = node.args[0]
     assert isinstance(x, fx.Node)
     spatial, n = G.shape(x)[2:], G.rank(x) - 2
-    kernel, padding = _ints(node.args[1], n), _ints(G.argument(node, 3, "padding", 0), n)
+    kernel, padding = ints(node.args[1], n), ints(G.argument(node, 3, "padding", 0), n)
     one_window = G.same_sizes(G.shape(node)[2:], [1] * n)
     if not one_window or any(padding) or G.argument(node, 6, "divisor_override") is not None:
         return None
@@ -134,7 +172,7 @@ def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if len(computed) != 1 or -1 in sizes or 0 in sizes:
         return None
     free = [-1 if i in computed else s for i, s in enumerate(sizes)]
-    return _made(node, aten.view.default, (node.args[0], free))
+    return _made(node, aten.reshape.default, (node.args[0], free))
 
 
 def _is_image(x: fx.Node) -> bool:
@@ -165,7 +203,9 @@ RULES: Mapping[Any, Rule] = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten.hardtanh.default: _clamp(-1.0, 1.0),
     aten.relu6.default: _clamp(0.0, 6.0),
+    aten.clip.default: _clamp(None, None),
     aten.clamp_min.default: _clamp(None, None),
+    aten.clamp_max.default: _clamp_max,
     aten.pad.default: _pad,
     aten.adaptive_avg_pool1d.default: _adaptive_pool,
     aten.adaptive_avg_pool2d.default: _adaptive_pool,
@@ -176,9 +216,11 @@ RULES: Mapping[Any, Rule] = {
     aten.avg_pool2d.default: _average_pool,
     aten.avg_pool3d.default: _average_pool,
     aten.mean.dim: _mean,
-    aten.view.default: _view,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
+    aten.chunk.default: _split,
+    aten.unbind.int: _split,
     aten.reshape.default: _view,
-    aten._unsafe_view.default: _view,
 }
 _ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _convolution)}
 

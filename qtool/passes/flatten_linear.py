@@ -22,14 +22,14 @@ def _rewrite(module: fx.GraphModule) -> int:
     for node in found:
         x, name = node.args[0], G.name_of(node)
         assert isinstance(x, fx.Node)
-        sizes: list[int | fx.Node] = []
-        for axis, size in enumerate(G.shape(x)[:-1]):
-            dynamic = isinstance(size, torch.SymInt)
-            sizes.append(
-                G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
-                if dynamic
-                else int(size)
-            )
+        sizes = list(G.shape(x)[:-1])
+        dynamic = [axis for axis, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
+        for axis in dynamic:
+            if len(dynamic) == 1:
+                sizes[axis] = -1  # left to the runtime, as in canonical views
+                continue
+            size = G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
+            sizes[axis] = size
         features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
         flat = G.add_call(node, aten.view.default, (x, [-1, features_in]), f"{name}.flatten", node)
         args = (flat, *node.args[1:])

@@ -51,7 +51,6 @@ IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.lift_fresh_copy.default: _always,
     aten._to_copy.default: _same_meta,
     aten.to.dtype: _same_meta,
-    aten.view.default: _same_meta,
     aten.reshape.default: _same_meta,
     aten.expand.default: _same_meta,
     aten.slice.Tensor: _full_slice,
@@ -63,7 +62,15 @@ def _is_identity(node: fx.Node) -> bool:
     return test is not None and isinstance(node.args[0], fx.Node) and test(node)
 
 
+def _views_as_reshapes(module: fx.GraphModule) -> None:
+    """A view needs its input in one piece of memory; without the copies before it, it may not be."""
+    for node in G.calls(module.graph):
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+
+
 def _rewrite(module: fx.GraphModule) -> int:
+    _views_as_reshapes(module)
     found = [n for n in G.calls(module.graph) if _is_identity(n)]
     for node in found:
         G.replace(node, node.args[0])  # type: ignore[arg-type]  # a node, see _is_identity

@@ -1,7 +1,7 @@
 """Plan: pure decisions about what is quantized, with which parameters, and why."""
 
 from qtool.plan.ops import OPS, OpRow, Role, data_inputs, row_of
-from qtool.plan.plan import Decision, Edge, Point, QuantPlan, describe
+from qtool.plan.plan import Decision, Edge, Point, QuantPlan, Rewrite, describe
 from qtool.plan.planner import make_plan
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "OpRow",
     "Point",
     "QuantPlan",
+    "Rewrite",
     "Role",
     "data_inputs",
     "describe",

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from qtool.types import Derived, Fixed, Float, Observed, SharedWith, Spec
 
-__all__ = ["Decision", "Edge", "Point", "QuantPlan", "describe"]
+__all__ = ["Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,25 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """A pass that brought the graph to forms its target is quick with."""
+
+    name: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class QuantPlan:
-    """Everything that is decided about a model for a target. Prints as a table."""
+    """Everything that is decided about a model for a target. Prints as a table.
+
+    rewrites: passes that the target asked for, how often each applied, and why it pays.
+    """
 
     target: str
     points: tuple[Point, ...]
     nodes: tuple[Decision, ...]
+    rewrites: tuple[Rewrite, ...] = ()
 
     @cached_property
     def _by_name(self) -> dict[str, Point]:
@@ -120,7 +133,8 @@ class QuantPlan:
             ).rstrip()
             for row in table
         ]
-        return "\n".join([f"target {self.target}", *lines])
+        notes = [f"rewritten {r.count}x: {r.name} ({r.reason})" for r in self.rewrites]
+        return "\n".join([f"target {self.target}", *lines, *notes])
 
 
 def describe(spec: Spec) -> str:
@@ -131,8 +145,8 @@ def describe(spec: Spec) -> str:
             return f"{qtype} {'symmetric ' if symmetric else ''}{where}, {observer}"
         case Fixed(params):
             return f"{params.qtype} fixed"
-        case SharedWith(point):
-            return f"as {point}"
+        case SharedWith(point, factor):
+            return f"as {point}" if factor == 1.0 else f"as {point}, scale x {factor:.6g}"
         case Derived():
             return "int32, input x weight"
         case Float(reason):

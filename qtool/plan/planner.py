@@ -80,8 +80,12 @@ def _choose_integer(work: _Work) -> None:
         elif (objection := _objection(work, node, row)) is not None:
             work.reasons[node] = objection
         else:
-            work.integer.add(node)
-            if not work.target.kernels[row.key].float_output:
+            rule = work.target.kernels[row.key]
+            if rule.in_float:
+                work.reasons[node] = "in float between dequantize and quantize"
+            else:
+                work.integer.add(node)
+            if not rule.float_output:
                 work.native.add(node)
 
 

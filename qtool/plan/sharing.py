@@ -13,6 +13,7 @@ from dataclasses import replace
 from torch import fx
 
 from qtool import graph as G
+from qtool import torch_ops
 from qtool.plan.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Point
 from qtool.types import Observed, SharedWith
@@ -24,34 +25,42 @@ def share(points: list[Point], graph: fx.Graph) -> tuple[Point, ...]:
     """The points with `SharedWith` where parameters must or may agree."""
     nodes = {G.name_of(n): n for n in graph.nodes}
     names = {p.name for p in points}
-    parent: dict[str, str] = {}
+    parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
 
-    def root(name: str) -> str:
+    def root(name: str) -> tuple[str, float]:
+        factor = 1.0
         while name in parent:
-            name = parent[name]
-        return name
+            name, f = parent[name]
+            factor *= f
+        return name, factor
 
     for point in points:
         node = nodes.get(point.name)
         row = row_of(node) if node is not None else None
         if node is not None and row is not None and row.role is Role.PASS:
-            source = G.name_of(node.args[0])
+            source = G.name_of(node.args[0])  # type: ignore[arg-type]  # pass-through of a node
             if source in names:
-                parent[point.name] = root(source)
+                parent[point.name] = (source, _factor(node))
     for point in points:
         node = nodes.get(point.name)
         concat = _concat_behind(node) if node is not None else None
         if concat is None:
             continue
         for source in data_inputs(concat):
-            if G.name_of(source) in names and _only_feeds(source, nodes, parent):
-                owner = root(G.name_of(source))
-                if owner != root(point.name):
-                    parent[owner] = root(point.name)
+            if G.name_of(source) in names and _only_feeds(source, parent):
+                owner, _ = root(G.name_of(source))
+                if owner != root(point.name)[0]:
+                    parent[owner] = (point.name, 1.0)
     return tuple(
-        replace(p, spec=SharedWith(root(p.name))) if p.name in parent and _shareable(p) else p
+        replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
         for p in points
     )
+
+
+def _factor(node: fx.Node) -> float:
+    factor = node.args[1] if node.target is torch_ops.rescale else 1.0
+    assert isinstance(factor, float)
+    return factor
 
 
 def _shareable(point: Point) -> bool:
@@ -67,10 +76,10 @@ def _concat_behind(node: fx.Node) -> fx.Node | None:
     return node if row is not None and row.key == "concat" else None
 
 
-def _only_feeds(node: fx.Node, nodes: dict[str, fx.Node], parent: dict[str, str]) -> bool:
+def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
     """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
     while True:
-        if len(node.users) != 1 or node.op != "call_function":
+        if len(node.users) != 1 or node.op != "call_function" or node.target is torch_ops.rescale:
             return False
         if G.name_of(node) not in parent:
             return True

@@ -24,11 +24,14 @@ class KernelRule:
     follows: takes part only where an input already comes in codes (an add behind a convolution);
         otherwise the operator is worth quantizing its inputs for.
     float_output: the kernel can also give its result in float, without an output quantization.
+    in_float: no integer kernel, but cheap enough to run in float between two integer kernels, so
+        that its result is quantized again at once.
     """
 
     refuse: Callable[[fx.Node], str | None] = _no_objection
     follows: bool = False
     float_output: bool = False
+    in_float: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Target:
 
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
+    rewrites: names of the passes that bring a graph to the forms this target is quick with.
     """
 
     name: str
@@ -47,5 +51,6 @@ class Target:
     kernels: Mapping[str, KernelRule]
     no_kernel: Mapping[str, str]
     on_codes: frozenset[str]
+    rewrites: tuple[str, ...]
     opset: int
     ir_version: int

@@ -45,6 +45,12 @@ def _float32(node: fx.Node) -> str | None:
     return None
 
 
+def _zero_fill(node: fx.Node) -> str | None:
+    if G.argument(node, 2, "value", 0):
+        return "it pads with a number other than zero"
+    return _float32(node)
+
+
 def _average_pool(node: fx.Node) -> str | None:
     if G.argument(node, 6, "divisor_override") is not None:
         return "a divisor of its own has no integer kernel"
@@ -63,17 +69,34 @@ ONNXRUNTIME_X86 = Target(
         "add": KernelRule(_tensors_only, follows=True),
         "mul": KernelRule(_tensors_only, follows=True),
         "concat": KernelRule(_float32, follows=True),
+        "sigmoid": KernelRule(_float32, follows=True),
+        "leaky_relu": KernelRule(_float32, follows=True),
+        "silu": KernelRule(_float32, follows=True, in_float=True),
+        "gelu": KernelRule(_float32, follows=True, in_float=True),
+        "hard_swish": KernelRule(_float32, follows=True, in_float=True),
+        "hard_sigmoid": KernelRule(_float32, follows=True, in_float=True),
+        "tanh": KernelRule(_float32, follows=True, in_float=True),
+        "elu": KernelRule(_float32, follows=True, in_float=True),
+        "prelu": KernelRule(_float32, follows=True, in_float=True),
         "global_average_pool": KernelRule(_float32, follows=True),
         "average_pool": KernelRule(_average_pool, follows=True),
         "max_pool": KernelRule(_float32),
-        "pad": KernelRule(_float32),
+        "pad": KernelRule(_zero_fill),
+        "rescale": KernelRule(_float32),
         "pass": KernelRule(_float32),
     },
     no_kernel={
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         "matmul": "a product of two activations is not faster in integers",
     },
-    on_codes=frozenset({"pad"}),
+    on_codes=frozenset({"pad", "rescale"}),
+    rewrites=(
+        "batch_norm_as_conv",
+        "average_pool_as_conv",
+        "channel_shuffle",
+        "hard_swish",
+        "pad_channels",
+    ),
     opset=18,
     ir_version=10,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
@@ -41,8 +42,13 @@ ON_EITHER = _names(  # operators that exist for codes and for floats
     "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather"
     " Expand Resize DepthToSpace Tile Identity"
 )
+_MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
+_DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
-_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_WEIGHT = {  # operators with MACs -> where their weight stands
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
+}
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,29 @@ def audit(path: str | Path) -> Coverage:
         source = onnx.load(path)
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    running = _Running(optimised_graph(path))
+    running = _running(path, source)
     shapes = _Shapes(source)
     planned = _planned(source)
-    rows = []
-    for node in source.graph.node:
-        if node.op_type not in AUDITED or not shapes.is_float(node.output[0]):
-            continue
-        rows.append(_row(node, source, running, shapes, planned))
-    return Coverage(RUNTIME, tuple(rows))
+    audited = (
+        node
+        for node in source.graph.node
+        if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
+    )
+    rows = tuple(_row(node, source, running, shapes, planned) for node in audited)
+    return Coverage(RUNTIME, rows)
+
+
+def _running(path: str | Path, source: onnx.ModelProto) -> _Running:
+    """What the runtime makes of the file. It is followed by names: nodes without one get one."""
+    nameless = [n for n in source.graph.node if not n.name]
+    if not nameless:
+        return _Running(optimised_graph(path))
+    for node in nameless:
+        node.name = node.output[0]
+    with tempfile.TemporaryDirectory() as folder:
+        named = Path(folder) / "named.onnx"
+        onnx.save(source, named)
+        return _Running(optimised_graph(named))
 
 
 def _row(
@@ -143,7 +163,7 @@ def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:
     makers = {o: n.op_type for n in source.graph.node for o in n.output}
     constants = {i.name for i in source.graph.initializer}
     for name in node.input[:2]:
-        if name in constants and node.op_type in _HEAVY:
+        if name in constants and node.op_type in _WEIGHT:
             return f"its weight {name} is stored as float"
         if name not in constants and makers.get(name) != "DequantizeLinear":
             return f"its input {name} is not quantized"
@@ -174,12 +194,18 @@ class _Running:
         name, steps = node.output[0], 0
         while steps < 8:
             if name in self.by_output:
-                return self.by_output[name]
+                return self._behind(self.by_output[name])
             readers = [n for n in source.graph.node if name in n.input]
             if len(readers) != 1:
                 return None
             name, steps = readers[0].output[0], steps + 1
         return None
+
+    def _behind(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """The node whose result `node` only brings into another layout."""
+        while node.op_type in _MOVES and node.input[0] in self.makers:
+            node = self.makers[node.input[0]]
+        return node
 
     def is_integer(self, node: onnx.NodeProto) -> bool:
         if node.op_type in INTEGER:
@@ -197,12 +223,25 @@ class _Running:
         return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")
 
 
+def _one_sample(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose dynamic dimensions are 1, so that sizes computed from them can be inferred."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for value in fixed.graph.input:
+        for size in value.type.tensor_type.shape.dim:
+            size.dim_value = size.dim_value or 1
+    return fixed
+
+
 class _Shapes:
     """Inferred types and shapes of a file; a dynamic dimension counts as 1."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         try:
-            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+            graph = onnx.shape_inference.infer_shapes(_one_sample(model), data_prop=True).graph
         except Exception:  # noqa: BLE001  # a custom operator: what is not inferred is left out
             graph = model.graph
         self.shapes: dict[str, list[int]] = {}
@@ -215,19 +254,24 @@ class _Shapes:
             self.shapes[initializer.name] = list(initializer.dims)
             self.types[initializer.name] = initializer.data_type
 
-    def is_float(self, name: str) -> bool:
-        return self.types.get(name, TensorProto.FLOAT) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    def is_data(self, name: str) -> bool:
+        """Floats or codes, not sizes and indices."""
+        return self.types.get(name, TensorProto.FLOAT) in _DATA
 
     def macs(self, node: onnx.NodeProto) -> int:
-        """MACs of one sample."""
-        weight, out = self.shapes.get(node.input[1] if len(node.input) > 1 else ""), None
-        out = self.shapes.get(node.output[0])
-        if node.op_type not in _HEAVY or weight is None or out is None:
+        """MACs of one sample; 0 where the shape cannot be inferred (behind an unknown operator)."""
+        position = _WEIGHT.get(node.op_type, len(node.input))
+        if position >= len(node.input) or node.input[position] not in self.shapes:
             return 0
-        if node.op_type == "Conv":
-            return prod(weight) * prod(out[2:])
+        weight, out = self.shapes[node.input[position]], self.shapes.get(node.output[0])
         if node.op_type == "ConvTranspose":
             return prod(weight) * prod(self.shapes.get(node.input[0], [])[2:])
+        if node.op_type == "QGemm":  # shape inference does not know it; one row per sample
+            return prod(weight)
+        if out is None:
+            return 0
+        if node.op_type in ("Conv", "QLinearConv", "ConvInteger"):
+            return prod(weight) * prod(out[2:])
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         depth = weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[0]
         return prod(out) * depth

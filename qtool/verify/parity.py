@@ -83,8 +83,18 @@ def _difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None])
     found = [np.zeros(1)]
     for a, b, step in zip(expected, actual, steps, strict=True):
         if a.dtype.kind == "f" and a.size:
-            size = step or float(np.ptp(a)) / 255 or float(np.abs(a).max()) / 255 or 1.0
-            difference = np.abs(a.astype(np.float64) - b) / size
-            found.append(np.nan_to_num(difference, nan=np.inf).ravel())
+            found.append(_codes_apart(a.astype(np.float64), b, step).ravel())
     joined = np.concatenate(found)
     return Difference(float(joined.max()), float(joined.mean()))
+
+
+def _codes_apart(
+    a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], step: float | None
+) -> np.ndarray[Any, Any]:
+    """Infinite where one value is not finite, unless the other is the same: a mask of -inf, say."""
+    finite = a[np.isfinite(a)]
+    spans = (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else ()
+    size = step or next((s / 255 for s in spans if s), 1.0)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        apart = np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b) / size, np.inf)
+    return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)

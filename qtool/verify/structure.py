@@ -30,7 +30,10 @@ def check_structure(model: onnx.ModelProto, integer_nodes: set[str]) -> None:
     Raises:
         VerificationError: naming the node and what is wrong with it.
     """
-    onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     makers = {o: n for n in model.graph.node for o in n.output}
     for node in model.graph.node:

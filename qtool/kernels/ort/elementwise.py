@@ -7,6 +7,8 @@ onnxruntime/contrib_ops/cpu/quantization/qlinear_concat.cc.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -34,11 +36,36 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
 
     With ra = f32(sa / sc), rb = f32(sb / sc) the runtime computes
     rint(fma(a, ra, fma(b, rb, zc - fma(ra, za, f32(rb * zb))))): the zero point is inside the
-    rounding. All 65,536 pairs of codes are computed so when the kernel is bound; plain float32
-    (two roundings more, but quick) is used where it gives the same code for every one of them,
-    else the pairs' table itself.
+    rounding. Where the first operand is the one repeated along the innermost axis, the runtime
+    exchanges the operands, and the last float bit with them; so does this kernel.
     """
     _check(a, b, out, bounds)
+    straight = _add_in_order(a, b, out)
+
+    @cache
+    def exchanged() -> Kernel:
+        return _add_in_order(b, a, out)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        return exchanged()(y, x) if _first_repeats(x.shape, y.shape) else straight(x, y)
+
+    return kernel
+
+
+def _first_repeats(x: Sequence[int], y: Sequence[int]) -> bool:
+    """Whether x has length 1 on the innermost axis that has more than one element."""
+    for i, j in zip_longest(reversed(x), reversed(y), fillvalue=1):
+        if i != 1 or j != 1:
+            return i == 1
+    return False
+
+
+def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
+    """The formula of `add`, in float32 where that is proven, else by a table of all pairs.
+
+    All 65,536 pairs of codes are computed with true fused multiply-adds; plain float32 (two
+    roundings more, but quick) is used where it gives the same code for every one of them.
+    """
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")

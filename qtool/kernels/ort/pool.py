@@ -42,16 +42,21 @@ def average_pool(
     bounds: Bounds = NO_BOUNDS,
     count_include_pad: bool = False,
 ) -> Kernel:
-    """Codes [N, C, *spatial] -> codes, in float32 as the runtime: values are summed in window
+    """Codes [N, C, *spatial] -> codes, in float32 like the runtime.
 
-    order, divided by the number of cells, and rint(f32(f32(mean / sy) + zy)) is saturated.
+    Values are summed in window order and divided by the number of cells;
+    rint(f32(f32(mean / sy) + zy)) is saturated. A window as large as the image, without pads,
+    is a global average pool in the runtime, with that operator's arithmetic.
     """
     _check(x, out, bounds)
     scale, zero = scalar32(out, "output")
     edges = spatial(pads, 2 * len(kernel), "pads")
     ones = (1,) * len(kernel)
+    whole = global_average_pool(x, out)
 
     def run(codes: Tensor) -> Tensor:
+        if tuple(codes.shape[2:]) == tuple(kernel) and not any(edges):
+            return whole(codes)
         padded = pad_spatial(dequantized(codes, x), edges)
         taps = window_taps(padded, kernel, stride, ones)
         total = taps[0].clone()
@@ -67,9 +72,9 @@ def average_pool(
 
 
 def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
-    """Codes [N, C, *spatial] -> codes [N, C, 1, ...]: int32 sums of code - zero point, times
+    """Codes [N, C, *spatial] -> codes [N, C, 1, ...].
 
-    f32(sx / f32(sy * n)), rint, plus zero point.
+    rint(f32(sum(code - zero point)) * f32(sx / f32(sy * n))) + zero point, integer sums.
 
     KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
     below 2**24: the runtime raises there too.

@@ -155,9 +155,9 @@ def _int16_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
 
 
 def _lut(low: float, high: float, function: Callable[[float], float]) -> Tensor:
-    """513 int16 samples of a function on [low, high], outputs at 2/65535, each moved by half the
+    """513 int16 samples of a function on [low, high], outputs in steps of 2 / 65535.
 
-    error of its straight line at the middle of the step.
+    Each is moved by half the error of its straight line at the middle of the step.
     """
     scale = (high - low) / 65535.0
     zero = 32767 if high == 0.0 else -32768

@@ -1,0 +1,57 @@
+"""A channel shuffle written as reshape, transpose, reshape becomes one gather of channels."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.infra import GraphPass
+
+__all__ = ["channel_shuffle"]
+
+aten = torch.ops.aten
+
+
+def _groups(last: fx.Node) -> int | None:
+    """The number of groups, if `last` ends a shuffle: [N,C,..] -> [N,g,C/g,..] -> swap -> [N,C,..]."""
+    swap = last.args[0] if last.target is aten.reshape.default else None
+    if not isinstance(swap, fx.Node) or swap.target is not aten.transpose.int:
+        return None
+    first = swap.args[0]
+    if not isinstance(first, fx.Node) or first.target is not aten.reshape.default:
+        return None
+    source = first.args[0]
+    if not isinstance(source, fx.Node) or len(first.users) != 1 or len(swap.users) != 1:
+        return None
+    before, split, after = (G.shape(n) for n in (source, first, last))
+    if len(before) < 3 or len(split) != len(before) + 1 or len(after) != len(before):
+        return None
+    rank = len(split)
+    axes = sorted(a % rank for a in swap.args[1:3])  # type: ignore[operator]  # two ints
+    same = str(before) == str(after) and str(split[3:]) == str(before[2:])
+    if axes != [1, 2] or not same or not isinstance(split[1], int):
+        return None
+    return int(split[1])
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [(n, g) for n in G.calls(module.graph) if (g := _groups(n)) is not None]
+    for last, groups in found:
+        source = last.args[0].args[0].args[0]  # type: ignore[union-attr]  # see _groups
+        assert isinstance(source, fx.Node)
+        channels, name = int(G.shape(source)[1]), G.name_of(last)
+        order = torch.arange(channels).reshape(groups, -1).t().reshape(-1)
+        first = next(iter(module.graph.nodes))
+        index = G.add_tensor(module, first, order, f"{name}.order")
+        gather = G.add_call(last, aten.index_select.default, (source, 1, index), name, last)
+        G.replace(last, gather)
+    return len(found)
+
+
+channel_shuffle = GraphPass(
+    "channel_shuffle",
+    _rewrite,
+    lambda m: next((n for n in G.calls(m.graph) if _groups(n) is not None), None),
+    reason="one gather of channels instead of two reshapes and a transpose",
+)

@@ -1,0 +1,73 @@
+"""Hard-swish and hard-sigmoid behind integer layers, by saturation.
+
+hard_sigmoid(x) = clamp(x / 6 + 1/2, 0, 1). Dividing by six only renames the codes (the same codes
+with a sixth of the scale), and the clamp is what the quantization of the sum does anyway, so an
+integer add is left, and for hard-swish an integer product behind it. The runtime has no integer
+kernel for either operator as such.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.passes.infra import GraphPass
+
+__all__ = ["hard_swish"]
+
+aten = torch.ops.aten
+_THROUGH = frozenset(
+    {
+        aten.relu.default,
+        aten.clamp.default,
+        aten.reshape.default,
+        aten.slice.Tensor,
+        aten.cat.default,
+        aten.add.Tensor,
+        aten.mul.Tensor,
+        torch_ops.global_average_pool,
+    }
+)
+
+
+def _in_codes(node: object) -> bool:
+    """Whether a value comes from a convolution, which gives codes, through operators on codes."""
+    while isinstance(node, fx.Node) and node.target in _THROUGH:
+        source = node.args[0]
+        node = source[0] if isinstance(source, list | tuple) else source
+    return isinstance(node, fx.Node) and node.target is torch_ops.conv
+
+
+def _applies(node: fx.Node) -> bool:
+    return node.target in (aten.hardswish.default, aten.hardsigmoid.default) and _in_codes(
+        node.args[0]
+    )
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    count = 0
+    for node in G.calls(module.graph):
+        if not _applies(node):
+            continue
+        x, name = node.args[0], G.name_of(node)
+        half = G.add_tensor(module, next(iter(module.graph.nodes)), torch.tensor([0.5]), f"{name}.half")
+        sixth = G.add_call(node, torch_ops.rescale, (x, 1.0 / 6.0), f"{name}.sixth", node)
+        total = G.add_call(node, aten.add.Tensor, (sixth, half), f"{name}.add", node)
+        swish = node.target is aten.hardswish.default
+        gate_name = f"{name}.gate" if swish else name
+        made = G.add_call(node, aten.clamp.default, (total, 0.0, 1.0), gate_name, node)
+        if swish:
+            made = G.add_call(node, aten.mul.Tensor, (x, made), name, node)
+        G.replace(node, made)
+        count += 1
+    return count
+
+
+hard_swish = GraphPass(
+    "hard_swish",
+    _rewrite,
+    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
+    reason="the saturation of uint8 does the clamp: an integer add and an integer product are left",
+)
