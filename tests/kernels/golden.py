@@ -46,7 +46,9 @@ def _golden(d: dict[str, Any], tensors: dict[str, Tensor]) -> Golden:
         kwargs["bounds"] = BOUNDS[kwargs["bounds"]]
     expected = None if d["expected"] is None else tensors[d["expected"]]
     inputs = tuple(tensors[name] for name in d["inputs"])
-    return Golden(d["op"], tuple(_argument(a, tensors) for a in d["args"]), kwargs, inputs, expected)
+    return Golden(
+        d["op"], tuple(_argument(a, tensors) for a in d["args"]), kwargs, inputs, expected
+    )
 
 
 def _argument(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtool.errors import KernelError
@@ -52,23 +52,27 @@ def test_channel_multipliers_are_shaped_for_broadcasting():
     assert by.exponent.flatten().tolist() == [0, 1]
 
 
+@settings(deadline=None)
 @given(INT32, INT32)
 def test_high_multiply_rounds_ties_up(a, b):
     got = fp.saturating_rounding_doubling_high_mul(torch.tensor(a), torch.tensor(b))
     assert int(got) == min(half_up(Fraction(a * b, 2**31)), 2**31 - 1)
 
 
+@settings(deadline=None)
 @given(INT32, st.integers(0, 31))
 def test_divide_by_power_of_two_rounds_ties_away(x, exponent):
     got = fp.rounding_divide_by_pot(torch.tensor(x), exponent)
     assert int(got) == half_away(Fraction(x, 2**exponent))
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**30), 2**30), st.integers(1, 5000))
 def test_divide_rounds_ties_away(x, by):
     assert int(fp.divide_half_away(torch.tensor(x), by)) == half_away(Fraction(x, by))
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**40), 2**40))
 def test_wrap32_is_modular(x):
     assert int(fp.wrap32(torch.tensor(x))) == (x + 2**31) % 2**32 - 2**31
@@ -83,10 +87,11 @@ def test_multiply_rounds_twice():
 
 def test_multiply_wraps_the_left_shift():
     by = fp.quantize_multiplier(2.0**20)
-    got = fp.multiply_by_quantized_multiplier(torch.tensor([1, 2**11]), by)
-    assert got.tolist() == [2**20, -(2**30)]  # 2**11 << 21 has become -2**31 or 0
+    got = fp.multiply_by_quantized_multiplier(torch.tensor([1, 2**10]), by)
+    assert got.tolist() == [2**20, -(2**30)]  # 2**10 << 21 has become -2**31
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**47), 2**47 - 1), st.floats(2.0**-20, 0.99))
 def test_wide_multiply_has_one_rounding(x, real):
     by = fp.quantize_multiplier(real)

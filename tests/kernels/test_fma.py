@@ -13,7 +13,11 @@ from qtool.kernels.fma import fma32
 def nearest_float32(value: Fraction) -> float:
     """The nearest float32, halves to even, by comparing three neighbours exactly."""
     guess = np.float32(float(value))
-    around = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
+    around = [
+        np.nextafter(guess, np.float32(-np.inf)),
+        guess,
+        np.nextafter(guess, np.float32(np.inf)),
+    ]
     best = min(abs(Fraction(float(c)) - value) for c in around)
     nearest = [c for c in around if abs(Fraction(float(c)) - value) == best]
     return float(next(c for c in nearest if len(nearest) == 1 or c.view(np.int32) % 2 == 0))

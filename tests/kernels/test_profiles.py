@@ -17,7 +17,9 @@ def test_profiles_by_name():
 
 
 def test_unknown_profile_names_the_others():
-    with pytest.raises(KernelError, match=r"'tfl'; choose one of onnxruntime-x64, tflite, tflite-2"):
+    with pytest.raises(
+        KernelError, match=r"'tfl'; choose one of onnxruntime-x64, tflite, tflite-2"
+    ):
         profile("tfl")
 
 
