@@ -101,7 +101,7 @@ class Calibration:
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
         }
-        metadata = {"qtool_calibration": json.dumps(header, sort_keys=True)}
+        metadata = {"qtool_calibration": json.dumps(header)}
         write_atomic(path, safetensors.numpy.save(tensors, metadata))
 
     @classmethod
@@ -111,10 +111,11 @@ class Calibration:
         Raises:
             CalibrationError: missing, truncated, foreign, or of a newer schema.
         """
-        header, arrays = _read(Path(path))
+        header, flat = _read(Path(path))
         try:
+            arrays = _by_point(header["observers"], flat)
             specs = {
-                n: ObserverSpec(kind, tuple(sorted(options.items())))
+                n: ObserverSpec(kind, tuple(options.items()))
                 for n, (kind, options) in header["observers"].items()
             }
             return cls(
@@ -125,13 +126,15 @@ class Calibration:
                 specs,
                 {n: observers.restore(s, None, arrays[n]) for n, s in specs.items()},
             )
+        except CalibrationError as error:
+            raise CalibrationError(f"{path}: {error}; calibrate again") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not path.is_file():
         raise CalibrationError(f"{path}: no such calibration file")
     try:
@@ -142,16 +145,25 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         raise CalibrationError(f"{path}: not a calibration file, or truncated ({error})") from error
     if text is None:
         raise CalibrationError(f"{path}: a safetensors file, but not a calibration of qtool")
-    header = json.loads(text)
-    if header.get("schema") != SCHEMA:
+    try:
+        header: dict[str, Any] = json.loads(text)
+        schema = header.get("schema")
+    except (ValueError, AttributeError) as error:
+        raise CalibrationError(f"{path}: damaged header ({error!r}); calibrate again") from error
+    if schema != SCHEMA:
         raise CalibrationError(
-            f"{path}: schema {header.get('schema')}, this qtool reads {SCHEMA}; calibrate again"
+            f"{path}: schema {schema}, this qtool reads {SCHEMA}; calibrate again"
         )
-    arrays: dict[str, dict[str, Any]] = {name: {} for name in header["observers"]}
+    return header, flat
+
+
+def _by_point(names: Iterable[str], flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The arrays of "name/field" by name, then by field."""
+    arrays: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, array in flat.items():
         name, _, field = key.rpartition("/")
-        arrays.setdefault(name, {})[field] = array
-    return header, arrays
+        arrays[name][field] = array
+    return arrays
 
 
 @contextmanager

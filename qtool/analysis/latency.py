@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,100 @@ import numpy as np
 
 from qtool.verify.runtime import feeds, session
 
-__all__ = ["Latency", "interleaved"]
+__all__ = ["Latency", "Ratio", "Spread", "Timing", "interleaved", "median_interval", "timed"]
+
+WARM_UP = 3
+LEAST_ROUNDS = 15
+CHECK_EVERY = 10  # rounds between looks at the interval
+Z95 = 1.96
 
 
 @dataclass(frozen=True)
 class Latency:
-    """milliseconds: median run of each file. ratios: first file / each file, paired median."""
+    """milliseconds: median of one run of each file. ratios: first file / each file, paired median."""
 
     milliseconds: tuple[float, ...]
     ratios: tuple[float, ...]
     rounds: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Milliseconds of one run: median, and the 10th and 90th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of the reference / time of this model, above 1 where this one is faster: the median of
+    paired runs, the ends of its 95 % confidence interval, and the 10th and 90th percentile."""
+
+    median: float
+    low: float
+    high: float
+    p10: float
+    p90: float
+
+    @property
+    def width(self) -> float:
+        """Half of the interval, relative to the median."""
+        return (self.high - self.low) / 2 / self.median
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Every model at one batch size and number of threads, in turns. seconds: how long it took."""
+
+    batch: int
+    threads: int
+    rounds: int
+    seconds: float
+    models: tuple[Spread, ...]
+    ratios: tuple[Ratio, ...]
+
+
+def timed(
+    files: Sequence[str | Path],
+    inputs: Sequence[np.ndarray[Any, Any]],
+    *,
+    threads: int = 1,
+    seconds: float = 2.0,
+    precision: float | None = None,
+    least_rounds: int = LEAST_ROUNDS,
+    tick: Callable[[Timing], None] = lambda _: None,
+) -> Timing:
+    """Times ONNX files on the same batch, one run of each in turn.
+
+    The order changes from round to round, so that no file always runs in the caches its
+    predecessor left. A ratio comes from the two runs of one round: both see the same machine,
+    so that other load falls out.
+
+    Args:
+        seconds: how long to measure; with `precision`, at most.
+        precision: stop as soon as the interval of every ratio is within this of its median (0.01:
+            one percent either way).
+        tick: called now and then with what is known so far.
+    """
+    start = time.perf_counter()
+    times: list[list[float]] = []
+    batch = len(inputs[0]) if inputs and inputs[0].ndim else 1
+
+    def known() -> Timing:
+        return _timing(np.array(times), batch, threads, time.perf_counter() - start)
+
+    for row in _rounds(files, inputs, threads):
+        times.append(row)
+        enough = len(times) >= least_rounds
+        if enough and time.perf_counter() - start >= seconds:
+            break
+        if enough and len(times) % CHECK_EVERY == 0:
+            tick(known())
+            if precision is not None and all(r.width <= precision for r in known().ratios):
+                break
+    return known()
 
 
 def interleaved(
@@ -30,28 +115,55 @@ def interleaved(
     *,
     threads: int = 1,
     seconds: float = 2.0,
-    least_rounds: int = 15,
+    least_rounds: int = LEAST_ROUNDS,
 ) -> Latency:
-    """Times ONNX files on the same batch, one run of each in turn, until `seconds` have passed.
+    """`timed`, in short: medians alone."""
+    found = timed(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
+    medians, ratios = (s.median for s in found.models), (r.median for r in found.ratios)
+    return Latency(tuple(medians), tuple(ratios), found.rounds)
 
-    A ratio is the median over rounds of (time of the first file / time of this file): both runs of
-    a pair see the same machine, so that other load falls out.
-    """
+
+def _rounds(
+    files: Sequence[str | Path], inputs: Sequence[np.ndarray[Any, Any]], threads: int
+) -> Iterator[list[float]]:
+    """Seconds of one run of each file, round after round, after a warm-up."""
     sessions = [session(f, threads=threads) for f in files]
     fed = [feeds(s, list(inputs)) for s in sessions]
     for model, feed in zip(sessions, fed, strict=True):
-        for _ in range(3):
+        for _ in range(WARM_UP):
             model.run(None, feed)
-    times: list[list[float]] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least_rounds or time.perf_counter() < end:
-        row = []
-        for model, feed in zip(sessions, fed, strict=True):
+    first = 0
+    while True:
+        row = [0.0] * len(sessions)
+        for k in range(len(sessions)):
+            i = (first + k) % len(sessions)
             start = time.perf_counter()
-            model.run(None, feed)
-            row.append(time.perf_counter() - start)
-        times.append(row)
-    table = np.array(times)
-    medians = 1000 * np.median(table, axis=0)
-    ratios = np.median(table[:, :1] / table, axis=0)
-    return Latency(tuple(map(float, medians)), tuple(map(float, ratios)), len(times))
+            sessions[i].run(None, fed[i])
+            row[i] = time.perf_counter() - start
+        yield row
+        first += 1
+
+
+def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:
+    low, median, high = 1000 * np.percentile(times, [10, 50, 90], axis=0)
+    ratios = times[:, :1] / times
+    models = [Spread(float(m), float(a), float(b)) for m, a, b in zip(median, low, high, strict=True)]
+    return Timing(
+        batch, threads, len(times), seconds, tuple(models), tuple(_ratio(c) for c in ratios.T)
+    )
+
+
+def _ratio(column: np.ndarray[Any, Any]) -> Ratio:
+    low, high = median_interval(column)
+    p10, median, p90 = np.percentile(column, [10, 50, 90])
+    return Ratio(float(median), low, high, float(p10), float(p90))
+
+
+def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """A 95 % interval of the median from order statistics: no assumption on the distribution."""
+    ordered = np.sort(values)
+    count = len(ordered)
+    reach = Z95 * math.sqrt(count) / 2
+    low = max(0, math.floor(count / 2 - reach))
+    high = min(count - 1, math.ceil(count / 2 + reach))
+    return float(ordered[low]), float(ordered[high])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from qtool.capture.program import first_line, load_program
+from qtool.capture.program import first_line, load_program, quiet
 from qtool.errors import CaptureError, QtoolError
 
 __all__ = ["import_object", "load_model", "load_weights"]
@@ -82,7 +82,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)
         else:
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            with quiet():
+                state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         pickled = isinstance(error, pickle.UnpicklingError)  # torch's text advises to unpickle it
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)

@@ -20,7 +20,6 @@ from qtool import torch_ops
 __all__ = ["TRANSLATIONS"]
 
 aten = torch.ops.aten
-contrib: Any = onnxscript.values.Opset("com.microsoft", 1)
 op: Any = opset18  # its annotations know tensors only, not what a trace passes
 
 
@@ -54,12 +53,31 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return op.Gemm(*inputs, transB=1)
 
 
-def _quick_gelu(x: Any) -> Any:
-    return contrib.QuickGelu(x, alpha=1.0)
+def _contrib(name: str, *attributes: str) -> Any:
+    """A unary operator of ONNX Runtime's own domain, of which onnx has no schema."""
+    schema = onnx.defs.OpSchema(
+        name,
+        "com.microsoft",
+        1,
+        inputs=[onnx.defs.OpSchema.FormalParameter("X", "T")],
+        outputs=[onnx.defs.OpSchema.FormalParameter("Y", "T")],
+        type_constraints=[("T", ["tensor(float)"], "float32")],
+        attributes=[
+            onnx.defs.OpSchema.Attribute(a, onnx.defs.OpSchema.AttrType.FLOAT) for a in attributes
+        ],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), name, schema)
+
+
+_QUICK_GELU, _GELU, _FAST_GELU = _contrib("QuickGelu", "alpha"), _contrib("Gelu"), _contrib("FastGelu")
+
+
+def _silu(x: Any) -> Any:
+    return _QUICK_GELU(x, alpha=1.0)
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
-    return contrib.Gelu(x) if approximate == "none" else contrib.FastGelu(x)
+    return _GELU(x) if approximate == "none" else _FAST_GELU(x)
 
 
 def _index_select(x: Any, dim: int, index: Any) -> Any:
@@ -91,7 +109,7 @@ TRANSLATIONS: Mapping[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
-    aten.silu.default: _quick_gelu,  # one kernel; Sigmoid and Mul are two
+    aten.silu.default: _silu,  # one kernel; Sigmoid and Mul are two
     aten.gelu.default: _gelu,  # one kernel; below opset 20 the decomposed form is not fused
     aten.index_select.default: _index_select,
     torch_ops.conv: _conv,

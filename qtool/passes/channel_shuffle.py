@@ -29,7 +29,9 @@ def _groups(last: fx.Node) -> int | None:
         return None
     rank = len(split)
     axes = sorted(a % rank for a in swap.args[1:3])  # type: ignore[operator]  # two ints
-    same = str(before) == str(after) and str(split[3:]) == str(before[2:])
+    same = G.same_sizes(before, after) and G.same_sizes(
+        (split[0], *split[3:]), before[:1] + before[2:]
+    )
     if axes != [1, 2] or not same or not isinstance(split[1], int):
         return None
     return int(split[1])

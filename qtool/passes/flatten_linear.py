@@ -1,4 +1,4 @@
-"""Linear layers on more than two dimensions become view, linear, view: one Gemm in ONNX."""
+"""Linear layers on more than two dimensions become reshape, linear, reshape: one Gemm in ONNX."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ def _rewrite(module: fx.GraphModule) -> int:
             size = G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
             sizes[axis] = size
         features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
-        flat = G.add_call(node, aten.view.default, (x, [-1, features_in]), f"{name}.flatten", node)
+        flat = G.add_call(
+            node, aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", node
+        )
         args = (flat, *node.args[1:])
         linear = G.add_call(node, aten.linear.default, args, name, node)
         back = (linear, [*sizes, features_out])
-        G.replace(node, G.add_call(node, aten.view.default, back, f"{name}.unflatten", node))
+        G.replace(node, G.add_call(node, aten.reshape.default, back, f"{name}.unflatten", node))
     return len(found)
 
 

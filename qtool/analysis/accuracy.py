@@ -1,0 +1,398 @@
+"""Accuracy of several ONNX files on the same data: metrics, agreement, error, worst samples.
+
+One pass over the data runs every file on each batch and keeps a few numbers for each sample, not
+the outputs; metrics and their intervals come from those.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.analysis.feed import Feeder
+from qtool.analysis.store import Store
+from qtool.errors import DataError
+from qtool.verify.runtime import run, session
+
+__all__ = [
+    "Accuracy",
+    "Interval",
+    "Metric",
+    "Outcome",
+    "Sample",
+    "bootstrap",
+    "measure_outputs",
+    "summarize",
+]
+
+TOP = 5
+WORST = 12
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+SAVE_EVERY = 5.0
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the ends of its 95 % confidence interval, in the unit of the estimate."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure for every model, in its order.
+
+    drops: by how much each model is worse than the reference (negative: better), with the interval
+    of the difference by paired bootstrap where the metric is a mean over samples. percent: the
+    values are shares, shown as percent. source: "built in" or "user".
+    """
+
+    name: str
+    percent: bool
+    higher_is_better: bool
+    source: str
+    values: tuple[float, ...]
+    drops: tuple[float, ...]
+    intervals: tuple[Interval | None, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One of the samples on which a model is furthest from the reference.
+
+    sqnr_db: of its outputs. predicted: the class each of the two gives; label: the true one; None
+    where there are no classes or labels.
+    """
+
+    index: int
+    sqnr_db: float | None
+    expected: int | None
+    predicted: int | None
+    label: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A model beside the reference. agreement: share of samples with the same top-1."""
+
+    agreement: Interval | None
+    sqnr_db: float | None
+    worst: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """models: one outcome for each model, that of the reference among them."""
+
+    samples: int
+    metrics: tuple[Metric, ...]
+    models: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What is kept of each sample, for every file. classes [files, n, up to 5] (empty where the first
+    output is no list of scores), signal [n], noise [files, n] against the first file."""
+
+    classes: Array
+    signal: Array
+    noise: Array
+
+    @property
+    def samples(self) -> int:
+        return len(self.signal)
+
+
+def measure_outputs(
+    files: Sequence[Path],
+    data: Iterable[Any],
+    *,
+    store: Store | None = None,
+    progress: Progress = lambda x: x,
+) -> Measured:
+    """Runs every file on every batch, with default session options.
+
+    Args:
+        files: models with the same inputs and outputs; the first is the reference.
+        store: where the results so far are kept; an interrupted run goes on behind them as long
+            as the data is the same.
+
+    Raises:
+        DataError: no data, or data that does not fit. VerificationError: a file does not run.
+    """
+    sessions = [session(f) for f in files]
+    feeder = Feeder(files[0])
+    kept = _Kept(store or Store(), len(files))
+    saved = time.monotonic()
+    for index, batch in enumerate(progress(data)):
+        arrays = feeder.arrays(batch, index)
+        if kept.has(index, arrays):
+            continue
+        kept.add([run(s, arrays) for s in sessions], arrays)
+        if time.monotonic() - saved > SAVE_EVERY:
+            kept.save()
+            saved = time.monotonic()
+    if not kept.marks:
+        raise DataError("the evaluation data is empty; give at least one batch")
+    kept.save()
+    return kept.measured()
+
+
+class _Kept:
+    """Per-sample numbers of the batches so far, and a checksum of each batch."""
+
+    def __init__(self, store: Store, files: int) -> None:
+        self.store, self.files = store, files
+        self.marks: list[int] = []
+        self.parts: dict[str, list[Array]] = {"classes": [], "signal": [], "noise": []}
+        self.old: dict[str, Array] | None = store.load("outputs")
+
+    def has(self, index: int, arrays: Sequence[Array]) -> bool:
+        """Whether the batch was measured before; forgets the rest where the data has changed."""
+        if self.old is None:
+            return False
+        marks = self.old["marks"]
+        if index < len(marks) and marks[index] == _mark(arrays):
+            start, stop = (int(self.old["sizes"][:i].sum()) for i in (index, index + 1))
+            self._append(
+                self.old["classes"][:, start:stop],
+                self.old["signal"][start:stop],
+                self.old["noise"][:, start:stop],
+                int(marks[index]),
+            )
+            return True
+        self.old = None
+        return False
+
+    def add(self, outputs: Sequence[Sequence[Array]], arrays: Sequence[Array]) -> None:
+        reference = outputs[0]
+        size = len(reference[0]) if reference[0].ndim else 1
+        rows = [[_rows(a, size) for a in found] for found in outputs]
+        signal = sum((np.square(a).sum(1) for a in rows[0]), np.zeros(size))
+        noise = np.stack(
+            [
+                sum((np.square(a - b).sum(1) for a, b in zip(rows[0], r, strict=True)), np.zeros(size))
+                for r in rows
+            ]
+        )
+        classes = np.stack([_top(found[0], size) for found in outputs])
+        self._append(classes, signal, noise, _mark(arrays))
+
+    def _append(self, classes: Array, signal: Array, noise: Array, mark: int) -> None:
+        for name, array in (("classes", classes), ("signal", signal), ("noise", noise)):
+            self.parts[name].append(array)
+        self.marks.append(mark)
+
+    def save(self) -> None:
+        found = self.measured()
+        self.store.save(
+            "outputs",
+            {
+                "classes": found.classes,
+                "signal": found.signal,
+                "noise": found.noise,
+                "marks": np.array(self.marks),
+                "sizes": np.array([len(s) for s in self.parts["signal"]]),
+            },
+        )
+
+    def measured(self) -> Measured:
+        return Measured(
+            np.concatenate(self.parts["classes"], 1),
+            np.concatenate(self.parts["signal"]),
+            np.concatenate(self.parts["noise"], 1),
+        )
+
+
+def _mark(arrays: Sequence[Array]) -> int:
+    mark = 0
+    for array in arrays:
+        mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
+    return mark
+
+
+def _rows(array: Array, size: int) -> Array:
+    return array.reshape(size, -1).astype(np.float64)
+
+
+def _top(scores: Array, size: int) -> Array:
+    """The five best classes of each sample, the first of equals first; none for other outputs."""
+    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
+        return np.zeros((size, 0), np.int32)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
+    return order.astype(np.int32)
+
+
+def summarize(measured: Measured, labels: Array | None, extra: Sequence[Metric] = ()) -> Accuracy:
+    """Metrics, agreement and worst samples.
+
+    Args:
+        labels: [samples] class numbers; the first output is then scores [samples, classes].
+        extra: the user's metrics, which come first.
+
+    Raises:
+        DataError: another number of labels, or no scores to compare them with.
+    """
+    metrics = [*extra, *(_built_in(measured, labels) if labels is not None else ())]
+    models = tuple(_outcome(measured, i, labels) for i in range(len(measured.noise)))
+    return Accuracy(measured.samples, tuple(metrics), models)
+
+
+def check_labels(labels: Array, samples: int) -> None:
+    """Raises DataError unless there is one label for each sample."""
+    if labels.ndim != 1:
+        raise DataError(f"the labels have shape {list(labels.shape)}; give one class number a sample")
+    if len(labels) != samples:
+        raise DataError(f"{len(labels)} labels for {samples} samples; give one for each")
+
+
+def _built_in(measured: Measured, labels: Array) -> list[Metric]:
+    check_labels(labels, measured.samples)
+    if not measured.classes.shape[2]:
+        raise DataError("the first output is no list of scores, so that labels do not fit; use --eval")
+    hits = measured.classes == labels[None, :, None]
+    found = [metric("top-1", hits[:, :, 0], "built in", percent=True)]
+    if hits.shape[2] == TOP and int(measured.classes.max()) >= 2 * TOP:
+        found.append(metric("top-5", hits.any(2), "built in", percent=True))
+    return found
+
+
+def metric(
+    name: str,
+    values: Sequence[Array] | Array,
+    source: str,
+    percent: bool = False,
+    higher_is_better: bool = True,
+) -> Metric:
+    """A metric from its value on each sample, or from a single number, for every model."""
+    rows = [np.asarray(v, np.float64) for v in values]
+    means = [float(r.mean()) for r in rows]
+    sign = 1.0 if higher_is_better else -1.0
+    paired = all(r.ndim == 1 and len(r) == len(rows[0]) > 1 for r in rows)
+    intervals = [bootstrap(sign * (rows[0] - r)) if paired else None for r in rows]
+    drops = tuple(sign * (means[0] - m) for m in means)
+    return Metric(name, percent, higher_is_better, source, tuple(means), drops, tuple(intervals))
+
+
+def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """The mean of per-sample values with its 95 % interval: the percentile bootstrap.
+
+    Of differences between two models on the same samples it is the paired bootstrap. Values that
+    take few distinct numbers (hits and misses) are drawn as counts, exactly alike and in no time.
+    """
+    generator = np.random.default_rng(seed)
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= 16:
+        drawn = generator.multinomial(len(values), counts / len(values), resamples)
+        means = drawn @ distinct / len(values)
+    else:
+        means = np.empty(resamples)
+        for i in range(resamples):
+            means[i] = values[generator.integers(0, len(values), len(values))].mean()
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(means, [tail, 100 - tail])
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+def _outcome(measured: Measured, model: int, labels: Array | None) -> Outcome:
+    noise, signal = measured.noise[model], measured.signal
+    agreement = None
+    if measured.classes.shape[2]:
+        same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
+        agreement = bootstrap(same.astype(np.float64))
+    worst = () if model == 0 else _worst(measured, model, labels)
+    return Outcome(agreement, _db(float(signal.sum()), float(noise.sum())), worst)
+
+
+def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample, ...]:
+    noise, signal = measured.noise[model], measured.signal
+    relative = noise / np.maximum(signal, np.finfo(np.float64).tiny)
+    classes = measured.classes
+    found = []
+    for i in np.argsort(-relative, kind="stable")[:WORST]:
+        scored = bool(classes.shape[2])
+        found.append(
+            Sample(
+                int(i),
+                _db(float(signal[i]), float(noise[i])),
+                int(classes[0, i, 0]) if scored else None,
+                int(classes[model, i, 0]) if scored else None,
+                int(labels[i]) if labels is not None and scored else None,
+            )
+        )
+    return tuple(found)
+
+
+def _db(signal: float, noise: float) -> float | None:
+    if noise == 0.0 or not np.isfinite(signal / noise):
+        return None
+    return float(10 * np.log10(signal / noise)) if signal > 0 else -200.0
+
+
+def user_metrics(
+    function: Callable[[Any], Any],
+    files: Sequence[Path],
+    where: str,
+    lower_is_better: Sequence[str] = (),
+) -> tuple[Metric, ...]:
+    """What the user's function says of each model.
+
+    Args:
+        function: takes a model, callable with tensors as the float model is, and returns a number,
+            one number for each sample (an array), or a dict of these by name.
+        where: how to name the function in an error.
+        lower_is_better: names of metrics that are errors or losses.
+
+    Raises:
+        DataError: the function raises, or returns NaN or no number; or names a metric only once.
+    """
+    found = [_asked(function, file, where) for file in files]
+    names = list(found[0])
+    if different := next((set(names) ^ set(other) for other in found if set(other) != set(names)), None):
+        raise DataError(f"{where} does not return '{min(different)}' for every model")
+    if unknown := set(lower_is_better) - set(names):
+        raise DataError(f"{where} returns no metric '{min(unknown)}'; it returns {', '.join(names)}")
+    return tuple(
+        metric(n, [f[n] for f in found], "user", higher_is_better=n not in lower_is_better)
+        for n in names
+    )
+
+
+def _asked(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+    from qtool.analysis.feed import Callable_
+
+    try:
+        answer = function(Callable_(file))
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise DataError(f"{where} failed on {file.name}: {type(error).__name__}: {text}") from error
+    answers = answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
+    if not answers:
+        raise DataError(f"{where} returned an empty dict; return a number, or numbers by name")
+    return {str(name): _number(value, f"{where}, '{name}'") for name, value in answers.items()}
+
+
+def _number(value: Any, where: str) -> Array:
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} is a {type(value).__name__}, not a number") from error
+    if array.ndim > 1 or not array.size:
+        raise DataError(f"{where} has shape {list(array.shape)}; return a number, or one a sample")
+    if not np.isfinite(array).all():
+        raise DataError(f"{where} is {'NaN' if np.isnan(array).any() else 'infinite'}")
+    return array
+
+
+__all__ += ["Measured", "check_labels", "metric", "user_metrics"]
