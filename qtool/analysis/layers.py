@@ -47,7 +47,7 @@ class Layer:
 class Bars:
     """A histogram ready to draw.
 
-    counts: elements in equal bins from `start` to `stop`. low, high: the range that the codes
+    counts: elements in equal bins from `start` to `stop`. least, most: seen. low, high: the range that the codes
     represent (per channel: of the widest channel). low_least, high_least: of the narrowest.
     clipped: share of the elements outside of the range by more than half a step, which saturate.
     """
@@ -55,6 +55,8 @@ class Bars:
     start: float
     stop: float
     counts: tuple[int, ...]
+    least: float
+    most: float
     low: float
     high: float
     low_least: float
@@ -140,6 +142,8 @@ def bars(histogram: Histogram, params: QuantParams | None, clipped: float) -> Ba
         float(bins.edges[0]),
         float(bins.edges[-1]),
         tuple(int(c) for c in bins.counts),
+        bins.low,
+        bins.high,
         float(low.min()),
         float(high.max()),
         float(low.max()),

@@ -23,6 +23,7 @@ RUNS = 20
 OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
 _MARKS = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 _HELPERS = (".quantize", ".dequantize", "_QuantizeLinear", "_DequantizeLinear", "_quant")
+_CLAMPS = ("Relu", "Clip")
 _SILENT = 4
 
 
@@ -51,7 +52,7 @@ def profiled(
         VerificationError: a file does not run.
     """
     tables = [_one(file, inputs, threads, runs) for file in files]
-    names = list(dict.fromkeys(name for table in tables for name in table))
+    names = _ordered(files, {name for table in tables for name in table})
     none = ("", 0.0)
     return tuple(
         NodeTime(
@@ -61,6 +62,13 @@ def profiled(
         )
         for name in names
     )
+
+
+def _ordered(files: Sequence[Path], names: set[str]) -> list[str]:
+    """Inputs first, then in the order of the files' nodes, then what belongs to none."""
+    graphs = [onnx.load(f).graph for f in files]
+    found = [n.name for g in graphs for n in (*g.input, *g.node)]
+    return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
 
 
 def _one(
@@ -106,17 +114,20 @@ def _names(source: onnx.ModelProto, optimised: onnx.ModelProto) -> dict[str, str
     """Node of the optimised graph -> the operator of the file that it belongs to.
 
     The runtime keeps node names with marks of its own; a node it made up is known by the tensor it
-    computes. A QuantizeLinear counts to the operator whose result it rounds.
+    computes. A QuantizeLinear counts to the operator whose result it rounds, a clamp to the one
+    before it: as a rule they are one kernel.
     """
     known = {n.name for n in source.graph.node if n.name}
     makers = {o: n.name for n in source.graph.node for o in n.output if n.name}
+    clamped = {n.name: makers.get(n.input[0]) for n in source.graph.node if n.op_type in _CLAMPS}
     found = {}
     for node in optimised.graph.node:
         plain = _MARKS.sub("", node.name)
         name = plain if plain in known else None
         for output in node.output:
             name = name or makers.get(_MARKS.sub("", output))
-        found[node.name] = _base(name, known, source) if name else OTHER
+        name = _base(name, known, source) if name else OTHER
+        found[node.name] = clamped.get(name) or name
     return found
 
 

@@ -40,7 +40,7 @@ from qtool.fake_quant import points_of
 from qtool.observers.histogram import Histogram
 from qtool.quantized import QuantizedModel
 
-__all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sensitivity"]
+__all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
 
 DEFAULT_BUDGET = 3.5
 CHUNK = 32
@@ -101,7 +101,7 @@ class _Schedule:
         return [i for i in range(layers) if (i + chunk) % self.period == 0]
 
 
-def sensitivity(
+def sweep(
     quantized: QuantizedModel,
     data: Sequence[Batch],
     *,

@@ -17,7 +17,7 @@ from qtool import torch_ops
 from qtool.fake_quant import QuantPoint
 from qtool.plan import QuantPlan, row_of
 from qtool.targets import Target
-from qtool.types import QuantParams
+from qtool.types import QuantParams, SharedWith
 
 __all__ = ["lower_to_qdq"]
 
@@ -107,8 +107,11 @@ def _codes(
     row = row_of(source)
     if row is None or row.key not in lowering.target.on_codes:
         return None
+    if lowering.plan.root(point) == point:  # parameters of its own: computed in float
+        return None
     before = source.args[0]
-    if not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
+    shared = isinstance(lowering.plan.point(point).spec, SharedWith)
+    if not shared or not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
         return None
     codes, name = before.args[0], G.name_of(source)
     if row.key == "pad":

@@ -36,5 +36,8 @@ def macs(node: fx.Node, batch: int) -> int:
         assert isinstance(source, fx.Node)
         positions = prod(hint(s) for s in (G.shape(source)[0], *G.shape(source)[2:]))
         return prod(weight) * positions // batch
-    depth = weight[-2] if row.key == "matmul" and len(weight) > 1 else prod(weight[1:])
+    if row.key == "matmul":
+        depth = weight[-2] if len(weight) > 1 else weight[0]
+    else:
+        depth = prod(weight[1:])
     return prod(sizes) * depth // batch

@@ -45,7 +45,7 @@ def make_plan(graph: fx.Graph, target: Target, observer: ObserverSpec) -> QuantP
     _choose_wanted(work)
     _fuse_clips(work)
     _place_points(work)
-    points = share(work.points, graph)
+    points = share(work.points, graph, {G.name_of(n) for n in work.moves})
     return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
 
 
@@ -57,6 +57,7 @@ class _Work:
     target: Target
     observer: ObserverSpec
     integer: set[fx.Node] = field(default_factory=set)
+    moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
     native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
     wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
     fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
@@ -74,8 +75,9 @@ def _choose_integer(work: _Work) -> None:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.role is Role.PASS:
-            if node.args[0] in work.native and _objection(work, node, row) is None:
+        elif row.role is Role.PASS and _objection(work, node, row) is None:
+            work.moves.add(node)
+            if node.args[0] in work.native:
                 work.native.add(node)
         elif (objection := _objection(work, node, row)) is not None:
             work.reasons[node] = objection
@@ -104,9 +106,8 @@ def _choose_wanted(work: _Work) -> None:
     takes_codes: set[fx.Node] = set(work.integer)
     for node in reversed(list(G.calls(work.graph))):
         row = row_of(node)
-        passes = row is not None and row.role is Role.PASS and not _objection(work, node, row)
         on_codes = row is not None and row.key in work.target.on_codes and node in work.native
-        if passes and (node in work.wanted or on_codes):
+        if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
         if node in takes_codes:
             for source in data_inputs(node):
@@ -156,10 +157,7 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
 
 
 def _passes(work: _Work, user: fx.Node) -> bool:
-    row = row_of(user)
-    return (
-        row is not None and row.role is Role.PASS and (user in work.wanted or user in work.native)
-    )
+    return user in work.moves and (user in work.wanted or user in work.native)
 
 
 def _user(node: fx.Node) -> str:
@@ -208,7 +206,7 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     if node in work.integer:
         why = "" if output or any(u in work.fused for u in node.users) else "result in float"
         return Decision(name, op, "integer", why, cost, inputs, output)
-    if output and row is not None and row.role is Role.PASS:
+    if output and node in work.moves:
         return Decision(name, op, "pass", "", cost, inputs, output)
     if not G.is_float(node):
         return Decision(name, op, "shape", "not a float tensor", cost)

@@ -8,6 +8,7 @@ codes would be rescaled to them anyway; an input that others read too keeps its 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from torch import fx
@@ -21,8 +22,11 @@ from qtool.types import Observed, SharedWith
 __all__ = ["share"]
 
 
-def share(points: list[Point], graph: fx.Graph) -> tuple[Point, ...]:
-    """The points with `SharedWith` where parameters must or may agree."""
+def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple[Point, ...]:
+    """The points with `SharedWith` where parameters must or may agree.
+
+    `moves`: names of the nodes that pass codes through.
+    """
     nodes = {G.name_of(n): n for n in graph.nodes}
     names = {p.name for p in points}
     parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
@@ -36,8 +40,7 @@ def share(points: list[Point], graph: fx.Graph) -> tuple[Point, ...]:
 
     for point in points:
         node = nodes.get(point.name)
-        row = row_of(node) if node is not None else None
-        if node is not None and row is not None and row.role is Role.PASS:
+        if node is not None and point.name in moves:
             source = G.name_of(node.args[0])  # type: ignore[arg-type]  # pass-through of a node
             if source in names:
                 parent[point.name] = (source, _factor(node))

@@ -32,8 +32,8 @@ def _tensors_only(node: fx.Node) -> str | None:
     return _float32(node)
 
 
-def _float32(node: fx.Node) -> str | None:
-    for each in [node, *node.all_input_nodes]:
+def _float32(node: fx.Node, *inputs: fx.Node) -> str | None:
+    for each in [node, *(inputs or node.all_input_nodes)]:
         value = G.value(each)
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             if value.dtype != torch.float32:
@@ -43,6 +43,13 @@ def _float32(node: fx.Node) -> str | None:
         elif isinstance(value, torch.Tensor):
             return f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float"
     return None
+
+
+def _moved(node: fx.Node) -> str | None:
+    """What is moved has to be float32; where it goes (an index) is of any type."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return _float32(node, source)
 
 
 def _zero_fill(node: fx.Node) -> str | None:
@@ -83,7 +90,7 @@ ONNXRUNTIME_X86 = Target(
         "max_pool": KernelRule(_float32),
         "pad": KernelRule(_zero_fill),
         "rescale": KernelRule(_float32),
-        "pass": KernelRule(_float32),
+        "pass": KernelRule(_moved),
     },
     no_kernel={
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",

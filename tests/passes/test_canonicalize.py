@@ -1,0 +1,206 @@
+"""One form for each operation, whatever way it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from qtool import graph as G
+from qtool.capture import capture_module
+from qtool.data import Batch
+from qtool.passes import run_passes
+from qtool.passes.canonicalize import canonicalize
+from qtool.passes.remove_identity import remove_identity
+from tests.passes.differential import Function, assert_same, rewritten
+
+IMAGE = (2, 4, 8, 8)
+GLOBAL = ["global_average_pool"]
+SQUEEZED = ["global_average_pool", "squeeze"]
+
+
+def of(function: Callable[..., object], *parts: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: Function(function, *parts)
+
+
+@pytest.mark.parametrize(
+    ("conv", "pads"),
+    [
+        pytest.param(nn.Conv1d(4, 4, 3), [0, 0], id="conv1d"),
+        pytest.param(nn.Conv2d(4, 4, 3, padding=(1, 2)), [1, 2, 1, 2], id="conv2d"),
+        pytest.param(nn.Conv3d(4, 4, 2, stride=2), [0] * 6, id="conv3d"),
+        pytest.param(nn.Conv2d(4, 4, 3, padding="valid"), [0, 0, 0, 0], id="valid"),
+        pytest.param(nn.Conv2d(4, 4, 3, padding="same"), [1, 1, 1, 1], id="same"),
+        pytest.param(nn.Conv2d(4, 4, (4, 2), padding="same"), [1, 0, 2, 1], id="same, even"),
+        pytest.param(
+            nn.Conv1d(4, 4, 4, padding="same", dilation=3), [4, 5], id="same, even, dilated"
+        ),
+        pytest.param(nn.Conv2d(4, 8, 3, groups=4, bias=False), [0] * 4, id="depthwise"),
+    ],
+)
+def test_convolutions(conv: nn.Module, pads: list[int]) -> None:
+    shape = (2, 4, *[8] * (len(pads) // 2))
+    result = rewritten(conv, shape, passes=[canonicalize])
+    assert result.counts == {"canonicalize": 1}
+    assert result.ops() == ["conv"]
+    assert list(G.output_nodes(result.graph.graph)[0].args[4]) == pads
+
+
+@pytest.mark.parametrize(
+    ("model", "bounds"),
+    [
+        pytest.param(nn.ReLU6, (0.0, 6.0), id="ReLU6"),
+        pytest.param(of(F.relu6), (0.0, 6.0), id="relu6"),
+        pytest.param(of(lambda x: F.hardtanh_(x, 0.0, 6.0)), (0.0, 6.0), id="hardtanh in place"),
+        pytest.param(nn.Hardtanh, (-1.0, 1.0), id="Hardtanh"),
+        pytest.param(lambda: nn.Hardtanh(0.0, 6.0), (0.0, 6.0), id="Hardtanh as ReLU6"),
+        pytest.param(of(lambda x: x.clamp(-0.5, 0.25)), (-0.5, 0.25), id="clamp"),
+        pytest.param(of(lambda x: x.clamp(min=0)), (0, None), id="clamp from"),
+        pytest.param(of(lambda x: x.clamp_min(0.0)), (0.0, None), id="clamp_min"),
+        pytest.param(of(lambda x: torch.clip(x, max=1.0)), (None, 1.0), id="clip to"),
+        pytest.param(of(lambda x: x.clamp_(0, 1)), (0, 1), id="clamp in place"),
+        pytest.param(of(lambda x: x.clamp_max(1.0)), (None, 1.0), id="clamp_max"),
+    ],
+)
+def test_clamps(model: Callable[[], nn.Module], bounds: tuple[float | None, ...]) -> None:
+    result = rewritten(model(), IMAGE, passes=[canonicalize])
+    assert result.ops() == ["clamp"]
+    (clamp,) = G.output_nodes(result.graph.graph)
+    assert (G.argument(clamp, 1, "min"), G.argument(clamp, 2, "max")) == bounds
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "ops"),
+    [
+        pytest.param(lambda: nn.AdaptiveAvgPool2d(1), IMAGE, GLOBAL, id="adaptive"),
+        pytest.param(lambda: nn.AdaptiveAvgPool2d((1, 1)), IMAGE, GLOBAL, id="adaptive, pair"),
+        pytest.param(lambda: nn.AdaptiveAvgPool1d(1), (2, 4, 8), GLOBAL, id="adaptive 1d"),
+        pytest.param(lambda: nn.AdaptiveAvgPool3d(1), (2, 4, 3, 3, 3), GLOBAL, id="adaptive 3d"),
+        pytest.param(of(lambda x: x.mean((2, 3), keepdim=True)), IMAGE, GLOBAL, id="mean, kept"),
+        pytest.param(of(lambda x: x.mean([-1, -2], True)), IMAGE, GLOBAL, id="mean, from behind"),
+        pytest.param(of(lambda x: x.mean((2, 3))), IMAGE, SQUEEZED, id="mean, dropped"),
+        pytest.param(
+            of(lambda x: x.mean((2, 3, 4))), (2, 4, 3, 3, 3), SQUEEZED, id="mean over a volume"
+        ),
+        pytest.param(lambda: nn.AvgPool2d(8), IMAGE, GLOBAL, id="one window"),
+        pytest.param(lambda: nn.AvgPool1d(8), (2, 4, 8), GLOBAL, id="one window 1d"),
+        pytest.param(lambda: nn.AvgPool3d(3), (2, 4, 3, 3, 3), GLOBAL, id="one window 3d"),
+        pytest.param(lambda: nn.AvgPool2d((8, 5)), IMAGE, ["slice", *GLOBAL], id="one window, cut"),
+        pytest.param(
+            lambda: nn.AvgPool2d(10, ceil_mode=True),
+            IMAGE,
+            ["slice", "slice", *GLOBAL],
+            id="one window, larger than the image",
+        ),
+        pytest.param(lambda: nn.AdaptiveAvgPool2d(2), IMAGE, ["avg_pool2d"], id="2 x 2"),
+        pytest.param(
+            lambda: nn.AdaptiveAvgPool2d(3), IMAGE, ["adaptive_avg_pool2d"], id="unequal windows"
+        ),
+        pytest.param(lambda: nn.AvgPool2d(2), IMAGE, ["avg_pool2d"], id="many windows"),
+        pytest.param(lambda: nn.AvgPool2d(10, padding=1), IMAGE, ["avg_pool2d"], id="padded"),
+        pytest.param(
+            lambda: nn.AvgPool2d(8, divisor_override=3), IMAGE, ["avg_pool2d"], id="other divisor"
+        ),
+        pytest.param(of(lambda x: x.mean(1)), IMAGE, ["mean"], id="mean over channels"),
+        pytest.param(of(lambda x: x.mean((1, 2, 3))), IMAGE, ["mean"], id="mean over all"),
+        pytest.param(of(lambda x: x.mean(2)), (2, 4, 8), ["mean"], id="mean over time"),
+        pytest.param(
+            of(lambda x: x.mean((2, 3), dtype=torch.float64)), IMAGE, ["mean"], id="mean in float64"
+        ),
+    ],
+)
+def test_averages(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], ops: Sequence[str]
+) -> None:
+    assert rewritten(model(), shape, passes=[canonicalize]).ops() == list(ops)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        pytest.param(of(lambda x: x.view(x.shape[0], 4, 64)), [-1, 4, 64], id="view"),
+        pytest.param(of(lambda x: x.reshape(x.size(0), 256)), [-1, 256], id="reshape"),
+        pytest.param(nn.Flatten, [-1, 256], id="Flatten"),
+        pytest.param(of(lambda x: x.flatten(2)), [-1, 4, 64], id="flatten"),
+        pytest.param(of(lambda x: x.view(-1, 8)), [-1, 8], id="already free"),
+        pytest.param(of(lambda x: x.view(x.shape[0] * 4, 64)), [-1, 64], id="computed batch"),
+    ],
+)
+def test_views_leave_the_batch_to_the_runtime(
+    model: Callable[[], nn.Module], sizes: list[int]
+) -> None:
+    result = rewritten(model(), IMAGE, passes=[remove_identity, canonicalize])
+    assert result.ops() == ["reshape"]
+    assert list(G.output_nodes(result.graph.graph)[0].args[1]) == sizes
+
+
+@pytest.mark.parametrize(
+    ("model", "ops"),
+    [
+        pytest.param(lambda: nn.ZeroPad2d(1), ["constant_pad_nd"], id="zeros"),
+        pytest.param(lambda: nn.ConstantPad2d(1, -3.0), ["constant_pad_nd"], id="a constant"),
+        pytest.param(lambda: nn.ReflectionPad2d(1), ["pad"], id="reflected"),
+        pytest.param(lambda: nn.BatchNorm2d(4), ["batch_norm"], id="norm"),
+        pytest.param(
+            of(lambda x: torch.add(*x.chunk(2, 1))), ["slice", "slice", "add"], id="chunk"
+        ),
+        pytest.param(
+            of(lambda x: x.split([1, 3], 1)[1]), ["slice"], id="split, of which one is read"
+        ),
+        pytest.param(of(lambda x: x.unbind(-3)[-1]), ["select"], id="unbind"),
+        pytest.param(
+            of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]), ["slice", "slice", "slice", "add"], id="split"
+        ),
+        pytest.param(
+            lambda: nn.ConvTranspose2d(4, 4, 3, 2, 1, 1), ["conv_transpose2d"], id="transposed"
+        ),
+    ],
+)
+def test_other_forms(model: Callable[[], nn.Module], ops: list[str]) -> None:
+    assert rewritten(model(), IMAGE, passes=[canonicalize]).ops() == ops
+
+
+def _in_place(x: torch.Tensor, conv: nn.Module) -> torch.Tensor:
+    y = conv(x)
+    y += x
+    y[:, 0] = 1
+    return F.relu(y, inplace=True)
+
+
+def test_in_place_operators() -> None:
+    model = Function(_in_place, nn.Conv2d(4, 4, 1))
+    ops = rewritten(model, IMAGE, passes=[canonicalize]).ops()
+    assert not [op for op in ops if op.endswith("_")]
+
+
+def test_a_window_over_the_captured_size_stays_a_window() -> None:
+    """One window of 4 over 4 x 4 pixels, and four of them over 8 x 8."""
+    model = nn.AvgPool2d(4).eval()
+    dynamic = {"input": {0: "batch", 2: "height", 3: "width"}}
+    graph = capture_module(model, Batch((torch.randn(2, 3, 9, 9),)), dynamic)
+    run_passes(graph.module, [canonicalize])
+    for height, width in ((9, 9), (4, 4), (8, 13)):
+        assert_same(model, graph.module, (torch.randn(3, 3, height, width),))
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["forward", "transposed"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_general_convolution(rank: int, transposed: bool) -> None:
+    """aten::convolution, as programs hold it that were decomposed before they were saved."""
+    weight = nn.Parameter(torch.randn(4, 4, *[3] * rank))
+
+    def convolve(x: torch.Tensor, parts: nn.ParameterList) -> torch.Tensor:
+        one, zero = [1] * rank, [0] * rank
+        return torch.convolution(x, parts[0], None, one, one, one, transposed, zero, 2)[:, :2]
+
+    model = Function(
+        lambda x, parts: torch.convolution(
+            x, parts[0], None, [1] * rank, [1] * rank, [1] * rank, transposed, [0] * rank, 1
+        ),
+        nn.ParameterList([weight]),
+    )
+    ops = rewritten(model, (2, 4, *[5] * rank), passes=[canonicalize]).ops()
+    assert ops == [f"conv_transpose{rank}d" if transposed else "conv"]

@@ -1,0 +1,58 @@
+"""The check itself: it has to fail on a wrong graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import fx, nn
+
+from qtool import graph as G
+from qtool.passes import CANONICAL, GraphPass
+from tests.models.small import NETWORKS
+from tests.passes.differential import Function, assert_same, rewritten
+
+X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda x: x * 2 + 1e-3, id="off by a little"),
+        pytest.param(lambda x: (x * 2)[:1], id="another shape"),
+        pytest.param(lambda x: (x * 2).double(), id="another dtype"),
+        pytest.param(lambda x: (x * 2,), id="another structure"),
+        pytest.param(lambda x: x * float("nan"), id="NaN"),
+    ],
+)
+def test_assert_same_can_fail(wrong: Callable[[torch.Tensor], object]) -> None:
+    model = Function(lambda x: x * 2)
+    assert_same(model, Function(lambda x: x + x), (X,))
+    with pytest.raises(AssertionError):
+        assert_same(model, Function(wrong), (X,))
+
+
+def _scale_a_weight(module: fx.GraphModule) -> int:
+    next(module.parameters()).data *= 1.001
+    return 1
+
+
+def _fix_the_batch(module: fx.GraphModule) -> int:
+    for node in G.calls(module.graph):
+        if node.target is torch.ops.aten.reshape.default:
+            node.args = (node.args[0], [3, -1])
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("break_it", "model"),
+    [
+        pytest.param(_scale_a_weight, NETWORKS["conv_bn_relu"].make(), id="wrong numbers"),
+        pytest.param(_fix_the_batch, nn.Flatten(), id="a fixed batch"),
+    ],
+)
+def test_rewritten_can_fail(break_it: Callable[[fx.GraphModule], int], model: nn.Module) -> None:
+    rewritten(model, (3, 3, 8, 8))
+    with pytest.raises((AssertionError, RuntimeError)):
+        rewritten(model, (3, 3, 8, 8), passes=[*CANONICAL, GraphPass("break", break_it)])

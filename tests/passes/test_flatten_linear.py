@@ -1,0 +1,54 @@
+"""Linear layers on more than two dimensions, and their dynamic sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from qtool import graph as G
+from qtool.capture import capture_module
+from qtool.data import Batch
+from qtool.passes import run_passes
+from qtool.passes.flatten_linear import flatten_linear
+from tests.passes.differential import assert_same, rewritten
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        pytest.param((2, 5), 0, id="vectors"),
+        pytest.param((2, 7, 5), 1, id="sequences"),
+        pytest.param((2, 3, 4, 5), 1, id="maps"),
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_ranks(shape: tuple[int, ...], count: int, bias: bool) -> None:
+    result = rewritten(nn.Linear(5, 3, bias=bias), shape, passes=[flatten_linear])
+    assert result.counts == {"flatten_linear": count}
+    linears = [n for n in G.calls(result.graph.graph) if "linear" in str(n.target)]
+    assert [G.rank(n) for n in linears] == [2]
+
+
+def test_names_tell_the_layer() -> None:
+    result = rewritten(
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
+        (2, 7, 5),
+        passes=[flatten_linear],
+    )
+    names = [G.name_of(n) for n in G.calls(result.graph.graph)]
+    assert names == [
+        *("0.flatten", "0", "0.unflatten"),
+        "1",
+        *("2.flatten", "2", "2.unflatten"),
+    ]
+
+
+def test_a_dynamic_length() -> None:
+    model = nn.Linear(5, 3).eval()
+    graph = capture_module(
+        model, Batch((torch.randn(2, 7, 5),)), {"input": {0: "batch", 1: "time"}}
+    )
+    assert run_passes(graph.module, [flatten_linear]) == {"flatten_linear": 1}
+    for batch, time in ((2, 7), (3, 11), (1, 1)):
+        assert_same(model, graph.module, (torch.randn(batch, time, 5),))

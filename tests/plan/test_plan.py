@@ -1,0 +1,139 @@
+"""The plan as data: its digest, its table, and who shares with whom."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from qtool.plan import Decision, Edge, Point, QuantPlan, Rewrite, describe, make_plan
+from qtool.targets import target
+from qtool.types import (
+    INT8_NARROW,
+    UINT8,
+    Derived,
+    Fixed,
+    Float,
+    Observed,
+    ObserverSpec,
+    QuantParams,
+    SharedWith,
+    Spec,
+)
+from tests.plan.planned import network_graph, network_plan
+
+MINMAX = ObserverSpec("minmax")
+PARAMS = QuantParams(UINT8, torch.tensor(1 / 256), torch.tensor(0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        pytest.param(Observed(UINT8, MINMAX), "uint8 per tensor, minmax", id="activation"),
+        pytest.param(
+            Observed(UINT8, ObserverSpec("percentile", (("p", 99.9),))),
+            "uint8 per tensor, percentile p=99.9",
+            id="with options",
+        ),
+        pytest.param(
+            Observed(INT8_NARROW, MINMAX, axis=0, symmetric=True),
+            "int8_narrow symmetric per channel (axis 0), minmax",
+            id="weight",
+        ),
+        pytest.param(Fixed(PARAMS), "uint8 fixed", id="fixed"),
+        pytest.param(SharedWith("conv"), "as conv", id="shared"),
+        pytest.param(SharedWith("conv", 0.5), "as conv, scale x 0.5", id="shared, rescaled"),
+        pytest.param(Derived("x", "w"), "int32, input x weight", id="bias"),
+        pytest.param(Float("no kernel"), "float: no kernel", id="float"),
+    ],
+)
+def test_describe(spec: Spec, text: str) -> None:
+    assert describe(spec) == text
+
+
+SMALL = QuantPlan(
+    "some-target",
+    (
+        Point("x", "activation", Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
+        Point("conv", "activation", Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),
+        Point("pool", "activation", SharedWith("conv"), (Edge("pool", "flat"),)),
+        Point("flat", "activation", SharedWith("pool"), (Edge("flat", "output"),)),
+    ),
+    (
+        Decision("conv", "conv", "integer", "", 100, ("x",), "conv"),
+        Decision("pool", "max_pool", "pass", "", 0, ("conv",), "pool"),
+        Decision("flat", "pass", "pass", "", 0, ("pool",), "flat"),
+        Decision("sin", "sin", "float", "no integer kernel"),
+    ),
+)
+
+
+def test_prints_as_a_table() -> None:
+    noted = replace(SMALL, rewrites=(Rewrite("pool_as_conv", 2, "it is faster"),))
+    assert str(noted).splitlines() == [
+        "target some-target",
+        "node  op        runs as  output                    why",
+        "conv  conv      integer  uint8 per tensor, minmax",
+        "pool  max_pool  pass     as conv",
+        "flat  pass      pass     as pool",
+        "sin   sin       float    float                     no integer kernel",
+        "rewritten 2x: pool_as_conv (it is faster)",
+    ]
+
+
+def test_lookups() -> None:
+    assert SMALL.root("flat") == SMALL.root("conv") == "conv"
+    assert [p.name for p in SMALL.observed()] == ["x", "conv"]
+    assert "pool" in SMALL
+    assert "sin" not in SMALL
+    assert len(list(SMALL)) == 4
+    assert SMALL.decision("nothing") is None
+    with pytest.raises(KeyError):
+        SMALL.point("nothing")
+
+
+def _with_point(plan: QuantPlan, index: int, point: Point) -> QuantPlan:
+    points = list(plan.points)
+    points[index] = point
+    return replace(plan, points=tuple(points))
+
+
+def test_digest_tells_plans_apart() -> None:
+    x = SMALL.points[0]
+    others = [
+        replace(SMALL, target="other"),
+        replace(SMALL, points=SMALL.points[:-1]),
+        _with_point(SMALL, 0, replace(x, spec=Observed(INT8_NARROW, MINMAX))),
+        _with_point(SMALL, 0, replace(x, spec=Observed(UINT8, ObserverSpec("mse")))),
+        _with_point(SMALL, 0, replace(x, edges=())),
+        replace(SMALL, nodes=(replace(SMALL.nodes[0], form="float"), *SMALL.nodes[1:])),
+    ]
+    digests = {p.digest for p in [SMALL, *others]}
+    assert len(digests) == 1 + len(others)
+    assert replace(SMALL, nodes=tuple(replace(d, macs=1) for d in SMALL.nodes)).digest in digests
+
+
+def test_digest_is_the_same_for_the_same_model() -> None:
+    again = make_plan(network_graph("residual"), target("onnxruntime-x86"), MINMAX)
+    assert again is not network_plan("residual")
+    assert again.digest == network_plan("residual").digest
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_digest_is_the_same_in_every_process(hash_seed: str) -> None:
+    code = (
+        "from tests.plan.planned import network_plan\n"
+        "print(network_plan('concat').digest, network_plan('two_inputs').digest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ".", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = [network_plan("concat").digest, network_plan("two_inputs").digest]
+    assert done.stdout.split() == expected
