@@ -14,8 +14,10 @@ __all__ = [
     "INT8_NARROW",
     "INT32",
     "QTYPES",
+    "UINT4",
     "UINT8",
     "Derived",
+    "Dynamic",
     "Fixed",
     "Float",
     "Observed",
@@ -55,30 +57,37 @@ class QType:
 
 
 UINT8 = QType("uint8", 0, 255, torch.uint8, TensorProto.UINT8)
+UINT4 = QType("uint4", 0, 15, torch.uint8, TensorProto.UINT8)  # held in bytes, packed in files
 INT8 = QType("int8", -128, 127, torch.int8, TensorProto.INT8)
 INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8, TensorProto.INT8)  # symmetric weights
 INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
 
-QTYPES = {t.name: t for t in (UINT8, INT8, INT8_NARROW, INT32)}
+QTYPES = {t.name: t for t in (UINT4, UINT8, INT8, INT8_NARROW, INT32)}
 
 
 @dataclass(frozen=True, eq=False)
 class QuantParams:
     """Affine quantization of one tensor: real = (code - zero_point) * scale.
 
-    `scale` is float32 and `zero_point` int64, both rank 0 (per tensor, axis None) or rank 1
-    (per channel along `axis`). Scales are positive, finite and normal.
+    `scale` is float32 and `zero_point` int64, both rank 0 (per tensor, axis None), rank 1 (per
+    channel along `axis`), or, with `block`, of the tensor's rank: one for each `block` values along
+    `axis`, the last block being shorter where the size is no multiple. Scales are positive, finite
+    and normal.
     """
 
     qtype: QType
     scale: torch.Tensor
     zero_point: torch.Tensor
     axis: int | None = None
+    block: int | None = None
 
-    def _along(self, t: torch.Tensor, rank: int) -> torch.Tensor:
+    def _along(self, t: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
         if self.axis is None:
             return t
-        shape = [1] * rank
+        if self.block is not None:
+            spread = t.repeat_interleave(self.block, self.axis)
+            return spread.narrow(self.axis, 0, sizes[self.axis])
+        shape = [1] * len(sizes)
         shape[self.axis] = -1
         return t.reshape(shape)
 
@@ -88,7 +97,7 @@ class QuantParams:
         A float32 division and round half to even, as ONNX QuantizeLinear; int32 (biases) in
         float64, which holds every int32 exactly.
         """
-        scale, zero = self._along(self.scale, x.dim()), self._along(self.zero_point, x.dim())
+        scale, zero = self._along(self.scale, x.shape), self._along(self.zero_point, x.shape)
         if self.qtype is INT32:
             x, scale = x.double(), scale.double()
         codes = torch.round(x / scale) + zero
@@ -96,10 +105,8 @@ class QuantParams:
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
-        scale, zero = (
-            self._along(self.scale, codes.dim()),
-            self._along(self.zero_point, codes.dim()),
-        )
+        sizes = codes.shape
+        scale, zero = self._along(self.scale, sizes), self._along(self.zero_point, sizes)
         return (codes.to(torch.int64) - zero).to(torch.float32) * scale
 
 
@@ -116,12 +123,21 @@ class ObserverSpec:
 
 @dataclass(frozen=True)
 class Observed:
-    """Parameters solved from observed statistics; `axis` None is per tensor."""
+    """Parameters solved from observed statistics; `axis` None is per tensor, `block`: see
+    QuantParams."""
 
     qtype: QType
     observer: ObserverSpec
     axis: int | None = None
     symmetric: bool = False
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Parameters found at run time, from the range of the tensor itself."""
+
+    qtype: QType
 
 
 @dataclass(frozen=True)
@@ -154,4 +170,4 @@ class Float:
     reason: str
 
 
-Spec = Observed | Fixed | SharedWith | Derived | Float
+Spec = Observed | Dynamic | Fixed | SharedWith | Derived | Float

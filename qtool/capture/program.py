@@ -177,6 +177,8 @@ def _objection(node: fx.Node) -> str | None:
 def _draws_random_numbers(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", ())
     inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        inactive = not G.argument(node, 4, "dropout_p", 0.0)
     return torch.Tag.nondeterministic_seeded in tags and not inactive
 
 

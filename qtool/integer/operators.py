@@ -147,27 +147,65 @@ def _global_average(call: Call) -> Callable[..., Any]:
 
 def _average(call: Call) -> Callable[..., Any]:
     found = call.attributes
-    if found.get("ceil_mode", 0):
-        raise KernelError(f"{call.node.name}: ceil_mode has no integer kernel")
+    counted = bool(found.get("count_include_pad", 0))
+    if counted and found.get("ceil_mode", 0):
+        raise KernelError(f"{call.node.name}: ceil_mode with counted padding has no integer kernel")
     spatial = _spatial(call, len(found["kernel_shape"]))
-    spatial.pop("dilation")
-    return call.bind(
-        "average_pool",
-        call.inputs[0].params,
-        call.out,
-        kernel=found["kernel_shape"],
-        count_include_pad=bool(found.get("count_include_pad", 0)),
-        **spatial,
-    )
+    dilation = spatial.pop("dilation")
+
+    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+        options = {**spatial, "pads": pads, "count_include_pad": counted}
+        params = call.inputs[0].params
+        return call.bind("average_pool", params, call.out, kernel=found["kernel_shape"], **options)
+
+    return _windows(found, {**spatial, "dilation": dilation}, pool)
 
 
 def _max(call: Call) -> Callable[..., Any]:
     found = call.attributes
-    if found.get("ceil_mode", 0):
-        raise KernelError(f"{call.node.name}: ceil_mode has no integer kernel")
     spatial = _spatial(call, len(found["kernel_shape"]))
-    params = call.inputs[0].params
-    return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **spatial)
+
+    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+        options = {**spatial, "pads": pads}
+        params = call.inputs[0].params
+        return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **options)
+
+    return _windows(found, spatial, pool)
+
+
+def _windows(
+    found: Mapping[str, Any],
+    spatial: Mapping[str, Any],
+    pool: Callable[[Sequence[int]], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """The pool itself; with ceil_mode, one with as much padding at the end as the input asks for."""
+    if not found.get("ceil_mode", 0):
+        return pool(spatial["pads"])
+    made: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    def run(codes: torch.Tensor) -> Any:
+        sizes = tuple(codes.shape[2:])
+        if sizes not in made:
+            made[sizes] = pool(_ceil_pads(sizes, found["kernel_shape"], spatial))
+        return made[sizes](codes)
+
+    return run
+
+
+def _ceil_pads(
+    sizes: Sequence[int], kernel: Sequence[int], spatial: Mapping[str, Any]
+) -> list[int]:
+    """Pads (begins, ends) with which flooring gives the windows of ceil_mode: the last one may hang
+    over the end, if it begins inside the input or the padding before it."""
+    rank, pads = len(sizes), list(spatial["pads"])
+    for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
+        stride, begin, end = spatial["stride"][axis], pads[axis], pads[axis + rank]
+        reach = spatial["dilation"][axis] * (width - 1) + 1
+        count = -(-(size + begin + end - reach) // stride) + 1
+        if (count - 1) * stride >= size + begin:
+            count -= 1
+        pads[axis + rank] = max(end, (count - 1) * stride + reach - size - begin)
+    return pads
 
 
 def _table(op: str, *names: str) -> Callable[[Call], Callable[..., Any]]:

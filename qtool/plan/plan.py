@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from qtool.types import Derived, Fixed, Float, Observed, SharedWith, Spec
+from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
 
 __all__ = ["Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
 
@@ -41,7 +41,8 @@ class Decision:
     """What becomes of one node: integer or float, and why.
 
     op: the operator's key, or its ATen name where it has no row.
-    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it).
+    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it), "dynamic"
+        (integer, its input quantized as it comes), "weights" (integer weights, float arithmetic).
     macs: multiply-accumulates for one sample.
     inputs, output: the points around it (output None: the result is float).
     """
@@ -140,9 +141,12 @@ class QuantPlan:
 def describe(spec: Spec) -> str:
     """One spec in a few words, for tables."""
     match spec:
-        case Observed(qtype, observer, axis, symmetric):
+        case Observed(qtype, observer, axis, symmetric, block):
             where = "per tensor" if axis is None else f"per channel (axis {axis})"
+            where = where if block is None else f"per block of {block} (axis {axis})"
             return f"{qtype} {'symmetric ' if symmetric else ''}{where}, {observer}"
+        case Dynamic(qtype):
+            return f"{qtype}, range of each batch"
         case Fixed(params):
             return f"{params.qtype} fixed"
         case SharedWith(point, factor):

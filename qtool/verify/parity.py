@@ -6,6 +6,11 @@ value lies on a rounding boundary and the order of a float sum decides. Optimise
 its integer kernels, which round differently in places (the zero point inside the rounding of an
 add, a product of three scales rounded once): each such code may be off by one, and the differences
 travel through the layers behind it.
+
+What is limited is the mean difference. A wrong scale, axis or bias moves all outputs by tens of
+codes; rounding moves a few by a few, and how far the worst of them goes says more of the network
+(deep, untrained ones amplify) than of the file. That the runtime computes exactly what it should is
+shown by exact.py, with no tolerance at all.
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from qtool.verify.runtime import run, session
 
 __all__ = ["TOLERANCE", "Difference", "Parity", "compare"]
 
-TOLERANCE = 24.0
-"""Largest accepted difference in output codes (of 256 over the output's range). See docs."""
+TOLERANCE = 8.0
+"""Largest accepted mean difference, in output codes (1/255 of the output's range)."""
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -49,12 +54,12 @@ class Parity:
 
     @property
     def passed(self) -> bool:
-        return max(self.as_written.worst, self.optimised.worst) <= self.tolerance
+        return max(self.as_written.mean, self.optimised.mean) <= self.tolerance
 
     def __str__(self) -> str:
         return (
             f"against fake quantization on {self.samples} samples: as written {self.as_written}; "
-            f"optimised {self.optimised} (allowed {self.tolerance:g})"
+            f"optimised {self.optimised} (mean allowed: {self.tolerance:g})"
         )
 
 
