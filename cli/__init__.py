@@ -12,7 +12,18 @@ import click
 
 __all__ = ["main"]
 
-COMMANDS = ("calibrate", "convert", "evaluate", "inspect", "merge", "quantize", "verify")
+COMMANDS = (
+    "bench",
+    "calibrate",
+    "compare",
+    "convert",
+    "evaluate",
+    "inspect",
+    "merge",
+    "quantize",
+    "report",
+    "verify",
+)
 
 
 class _Group(click.Group):
@@ -52,12 +63,15 @@ class _Group(click.Group):
 
 
 HELP = {
+    "bench": "Time ONNX files in turns, with intervals.",
     "calibrate": "Observe a model's tensors on data; writes a calibration file.",
+    "compare": "Put several ONNX files side by side: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
     "evaluate": "Compare an int8 file with its float model on data.",
     "inspect": "Show what a model, a calibration or an ONNX file holds.",
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",
+    "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
     "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
 }
 

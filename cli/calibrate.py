@@ -17,6 +17,8 @@ from qtool.cli import options, output
     options.batch_size,
     options.observer,
     options.target,
+    options.recipe,
+    options.mode,
     options.dynamic,
     options.json_,
 )
@@ -28,6 +30,8 @@ def command(
     batch_size: int,
     observer: str | None,
     target: str | None,
+    recipe: Path | None,
+    mode: str | None,
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -53,6 +57,8 @@ def command(
         batches,
         target=target or DEFAULT,
         observer=observer or DEFAULT_OBSERVER,
+        recipe=recipe,
+        mode=mode,
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     ),
     options.output,
     options.target,
+    options.format_,
+    options.recipe,
+    options.mode,
     options.dynamic,
     options.min_coverage,
     options.json_,
@@ -31,6 +34,9 @@ def command(
     calibration: Path,
     output_: Path,
     target: str | None,
+    format_: str,
+    recipe: Path | None,
+    mode: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
     as_json: bool,
@@ -49,15 +55,26 @@ def command(
     check_writable(output_)
     loaded = options.load_model(model, weights)
     quantized = qtool.convert(
-        loaded, calibration, target=target, dynamic=options.parse_dynamic(dynamic)
+        loaded,
+        calibration,
+        target=target,
+        recipe=recipe,
+        mode=mode,
+        dynamic=options.parse_dynamic(dynamic),
     )
-    write(quantized, output_, min_coverage, as_json)
+    write(quantized, output_, min_coverage, as_json, format_)
 
 
-def write(quantized: QuantizedModel, path: Path, min_coverage: float | None, as_json: bool) -> None:
+def write(
+    quantized: QuantizedModel,
+    path: Path,
+    min_coverage: float | None,
+    as_json: bool,
+    format_: str = "qdq",
+) -> None:
     """Exports, verifies and reports; exit code 1 if the integer share is below `min_coverage`."""
     with output.status("exporting and verifying"):
-        result = quantized.export(path)
+        result = quantized.export(path, format=format_)
     assert result is not None
     share = result.coverage.share
     missed = min_coverage is not None and share < min_coverage
@@ -66,9 +83,7 @@ def write(quantized: QuantizedModel, path: Path, min_coverage: float | None, as_
         output.show_json({**found, "min_coverage_met": not missed})
     else:
         output.say(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
-        output.say(str(result.coverage))
-        output.say(str(result.exactness))
-        output.say(str(result.parity))
+        output.say(str(result))
         for note in quantized.notes:
             output.say(f"note: {note}")
     if missed:

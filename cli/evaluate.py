@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import click
@@ -37,20 +38,26 @@ def command(
           --weights examples/digits/weights.safetensors \\
           --data examples/digits/eval.npz --labels labels
     """
+    from torch import nn
+
     import qtool
     from qtool.analysis import evaluate
     from qtool.data import batches
     from qtool.data_files import read_labels
 
+    numbers = read_labels(Path(data), labels) if labels else None
     loaded = options.load_model(model, weights)
     source = options.load_data(data, batch_size, (labels,) if labels else ())
-    first = next(iter(source), None)
+    known = loaded if isinstance(loaded, nn.Module) else qtool.capture_model(loaded).graph.module
+    stream = batches(source, known)
+    first = next(stream, None)
     captured = qtool.capture_model(loaded, first)
+    every = [] if first is None else itertools.chain([first], stream)
     found = evaluate(
         int8_file,
         captured.graph,
-        output.progress("evaluating", output.length_of(source))(batches(source)),
-        read_labels(Path(data), labels) if labels else None,
+        output.progress("evaluating", output.length_of(source))(every),
+        numbers,
         threads=threads,
     )
     if as_json:

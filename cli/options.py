@@ -33,6 +33,25 @@ observer = click.option(
     help="minmax, percentile, moving_average or mse; with an option as in percentile:99.99.",
 )
 target = click.option("--target", default=None, help="The runtime to quantize for.")
+format_ = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["qdq", "qoperator"]),
+    default="qdq",
+    show_default=True,
+    help="qdq: operators between Q and DQ. qoperator: QLinearConv and its kin.",
+)
+recipe = click.option(
+    "--recipe",
+    type=Path_,
+    help="A .toml or .json file that says which layers are quantized how. See docs/recipes.md.",
+)
+mode = click.option(
+    "--mode",
+    type=click.Choice(["static", "dynamic", "weight-only", "weight-only-int4"]),
+    default=None,
+    help="How everything is quantized that no rule of the recipe speaks of; by default static.",
+)
 dynamic = click.option(
     "--dynamic",
     multiple=True,

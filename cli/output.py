@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,7 +72,16 @@ def say(text: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    """Strict JSON: numbers it cannot hold (an infinite SQNR) become null."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -18,6 +18,9 @@ from qtool.cli.convert import write
     options.batch_size,
     options.observer,
     options.target,
+    options.format_,
+    options.recipe,
+    options.mode,
     options.dynamic,
     options.min_coverage,
     options.json_,
@@ -30,6 +33,9 @@ def command(
     batch_size: int,
     observer: str | None,
     target: str | None,
+    format_: str,
+    recipe: Path | None,
+    mode: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
     as_json: bool,
@@ -56,7 +62,9 @@ def command(
         batches,
         target=target or DEFAULT,
         observer=observer or DEFAULT_OBSERVER,
+        recipe=recipe,
+        mode=mode,
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
-    write(quantized, output_, min_coverage, as_json)
+    write(quantized, output_, min_coverage, as_json, format_)

@@ -26,15 +26,17 @@ from qtool.parameters import solve_parameters
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.quantized import QuantizedModel
-from qtool.types import UINT8, ObserverSpec
+from qtool.recipe import Recipe
+from qtool.types import UINT8, Dynamic, Observed, ObserverSpec
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
 
 DEFAULT_OBSERVER = "percentile"
 VERIFIED_SAMPLES = 64
+_AS_CALIBRATED = ObserverSpec("as calibrated")
 
 Model = nn.Module | ExportedProgram
-Dynamic = Mapping[str, Mapping[int, str]]
+DynamicSizes = Mapping[str, Mapping[int, str]]
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
@@ -60,17 +62,23 @@ class Captured:
         return self._prepared[name]
 
     def plan(
-        self, target: str = targets.DEFAULT, observer: str | ObserverSpec = DEFAULT_OBSERVER
+        self,
+        target: str = targets.DEFAULT,
+        observer: str | ObserverSpec = DEFAULT_OBSERVER,
+        recipe: Any = None,
+        mode: str | None = None,
     ) -> QuantPlan:
-        """What would be quantized for a target; prints as a table."""
+        """What would be quantized for a target; prints as a table. Arguments as for `quantize`."""
         spec = observers.parse(observer) if isinstance(observer, str) else observer
-        full = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+        if spec is not _AS_CALIBRATED:
+            spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
-        return replace(make_plan(graph.graph, targets.target(target), full), rewrites=rewrites)
+        found = make_plan(graph.graph, targets.target(target), spec, Recipe.of(recipe, mode))
+        return replace(found, rewrites=rewrites)
 
 
 def capture_model(
-    model: Model | Captured, example: Any = None, dynamic: Dynamic | None = None
+    model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:
     """Captures a model and rewrites it into canonical form.
 
@@ -101,7 +109,9 @@ def calibrate(
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
-    dynamic: Dynamic | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> Calibration:
     """Observes a model's tensors on data.
@@ -112,17 +122,28 @@ def calibrate(
             longer than the model's arguments the first are used, so (images, labels) works.
         target: whose plan says which tensors to observe.
         observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
+        recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
+            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
+        mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
+            that no rule of the recipe speaks of.
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
+        PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
-    plan = captured.plan(target, observer)
+    plan = captured.plan(target, observer, recipe, mode)
+    if not plan.observed():
+        raise CalibrationError(
+            "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
+            "quantize, which takes one batch then"
+        )
     graph, _ = captured.for_target(target)
-    prepared = insert_points(graph.module, plan)
+    static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
+    prepared = insert_points(graph.module, replace(plan, points=static))
     return observe(graph, prepared, plan, data, captured.fingerprint, progress)
 
 
@@ -131,7 +152,9 @@ def convert(
     calibration: Calibration | str | Path,
     *,
     target: str | None = None,
-    dynamic: Dynamic | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
     sample: Any = None,
 ) -> QuantizedModel:
     """The quantized model, from a model and its calibration.
@@ -140,11 +163,14 @@ def convert(
         model: the model that was calibrated.
         calibration: what `calibrate` returned, or the path of a saved one.
         target: by default the target that the calibration was made for.
+        recipe, mode: as for `calibrate`. They may leave more in float than the calibration did,
+            but not less: what it did not see has no range.
         dynamic: see `capture_model`; by default as when it was calibrated.
         sample: a batch to verify exports with; by default random values in the calibrated range.
 
     Raises:
-        CalibrationError: the calibration is of another model or target.
+        CalibrationError: the calibration is of another model or target, or made with a recipe that
+            does not fit this one. PlanError: the recipe does not fit the model.
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
@@ -155,11 +181,8 @@ def convert(
             "the calibration was made with another model, or with other weights; "
             "calibrate this model first"
         )
-    plan = captured.plan(target or calibration.target, calibration.observer)
-    graph, _ = captured.for_target(plan.target)
-    parameters = solve_parameters(graph.module, plan, calibration)
-    batch = graph.bind(next(batches([example], graph.module)))
-    return QuantizedModel(graph, plan, parameters, _head(batch))
+    plan = captured.plan(target or calibration.target, _AS_CALIBRATED, recipe, mode)
+    return _quantized(captured, _observed_with(plan, calibration), calibration, example)
 
 
 def quantize(
@@ -168,14 +191,53 @@ def quantize(
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
-    dynamic: Dynamic | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
-    """calibrate and convert in one step; see there for arguments and errors."""
+    """calibrate and convert in one step; see there for arguments and errors.
+
+    Where no tensor has a fixed range (mode "dynamic" or "weight-only") only the first batch is
+    used, to capture and to verify with.
+    """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
-    calibration = calibrate(captured, data, target=target, observer=observer, progress=progress)
-    return convert(captured, calibration, target=target, sample=first)
+    recipe = Recipe.of(recipe, mode)
+    plan = captured.plan(target, observer, recipe)
+    if plan.observed():
+        calibration = calibrate(
+            captured, data, target=target, observer=observer, recipe=recipe, progress=progress
+        )
+    else:
+        inputs = captured.graph.inputs
+        calibration = Calibration(captured.fingerprint, target, inputs, 0, {}, {})
+    return _quantized(captured, plan, calibration, first)
+
+
+def _quantized(
+    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
+) -> QuantizedModel:
+    graph, _ = captured.for_target(plan.target)
+    parameters = solve_parameters(graph.module, plan, calibration)
+    batch = graph.bind(next(batches([example], graph.module)))
+    return QuantizedModel(graph, plan, parameters, _head(batch))
+
+
+def _observed_with(plan: QuantPlan, calibration: Calibration) -> QuantPlan:
+    """The plan with the observers of the calibration, which must be those the recipe names."""
+    points = []
+    for point in plan:
+        spec, seen = point.spec, calibration.specs.get(point.name)
+        if point.kind == "activation" and isinstance(spec, Observed) and seen is not None:
+            if spec.observer not in (_AS_CALIBRATED, seen):
+                raise CalibrationError(
+                    f"the recipe observes '{point.name}' with {spec.observer}, the calibration was "
+                    f"made with {seen}; calibrate again with this recipe"
+                )
+            point = replace(point, spec=replace(spec, observer=seen))
+        points.append(point)
+    return replace(plan, points=tuple(points))
 
 
 def _rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
@@ -210,7 +272,7 @@ def _head(batch: Batch) -> Batch:
     return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
 
 
-def _dynamic_of(inputs: tuple[Input, ...]) -> Dynamic:
+def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:
     """The dynamic dimensions of inputs as they were captured."""
     return {
         i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}

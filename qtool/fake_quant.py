@@ -1,7 +1,8 @@
 """Quant points: modules that stand where the plan quantizes a tensor.
 
 A point is the identity until it is given parameters; then it rounds its input to the values that
-the integer model can hold. The gradient passes straight through (Bengio et al. 2013), and is zero
+the integer model can hold. A dynamic point finds its parameters in each batch, as the integer model
+does. The gradient passes straight through (Bengio et al. 2013), and is zero
 where the value is clipped.
 """
 
@@ -14,10 +15,10 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.plan import Point, QuantPlan
-from qtool.torch_ops import per_channel
-from qtool.types import INT32, QType, QuantParams
+from qtool.torch_ops import range_of_batch
+from qtool.types import INT32, Dynamic, QType, QuantParams
 
-__all__ = ["QuantPoint", "insert_points", "points_of"]
+__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -39,8 +40,8 @@ class _FakeQuantize(torch.autograd.Function):
 class QuantPoint(nn.Module):
     """One quantized tensor of the plan.
 
-    Buffers: scale (float32) and zero_point (int64), rank 0 or, per channel, rank 1; empty until
-    `set_params` is called, so that a state_dict tells a calibrated point from a fresh one.
+    Buffers: scale (float32) and zero_point (int64) as in QuantParams; empty until `set_params` is
+    called, so that a state_dict tells a calibrated point from a fresh one.
     """
 
     scale: torch.Tensor
@@ -51,6 +52,7 @@ class QuantPoint(nn.Module):
         self.point = name
         self.qtype: QType | None = None
         self.axis: int | None = None
+        self.block: int | None = None
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0, dtype=torch.int64))
 
@@ -58,30 +60,53 @@ class QuantPoint(nn.Module):
     def params(self) -> QuantParams | None:
         if self.qtype is None:
             return None
-        return QuantParams(self.qtype, self.scale, self.zero_point, self.axis)
+        return QuantParams(self.qtype, self.scale, self.zero_point, self.axis, self.block)
 
     def set_params(self, params: QuantParams) -> None:
-        self.qtype, self.axis = params.qtype, params.axis
+        self.qtype, self.axis, self.block = params.qtype, params.axis, params.block
         self.scale, self.zero_point = params.scale.clone(), params.zero_point.clone()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float in, float of the same shape out, on the grid of this point's parameters."""
-        if self.qtype is None:
+        params = self.params
+        if params is None:
             return x
         exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
-        scale = per_channel(self.scale, self.axis, x.dim()).to(exact)
-        zero = per_channel(self.zero_point, self.axis, x.dim()).to(exact)
-        if torch.is_grad_enabled() and x.requires_grad:
-            result: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
-                x.to(exact), scale, zero, self.qtype
-            )
-            return result.to(x.dtype)
-        codes = torch.div(x.to(exact), scale).round_().add_(zero)
-        codes = codes.clamp_(self.qtype.qmin, self.qtype.qmax).sub_(zero).mul_(scale)
-        return codes.to(x.dtype)
+        scale = params.along(self.scale, x.shape).to(exact)
+        zero = params.along(self.zero_point, x.shape).to(exact)
+        return _on_grid(x.to(exact), scale, zero, params.qtype).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.point}, {self.qtype or 'identity'}"
+
+
+class DynamicPoint(nn.Module):
+    """A tensor whose parameters are those of its range in each batch."""
+
+    def __init__(self, name: str, qtype: QType) -> None:
+        super().__init__()
+        self.point = name
+        self.qtype = qtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float in, float of the same shape out; the range is a constant to the gradient."""
+        scale, zero = range_of_batch(x.detach(), self.qtype.qmin, self.qtype.qmax)
+        return _on_grid(x, scale, zero, self.qtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.point}, {self.qtype}"
+
+
+def _on_grid(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
+) -> torch.Tensor:
+    if torch.is_grad_enabled() and x.requires_grad:
+        found: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
+            x, scale, zero, q
+        )
+        return found
+    codes = torch.div(x, scale).round_().add_(zero)
+    return codes.clamp_(q.qmin, q.qmax).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
@@ -94,6 +119,10 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
         if source is None:
             continue
         path = f"quant_points.{G.free_name(module, point.name)}"
+        if isinstance(point.spec, Dynamic):
+            module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
+            _insert_dynamic(module, path, point, nodes[point.edges[0].user])
+            continue
         module.add_submodule(path, QuantPoint(point.name))
         with _place(point, source, nodes):
             call = module.graph.call_module(path, (source,))
@@ -104,6 +133,17 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module.graph.lint()
     module.recompile()
     return module
+
+
+def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
+    """At the layer, on what the layer reads: that may be a quantized tensor already."""
+    source = user.args[0]
+    assert isinstance(source, fx.Node)
+    with module.graph.inserting_before(user):
+        call = module.graph.call_module(path, (source,))
+    call.meta[G.NAME] = f"{point.name}.quant"
+    call.meta["val"] = G.value(source)
+    user.args = (call, *user.args[1:])
 
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:

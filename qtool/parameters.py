@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
+from torch.nn import functional as F
 
 from qtool import graph as G
 from qtool import observers
 from qtool.calibration import Calibration
 from qtool.errors import CalibrationError
 from qtool.plan import Point, QuantPlan
-from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, SharedWith
+from qtool.targets import saturation, target
+from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, SharedWith
 
 __all__ = ["Parameters", "solve_parameters"]
 
@@ -53,12 +55,14 @@ def solve_parameters(
     for point in plan:
         if isinstance(point.spec, Fixed):
             solver.params[point.name] = point.spec.params
+        elif isinstance(point.spec, Observed) and point.spec.block is not None:
+            solver.params[point.name] = _in_blocks(solver.source(point).cpu(), point.spec)
         elif isinstance(point.spec, Observed):
             solver.params[point.name] = _observed(solver, point, point.spec)
     for point in plan:
-        if point.kind == "activation" and point.name not in solver.params:
+        if isinstance(point.spec, SharedWith):
             shared = solver.params[plan.root(point.name)]
-            factor = point.spec.factor if isinstance(point.spec, SharedWith) else 1.0
+            factor = point.spec.factor
             scaled = shared.scale if factor == 1.0 else shared.scale * factor
             solver.params[point.name] = replace(shared, scale=scaled)
     for point in plan:
@@ -69,6 +73,11 @@ def solve_parameters(
 
 def _check(plan: QuantPlan, calibration: Calibration) -> None:
     missing = [p.name for p in plan.observed() if p.name not in calibration.statistics]
+    if missing and calibration.target == plan.target:
+        raise CalibrationError(
+            f"the calibration was made with another recipe or mode (it lacks '{missing[0]}'); give "
+            "the recipe it was made with, or calibrate again with this one"
+        )
     if missing or calibration.target != plan.target:
         raise CalibrationError(
             f"the calibration was made for target {calibration.target} and does not fit this plan "
@@ -92,7 +101,41 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
         statistic.update(solver.source(point))
     low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
-    return replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
+    params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
+    limit = target(solver.plan.target).pair_limit
+    return (
+        params
+        if point.kind != "weight" or limit is None
+        else _unsaturated(solver, point, params, limit)
+    )
+
+
+def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
+    """The weight scale widened where the target's pair sums could saturate."""
+    widened = saturation.widened(solver.source(point).cpu(), params, limit)
+    changed = int((widened.scale != params.scale).sum())
+    if changed:
+        solver.notes.append(
+            f"{point.name}: scale widened in {changed} of {params.scale.numel()} channels, where "
+            "two products could saturate 16 bits"
+        )
+    return widened
+
+
+def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
+    """A range for every `block` values along the axis; the last block is filled up with zeros."""
+    assert spec.axis is not None
+    assert spec.block is not None
+    lines = weight.movedim(spec.axis, -1)
+    blocks = F.pad(lines, (0, -lines.shape[-1] % spec.block)).unflatten(-1, (-1, spec.block))
+    statistic = observers.create(spec.observer, 0)
+    statistic.update(blocks.reshape(-1, spec.block))
+    low, high = observers.range_of(spec.observer, statistic, spec.qtype, spec.symmetric)
+    found = observers.solve(low, high, spec.qtype, spec.symmetric, 0)
+    scale, zero = (
+        t.reshape(blocks.shape[:-1]).movedim(-1, spec.axis) for t in (found.scale, found.zero_point)
+    )
+    return QuantParams(spec.qtype, scale, zero, spec.axis, spec.block)
 
 
 def _derive(solver: _Solver, point: Point, spec: Derived) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.errors import VerificationError
-from qtool.export import lower_to_qdq, to_onnx, write_onnx
+from qtool.errors import ExportError, VerificationError
+from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
 from qtool.fake_quant import insert_points, points_of
 from qtool.files import atomic_path
 from qtool.graph import FloatGraph
@@ -30,40 +30,50 @@ from qtool.targets import target
 from qtool.verify import (
     Coverage,
     Exactness,
+    Expected,
     Parity,
     audit,
     check_structure,
+    check_well_formed,
     compare,
     compare_codes,
+    planned,
 )
+
+if TYPE_CHECKING:
+    from qtool.report import Options, Report
 
 __all__ = ["QuantizedModel", "Verification", "float_onnx"]
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was shown of an exported file."""
+    """What was shown of an exported file.
+
+    exactness: None for a target that runs elsewhere; coverage is then that of the plan.
+    """
 
     parity: Parity
-    exactness: Exactness
+    exactness: Exactness | None
     coverage: Coverage
 
     @property
     def passed(self) -> bool:
         """Near the simulation; and exact to the last bit where every node is an integer kernel."""
-        exact = self.exactness.exact or self.exactness.float_steps > 0
-        return self.parity.passed and exact
+        found = self.exactness
+        return self.parity.passed and (found is None or found.exact or found.float_steps > 0)
 
     def to_json(self) -> dict[str, Any]:
         parity = {**asdict(self.parity), "passed": self.parity.passed}
         return {
             "parity": parity,
-            "exactness": self.exactness.to_json(),
+            "exactness": None if self.exactness is None else self.exactness.to_json(),
             "coverage": self.coverage.to_json(),
         }
 
     def __str__(self) -> str:
-        return f"{self.coverage}\n{self.exactness}\n{self.parity}"
+        exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
+        return f"{self.coverage}\n{exactness}\n{self.parity}"
 
 
 class QuantizedModel:
@@ -95,24 +105,48 @@ class QuantizedModel:
         """The QDQ graph in torch: integer weights, quantize and dequantize; what is exported."""
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
 
-    def to_onnx(self) -> onnx.ModelProto:
-        """The ONNX model, unverified. Most people want `export`."""
+    def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
+        """The ONNX model, unverified. Most people want `export`, which has the arguments."""
         chosen = target(self.plan.target)
+        if format not in chosen.formats:
+            known = ", ".join(chosen.formats)
+            raise ExportError(f"target {chosen.name} takes no format '{format}'; it takes: {known}")
         self.__dict__.pop("qdq", None)  # weights may have been trained since
-        return to_onnx(self.qdq, self.graph, chosen.opset, chosen.ir_version, self._metadata())
+        model = to_onnx(
+            self.qdq,
+            self.graph,
+            chosen.opset,
+            chosen.ir_version,
+            self._metadata(),
+            chosen.contrib,
+        )
+        return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
 
-    def export(self, path: str | Path, verify: bool = True) -> Verification | None:
+    def export(
+        self,
+        path: str | Path,
+        verify: bool = True,
+        *,
+        format: str = "qdq",  # noqa: A002  # the word of the field
+    ) -> Verification | None:
         """Writes the integer model, after showing that it is right.
 
         The file is made aside, checked (see `verify`), and moved into place; on any failure what
         was there before stays.
 
+        Args:
+            path: the file to write.
+            verify: False leaves the check out.
+            format: "qdq", float operators between Q and DQ that the runtime fuses, or "qoperator",
+                the runtime's integer operators themselves.
+
         Raises:
-            ExportError: an operator cannot be written. FileError: nor can the file.
+            ExportError: an operator cannot be written, or the target takes no such format.
+            FileError: the file cannot be written.
             VerificationError: the file does not do what the plan says.
         """
         with atomic_path(path) as temporary:
-            write_onnx(self.to_onnx(), temporary)
+            write_onnx(self.to_onnx(format), temporary)
             result = self.verify(temporary) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
@@ -137,38 +171,69 @@ class QuantizedModel:
                 fresh = Path(folder) / "model.onnx"
                 write_onnx(self.to_onnx(), fresh)
                 return self.verify(fresh, sample)
+        chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.form == "integer"}
-        check_structure(onnx.load(path), integer)
+        wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
+        written = onnx.load(path)
+        other = self.to_onnx() if is_qoperator(written) else None  # the same model as QDQ
+        check_well_formed(written)
+        check_structure(other or written, integer, wanted)
         batch = sample or self.sample
+        parity = self._parity(path, batch, chosen.local)
+        if not chosen.local:
+            return Verification(parity, None, planned(self.plan))
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
-        return Verification(self._parity(path, batch), compare_codes(path, [inputs]), audit(path))
+        return Verification(parity, compare_codes(path, [inputs], qdq=other), audit(path))
 
-    def integer(self, profile: str = DEFAULT_PROFILE) -> Program:
+    def report(
+        self, data: Iterable[Any], folder: str | Path, options: Options | None = None
+    ) -> Report:
+        """Measures this model beside its float model, and writes a report to look at.
+
+        Args:
+            data: batches, in the order of the labels in `options`.
+            folder: to write report.html, report.md, report.json and the model to.
+            options: labels, metrics, what to time; see `qtool.report.Options`.
+
+        Raises:
+            DataError: data, labels or the evaluation function are of no use.
+            FileError: the folder cannot be written, or holds something else than a report.
+        """
+        from qtool.report import Options, report_quantized
+
+        asked = options or Options(Path(folder).resolve().name)
+        return report_quantized(self, data, Path(folder), asked)
+
+    def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
 
         Args:
-            profile: whose arithmetic, "onnxruntime-x64" or "tflite".
+            profile: whose arithmetic, "onnxruntime-x64" or "tflite"; by default the target's.
 
         Raises:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
-        return lower(self.to_onnx(), profile)
+        chosen = profile or target(self.plan.target).profile or DEFAULT_PROFILE
+        return lower(self.to_onnx(), chosen)
 
     @cached_property
     def coverage(self) -> Coverage:
         """The integer coverage audit of the exported model."""
+        if not target(self.plan.target).local:
+            return planned(self.plan)
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder) / "model.onnx"
             write_onnx(self.to_onnx(), fresh)
             return audit(fresh)
 
-    def _parity(self, path: str | Path, sample: Batch) -> Parity:
+    def _parity(self, path: str | Path, sample: Batch, optimise: bool) -> Parity:
         with torch.no_grad():
             device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
             moved = sample.to(device)
             expected = pytree.tree_leaves(self.module(*moved.args, **moved.kwargs))
         inputs = [t.cpu().numpy() for _, t in sample.tensors()]
-        return compare(path, inputs, [t.cpu().numpy() for t in expected], self._steps())
+        outputs = [t.cpu().numpy() for t in expected]
+        return compare(path, inputs, outputs, self._steps(), optimise)
 
     def _steps(self) -> Sequence[float | None]:
         """The size of a code of each output; None where it is float."""

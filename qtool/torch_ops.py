@@ -1,8 +1,9 @@
 """The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
 
 conv and global_average_pool are composite: torch sees through them for autograd and devices.
-quantize, dequantize and pad_codes stand only in graphs about to be exported; they are opaque, so
-that tracing them costs nothing and adds no guards on dynamic sizes.
+quantize, dequantize, pad_codes and the linear layers on integer weights stand only in graphs about
+to be exported; they are opaque, so that tracing them costs nothing and adds no guards on dynamic
+sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-__all__ = ["conv", "dequantize", "global_average_pool", "pad_codes", "quantize", "rescale"]
+__all__ = [
+    "conv",
+    "dequantize",
+    "dynamic_linear",
+    "gemm",
+    "global_average_pool",
+    "linear_4bit",
+    "pack_4bit",
+    "pad_codes",
+    "quantize",
+    "range_of_batch",
+    "rescale",
+    "unpack_4bit",
+]
 
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -92,6 +106,62 @@ def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
     return codes.new_empty(size)
 
 
+def range_of_batch(x: torch.Tensor, qmin: int, qmax: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point (in float) as DynamicQuantizeLinear finds them for the whole tensor."""
+    low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
+    scale = (high - low) / (qmax - qmin)
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return scale, torch.round(qmin - low / scale).clamp(qmin, qmax)
+
+
+def _dynamic_linear(
+    x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    x_scale, zero = range_of_batch(x, 0, 255)
+    quantized = (torch.round(x / x_scale) + zero).clamp(0, 255) - zero
+    sums = quantized.double() @ codes.double()  # integers, exact
+    result = sums.to(torch.float32) * (x_scale * scale)
+    return result if bias is None else result + bias
+
+
+def _columns(x: torch.Tensor, codes: torch.Tensor, *rest: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty([*x.shape[:-1], codes.shape[-1]])
+
+
+def _gemm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return F.linear(x, weight.t(), bias)
+
+
+def pack_4bit(codes: torch.Tensor) -> torch.Tensor:
+    """Codes 0..15 two to a byte along the last dimension, the first in the low half."""
+    codes = F.pad(codes, (0, codes.shape[-1] % 2))
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def unpack_4bit(packed: torch.Tensor, count: int) -> torch.Tensor:
+    """The first `count` codes of each row of `pack_4bit`."""
+    return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :count]
+
+
+def _linear_4bit(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    outputs, blocks, half = packed.shape
+    codes = unpack_4bit(packed, 2 * half).float()
+    zero = unpack_4bit(zero_point.reshape(outputs, -1), blocks).float()
+    weight = (codes - zero[..., None]) * scale.reshape(outputs, blocks, 1)
+    return F.linear(x, weight.reshape(outputs, -1)[:, : x.shape[-1]], bias)
+
+
+def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty([*x.shape[:-1], packed.shape[0]])
+
+
+
 quantize = _define(
     "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
     _quantize,
@@ -117,6 +187,23 @@ conv = _define(
     _conv,
 )
 """Conv over 1, 2 or 3 spatial dimensions; `pads` are all beginnings, then all ends, as in ONNX."""
+
+dynamic_linear = _define(
+    "dynamic_linear(Tensor x, Tensor codes, Tensor scale, Tensor? bias) -> Tensor",
+    _dynamic_linear,
+    fake=_columns,
+)
+"""x @ (codes * scale) + bias, x quantized to uint8 with its own range; codes are int8, [in, out]."""
+
+gemm = _define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
+"""Gemm: x @ weight + bias; the weight is [in, out], as the runtime's kernels on codes want it."""
+
+linear_4bit = _define(
+    "linear_4bit(Tensor x, Tensor packed, Tensor scale, Tensor zero_point, Tensor? bias) -> Tensor",
+    _linear_4bit,
+    fake=_rows,
+)
+"""MatMulNBits: `packed` is [out, blocks, block/2], two codes to a byte; so are the zero points."""
 
 rescale = _define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""

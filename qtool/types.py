@@ -81,7 +81,8 @@ class QuantParams:
     axis: int | None = None
     block: int | None = None
 
-    def _along(self, t: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
+    def along(self, t: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
+        """Scales or zero points in a shape that broadcasts over a tensor of these sizes."""
         if self.axis is None:
             return t
         if self.block is not None:
@@ -97,7 +98,7 @@ class QuantParams:
         A float32 division and round half to even, as ONNX QuantizeLinear; int32 (biases) in
         float64, which holds every int32 exactly.
         """
-        scale, zero = self._along(self.scale, x.shape), self._along(self.zero_point, x.shape)
+        scale, zero = self.along(self.scale, x.shape), self.along(self.zero_point, x.shape)
         if self.qtype is INT32:
             x, scale = x.double(), scale.double()
         codes = torch.round(x / scale) + zero
@@ -106,7 +107,7 @@ class QuantParams:
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
         sizes = codes.shape
-        scale, zero = self._along(self.scale, sizes), self._along(self.zero_point, sizes)
+        scale, zero = self.along(self.scale, sizes), self.along(self.zero_point, sizes)
         return (codes.to(torch.int64) - zero).to(torch.float32) * scale
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,20 +10,20 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.analysis.layers import Bars
-from qtool.passes import CANONICAL
 from qtool.plan import QuantPlan, data_inputs, row_of
 from qtool.quantized import QuantizedModel
 from qtool.types import QuantParams
 from qtool.verify import Coverage
 
-__all__ = ["EdgeFact", "FloatOperator", "PlanRow", "Rewrite", "edges", "float_operators", "plan_rows", "rewrites"]
+__all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "plan_rows"]
 
 
 @dataclass(frozen=True)
 class EdgeFact:
     """One input of an operator that joins several: concat, add, mul, matmul of two activations.
 
-    how: "copied" (same parameters as the result), "requantized", "rescaled in the kernel", "float".
+    how: "copied" or "same scale" (parameters as the result's), "requantized", "rescaled in the
+    kernel", "float".
     shared_with: other tensors under the same parameters. input_scale, output_scale: real value of
     one code. lost_bits: log2 of the input's scale over that of its own range as seen; what sharing
     costs in resolution.
@@ -38,15 +37,6 @@ class EdgeFact:
     input_scale: float | None
     output_scale: float | None
     lost_bits: float | None
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """name: of the pass. count: how often it was applied. why: what it is for."""
-
-    name: str
-    count: int
-    why: str
 
 
 @dataclass(frozen=True)
@@ -93,18 +83,18 @@ def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact
         result = _result(plan, node)
         for source in nodes:
             name = G.name_of(source)
-            point = name if name in plan else f"{decision.node}.{name}"
-            root = plan.root(point) if point in plan else None
+            read = name if name in plan else f"{decision.node}.{name}"
+            root = plan.root(read) if read in plan else None
             found.append(
                 EdgeFact(
                     decision.node,
                     decision.op,
                     name,
-                    _how(plan, decision.op, root, result),
+                    _how(decision.op, params.get(read), params.get(result or "")),
                     tuple(n for n in groups.get(root or "", ()) if n != name),
-                    _scale(params, point),
+                    _scale(params, read),
                     _scale(params, result or ""),
-                    _lost_bits(params.get(point), seen.get(name)),
+                    _lost_bits(params.get(read), seen.get(name)),
                 )
             )
     return tuple(found)
@@ -120,11 +110,13 @@ def _result(plan: QuantPlan, node: fx.Node) -> str | None:
     return G.name_of(node)
 
 
-def _how(plan: QuantPlan, op: str, root: str | None, result: str | None) -> str:
-    if root is None:
-        return "float"
-    if result is not None and plan.root(result) == root:
-        return "copied"
+def _how(op: str, source: QuantParams | None, result: QuantParams | None) -> str:
+    if source is None or result is None:
+        return "float" if source is None else "rescaled in the kernel"
+    if float(source.scale) == float(result.scale) and int(source.zero_point) == int(
+        result.zero_point
+    ):
+        return "copied" if op == "concat" else "same scale"
     return "requantized" if op == "concat" else "rescaled in the kernel"
 
 
@@ -138,16 +130,6 @@ def _lost_bits(params: QuantParams | None, seen: Bars | None) -> float | None:
         return None
     own = (max(seen.most, 0.0) - min(seen.least, 0.0)) / params.qtype.levels
     return math.log2(float(params.scale) / own) if own > 0 else None
-
-
-def rewrites(counts: Mapping[str, int]) -> tuple[Rewrite, ...]:
-    """Passes that changed something, each with the sentence that its source opens with."""
-    found = []
-    for each in CANONICAL:
-        text = (sys.modules[each.rewrite.__module__].__doc__ or "").strip().splitlines()[:1]
-        if counts.get(each.name):
-            found.append(Rewrite(each.name, counts[each.name], "".join(text)))
-    return tuple(found)
 
 
 def float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:

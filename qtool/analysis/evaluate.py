@@ -96,15 +96,16 @@ def evaluate(
         if not first:
             raise DataError("the evaluation data is empty; give at least one batch")
         expected, actual = (np.concatenate(o) for o in outputs)
+        accuracies = [_accuracy(values, labels) for values in (expected, actual)]
         latency = interleaved(files, first, threads=threads, seconds=seconds)
         sides = [
             Side(
-                _accuracy(values, labels),
+                accuracies[i],
                 file.stat().st_size,
                 latency.milliseconds[i],
                 audit(file).share if i else 0.0,
             )
-            for i, (file, values) in enumerate(zip(files, (expected, actual), strict=True))
+            for i, file in enumerate(files)
         ]
     same = float((_top1(expected) == _top1(actual)).mean())
     return Evaluation(

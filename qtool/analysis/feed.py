@@ -14,7 +14,7 @@ from qtool.data import Batch, to_batch
 from qtool.errors import DataError
 from qtool.verify.runtime import run, session
 
-__all__ = ["Callable_", "Feeder", "check_same_inputs", "resized"]
+__all__ = ["Feeder", "OnnxFunction", "check_same_inputs", "resized"]
 
 Array = np.ndarray[Any, Any]
 _DTYPES = {
@@ -30,7 +30,7 @@ _DTYPES = {
 
 
 class Feeder:
-    """The inputs of a file: names, types, shapes; and batches checked against them."""
+    """The inputs of a file, and batches checked against them."""
 
     def __init__(self, file: Path) -> None:
         self.inputs = session(file).get_inputs()
@@ -70,8 +70,8 @@ def _checked(expected: Any, tensor: Any, index: int) -> Array:
 
 
 def check_same_inputs(files: Sequence[Path]) -> None:
-    """Raises DataError unless all files take inputs of the same names, types and ranks, and return
-    as many outputs."""
+    """Raises DataError unless all files have inputs of the same names, types and ranks, and as
+    many outputs."""
     first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
     outputs = len(session(files[0]).get_outputs())
     for file in files[1:]:
@@ -90,7 +90,7 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
 
 
 def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
-    """A batch cut or repeated to `size` samples; None where the file's batch is fixed to another."""
+    """A batch cut or repeated to `size` samples; None where the file takes another number."""
     inputs = session(file).get_inputs()
     fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
     if any(f != size for f in fixed):
@@ -101,7 +101,7 @@ def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | Non
     ]
 
 
-class Callable_:
+class OnnxFunction:
     """An ONNX file that is called as the float model was: tensors in, by position or by name; one
     tensor out, or a tuple of them."""
 
@@ -117,6 +117,6 @@ class Callable_:
         found = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
         return found[0] if len(found) == 1 else found
 
-    def eval(self) -> Callable_:
+    def eval(self) -> OnnxFunction:
         """Itself: evaluation loops call model.eval()."""
         return self

@@ -23,7 +23,7 @@ Z95 = 1.96
 
 @dataclass(frozen=True)
 class Latency:
-    """milliseconds: median of one run of each file. ratios: first file / each file, paired median."""
+    """milliseconds: median of one run of each file. ratios: first file / each, paired median."""
 
     milliseconds: tuple[float, ...]
     ratios: tuple[float, ...]
@@ -147,7 +147,9 @@ def _rounds(
 def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:
     low, median, high = 1000 * np.percentile(times, [10, 50, 90], axis=0)
     ratios = times[:, :1] / times
-    models = [Spread(float(m), float(a), float(b)) for m, a, b in zip(median, low, high, strict=True)]
+    models = [
+        Spread(float(m), float(a), float(b)) for m, a, b in zip(median, low, high, strict=True)
+    ]
     return Timing(
         batch, threads, len(times), seconds, tuple(models), tuple(_ratio(c) for c in ratios.T)
     )

@@ -21,7 +21,16 @@ from qtool.plan import Decision, QuantPlan, Role, row_of
 from qtool.quantized import QuantizedModel
 from qtool.types import QuantParams
 
-__all__ = ["Bars", "Layer", "bars", "layers_of", "limits", "outside", "signal_and_noise", "weight_bars"]
+__all__ = [
+    "Bars",
+    "Layer",
+    "bars",
+    "layers_of",
+    "limits",
+    "outside",
+    "signal_and_noise",
+    "weight_bars",
+]
 
 BARS = 64
 
@@ -47,9 +56,10 @@ class Layer:
 class Bars:
     """A histogram ready to draw.
 
-    counts: elements in equal bins from `start` to `stop`. least, most: seen. low, high: the range that the codes
-    represent (per channel: of the widest channel). low_least, high_least: of the narrowest.
-    clipped: share of the elements outside of the range by more than half a step, which saturate.
+    counts: elements in equal bins from `start` to `stop`. least, most: values seen. low, high: the
+    range that the codes represent (per channel: of the widest channel). low_least, high_least: of
+    the narrowest. clipped: share of the elements outside of the range by more than half a step,
+    which saturate.
     """
 
     start: float

@@ -4,6 +4,7 @@ twice: what does not depend on a switched point is taken from an earlier run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from qtool import graph as G
 from qtool.data import Batch
 from qtool.fake_quant import QuantPoint
+from qtool.plan.macs import hint
 from qtool.quantized import QuantizedModel
 
 __all__ = ["Replay", "Values"]
@@ -83,7 +85,7 @@ class Replay:
 
     @torch.no_grad()
     def again(self, values: Values, changed: Set[str], points: Set[str]) -> dict[int, Any]:
-        """The values that differ from an earlier run, now that the points in `changed` are switched.
+        """The values that differ from an earlier run, now that points are switched.
 
         Args:
             values: of that run. changed: points whose state is another now. points: those on now.
@@ -153,7 +155,8 @@ def _value(argument: Any, values: Any) -> Any:
 def _step(
     module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: dict[str, int]
 ) -> _Step:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: _Ref(index[n]))
+    args: Any = _referring(node.args, index)
+    kwargs: Any = _referring(node.kwargs, index)
     users = tuple(index[u] for u in node.users if u.op != "output")
     called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
     cost = _elements(node) * ELEMENT_COST + macs.get(G.name_of(node), 0)
@@ -165,13 +168,14 @@ def _step(
     return _Step(index[node], tuple(args), dict(kwargs), function, None, users, cost)
 
 
+def _referring(arguments: Any, index: dict[fx.Node, int]) -> Any:
+    """Arguments with references in place of nodes."""
+    return pytree.tree_map_only(fx.Node, lambda n: _Ref(index[n]), arguments)
+
+
 def _elements(node: fx.Node) -> int:
     """Elements of one sample at the captured sizes."""
     value = G.value(node)
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return 0
-    total = 1
-    for size in value.shape[1:]:
-        total *= int(size) if isinstance(size, int) else int(size.node.hint or 1)
-    return total
-
+    return math.prod(hint(size) for size in value.shape[1:])

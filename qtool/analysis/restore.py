@@ -3,6 +3,7 @@ float model behind a file, where there is nothing else."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from qtool.plan import Point, QuantPlan
 from qtool.quantized import QuantizedModel
 from qtool.types import INT32, Derived, Fixed, Observed, QuantParams
 
-__all__ = ["float_twin", "read_onnx", "restore"]
+__all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
@@ -38,6 +39,12 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
     return model
 
 
+def is_quantized(path: str | Path) -> bool:
+    """Whether any tensor of a file is in codes."""
+    marks = ("QuantizeLinear", "QLinear", "Integer")
+    return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
+
+
 def restore(path: str | Path, graph: FloatGraph, plan: QuantPlan, sample: Batch) -> QuantizedModel:
     """The quantized model that `path` was exported from: its parameters, and its weights where
     they were changed on the way (by a correction, or training).
@@ -50,9 +57,10 @@ def restore(path: str | Path, graph: FloatGraph, plan: QuantPlan, sample: Batch)
     """
     model = read_onnx(path)
     metadata = {p.key: p.value for p in model.metadata_props}
-    if "qtool_plan" not in metadata:
+    if "qtool_nodes" not in metadata:
         raise VerificationError(f"{path} was not made by qtool")
-    if metadata["qtool_plan"] != plan.digest:
+    made = {(r["node"], r["op"], r["form"]) for r in json.loads(metadata["qtool_nodes"])}
+    if made != {(d.node, d.op, d.form) for d in plan.nodes if d.form != "shape"}:
         raise VerificationError(f"{path} was made from another model, or with other options")
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
@@ -159,7 +167,9 @@ def _rewired(
     del result.graph.initializer[:]
     result.graph.initializer.extend(old)
     result.graph.initializer.extend(
-        numpy_helper.from_array(np.ascontiguousarray(v), k) for k, v in constants.items() if k in read
+        numpy_helper.from_array(np.ascontiguousarray(v), k)
+        for k, v in constants.items()
+        if k in read
     )
     return result
 
@@ -172,6 +182,3 @@ def restored(
         return restore(path, graph, plan, sample)
     except QtoolError as error:
         return str(error)
-
-
-__all__ += ["restored"]

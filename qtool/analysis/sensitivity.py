@@ -113,7 +113,8 @@ def sweep(
 
     Args:
         data: batches as the model takes them, kept in memory by the caller.
-        budget: what the sweep may cost, in runs of the float model over the same data.
+        budget: what the sweep may cost, in runs of the float model over the same data; the float
+            and the quantized run that it starts from are 2 of them, or a little more.
         store: where the sums are kept while it runs; an interrupted sweep goes on from there.
 
     Raises:
@@ -205,7 +206,7 @@ class _Sums:
         self.histograms = [Histogram(None, bins=BARS) for _ in layers]
 
     def save(self) -> None:
-        arrays = {f"pairs/{k}": v for k, v in self.pairs.items()}
+        arrays: dict[str, Any] = {f"pairs/{k}": v for k, v in self.pairs.items()}
         arrays |= {"counts": self.counts, "output": self.output, "done": np.array(self.done)}
         for i, histogram in enumerate(self.histograms):
             if not histogram.empty:
@@ -260,7 +261,7 @@ def _tensor(
 ) -> torch.Tensor:
     """The layer's result: behind its point, where it has one."""
     number = replay.numbers.get(f"{layer.tensor}.quant", replay.numbers[layer.tensor])
-    found: torch.Tensor = (new or {}).get(number, values[number])
+    found: torch.Tensor = new[number] if new and number in new else values[number]
     return found
 
 
@@ -269,7 +270,7 @@ def _output_error(
 ) -> np.ndarray[Any, Any]:
     total = np.zeros(2)
     for i in replay.outputs:
-        total += signal_and_noise(real[i], (new or {}).get(i, values[i]))
+        total += signal_and_noise(real[i], new[i] if new and i in new else values[i])
     return total
 
 

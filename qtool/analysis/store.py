@@ -39,11 +39,12 @@ class Store:
                 raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
 
     def load(self, name: str, key: str = "") -> dict[str, np.ndarray[Any, Any]] | None:
-        """What was saved under `name` and the same key; None where there is none, or it is damaged."""
+        """What was saved under `name` and this key; None where there is none, or it is damaged."""
         if self.folder is None:
             return None
         try:
-            with np.load(self.folder / f"{name}.npz", allow_pickle=False) as file:
+            whole = io.BytesIO((self.folder / f"{name}.npz").read_bytes())
+            with np.load(whole, allow_pickle=False) as file:
                 found = {k: file[k] for k in file.files}
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
             return None

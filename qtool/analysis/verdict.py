@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from qtool.analysis.accuracy import Accuracy, Interval, Metric
+from qtool.analysis.accuracy import Accuracy
 from qtool.analysis.latency import Timing
+from qtool.analysis.metrics import Interval, Metric
 from qtool.verify import Exactness
 
 __all__ = ["Check", "Goals", "Verdict", "judge"]
@@ -92,7 +93,9 @@ def judge(
 
 
 def _praise(checks: Sequence[Check]) -> str:
-    return " ".join(c.text for c in checks[:2])
+    """Accuracy, and the last latency: as a rule that of the largest batch."""
+    speeds = [c.text for c in checks if c.name == "latency"]
+    return " ".join([checks[0].text, *speeds[-1:]])
 
 
 def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
@@ -110,8 +113,8 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
     if agreement.value < fair:
         level = Level.BAD
     text = (
-        f"It gives the reference's top-1 on {_percent(agreement.value)} of {accuracy.samples} samples"
-        f" ({_percent(agreement.low)} to {_percent(agreement.high)}); there are no labels."
+        f"It gives the reference's top-1 on {_percent(agreement.value)} of {accuracy.samples} "
+        f"samples ({_percent(agreement.low)} to {_percent(agreement.high)}); there are no labels."
     )
     return Check("accuracy", level.value, text)
 
@@ -128,7 +131,9 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     if drop > allowed:
         return Check("accuracy", Level.BAD.value, f"{text}{limit}.", goals.drop is not None)
     if interval is not None and interval.high > allowed:
-        text += f"; the {samples} samples do not rule out more than the {_amount(metric, allowed)} allowed"
+        text += (
+            f"; {samples} samples do not rule out more than the {_amount(metric, allowed)} allowed"
+        )
         return Check("accuracy", Level.LOOK.value, f"{text}.")
     return Check("accuracy", Level.GOOD.value, f"{text}.")
 
@@ -176,7 +181,8 @@ def _exactness(found: Exactness | None) -> Check:
     )
     if found.float_steps:
         return Check(
-            name, Level.GOOD.value if found.worst <= 2 else Level.LOOK.value,
+            name,
+            Level.GOOD.value if found.worst <= 2 else Level.LOOK.value,
             f"{text}; {_count(found.float_steps, 'node')} in float, which may round differently.",
         )
     return Check(name, Level.BAD.value, f"{text}, first in {found.first}.")
@@ -204,10 +210,10 @@ def _change(metric: Metric, drop: float) -> str:
 
 
 def _between(metric: Metric, interval: Interval | None) -> str:
-    if interval is None:
+    if interval is None or interval.low == interval.high:
         return ""
     unit = 100 if metric.percent else 1
-    ends = [f"{unit * -end:+.3g}" for end in (interval.high, interval.low)]
+    ends = [f"{unit * -end + 0.0:+.3g}" for end in (interval.high, interval.low)]
     return f" (95 % interval {ends[0]} to {ends[1]})"
 
 

@@ -2,5 +2,6 @@
 
 from qtool.export.lower import lower_to_qdq
 from qtool.export.onnx_file import to_onnx, write_onnx
+from qtool.export.qoperator import is_qoperator, to_qoperator
 
-__all__ = ["lower_to_qdq", "to_onnx", "write_onnx"]
+__all__ = ["is_qoperator", "lower_to_qdq", "to_onnx", "to_qoperator", "write_onnx"]

@@ -2,7 +2,8 @@
 
 Every quant point becomes what the ONNX file will hold: an activation a quantize and a dequantize, a
 weight or bias its integer codes and a dequantize. Operators that the target wants on codes (a pad)
-move between the two.
+move between the two. Linear layers that the plan computes on integer weights otherwise (dynamic,
+weights alone) become operators of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool import torch_ops
+from qtool.export.linear_forms import lower_linears
 from qtool.fake_quant import QuantPoint
 from qtool.plan import QuantPlan, row_of
 from qtool.targets import Target
@@ -49,6 +51,7 @@ class _Lowering:
 def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
     """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
     module = G.clone(quantized)
+    lower_linears(module, plan)
     lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None

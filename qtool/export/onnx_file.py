@@ -23,7 +23,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.program import to_program
-from qtool.export.translations import TRANSLATIONS
+from qtool.export.translations import CONTRIB, TRANSLATIONS
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -34,11 +34,13 @@ def to_onnx(
     opset: int,
     ir_version: int,
     metadata: Mapping[str, str],
+    contrib: bool = True,
 ) -> onnx.ModelProto:
     """The ONNX model of a graph (QDQ or float).
 
     Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
-    lines that the exporter adds are removed.
+    lines that the exporter adds are removed. `contrib`: operators of ONNX Runtime's own domain may
+    be used.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -49,7 +51,7 @@ def to_onnx(
             written = torch.onnx.export(
                 program,
                 dynamo=True,
-                custom_translation_table=dict(TRANSLATIONS),
+                custom_translation_table=TRANSLATIONS | (CONTRIB if contrib else {}),
                 optimize=False,
                 verbose=False,
                 opset_version=opset,

@@ -6,7 +6,7 @@ written by the translations of torch.onnx (onnxscript's torchlib).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnxscript import opset18
 
 from qtool import torch_ops
 
-__all__ = ["TRANSLATIONS"]
+__all__ = ["CONTRIB", "TRANSLATIONS"]
 
 aten = torch.ops.aten
 op: Any = opset18  # its annotations know tensors only, not what a trace passes
@@ -51,6 +51,70 @@ def _conv(
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return op.Gemm(*inputs, transB=1)
+
+
+def _gemm(x: Any, weight: Any, bias: Any = None) -> Any:
+    return op.MatMul(x, weight) if bias is None else op.Gemm(x, weight, bias)
+
+
+def _dynamic_linear(x: Any, codes: Any, scale: Any, bias: Any = None) -> Any:
+    """In the order that the runtime fuses to DynamicQuantizeMatMul, or, where several layers read
+    one tensor, to MatMulIntegerToFloat behind a DynamicQuantizeLinear that they share."""
+    quantized, x_scale, zero_point = op.DynamicQuantizeLinear(x)
+    sums = op.Cast(op.MatMulInteger(quantized, codes, zero_point), to=onnx.TensorProto.FLOAT)
+    result = op.Mul(sums, op.Mul(x_scale, scale))
+    return result if bias is None else op.Add(result, bias)
+
+
+def _matmul_nbits() -> Any:
+    """MatMulNBits of ONNX Runtime's own domain, of which onnx has no schema."""
+    kind, parameter = onnx.defs.OpSchema.AttrType, onnx.defs.OpSchema.FormalParameter
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    schema = onnx.defs.OpSchema(
+        "MatMulNBits",
+        "com.microsoft",
+        1,
+        inputs=[
+            parameter("A", "T"),
+            parameter("B", "B"),
+            parameter("scales", "T"),
+            parameter("zero_points", "B"),
+            parameter("g_idx", "I", param_option=optional),
+            parameter("bias", "T", param_option=optional),
+        ],
+        outputs=[parameter("Y", "T")],
+        type_constraints=[
+            ("T", ["tensor(float)"], "float32"),
+            ("B", ["tensor(uint8)"], "bytes"),
+            ("I", ["tensor(int32)"], "indices"),
+        ],
+        attributes=[
+            onnx.defs.OpSchema.Attribute(a, kind.INT)
+            for a in ("K", "N", "bits", "block_size", "accuracy_level")
+        ],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), "MatMulNBits", schema)
+
+
+_MATMUL_NBITS = _matmul_nbits()
+_ON_CODES = 4  # accuracy_level: the kernel quantizes x to int8 in blocks; in float it is slower
+
+
+def _linear_4bit(x: Any, packed: Any, scale: Any, zero_point: Any, bias: Any = None) -> Any:
+    outputs, _, half = packed.shape
+    return _MATMUL_NBITS(
+        x,
+        packed,
+        scale,
+        zero_point,
+        None,
+        bias,
+        K=int(x.shape[-1]),
+        N=int(outputs),
+        bits=4,
+        block_size=2 * int(half),
+        accuracy_level=_ON_CODES,
+    )
 
 
 def _contrib(name: str, *attributes: str) -> Any:
@@ -105,15 +169,21 @@ def _pad_codes(codes: Any, widths: Sequence[int], value: int) -> Any:
     return _pad(codes, widths, op.Constant(value=onnx.numpy_helper.from_array(fill)))
 
 
-TRANSLATIONS: Mapping[Any, Callable[..., Any]] = {
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
-    aten.silu.default: _silu,  # one kernel; Sigmoid and Mul are two
-    aten.gelu.default: _gelu,  # one kernel; below opset 20 the decomposed form is not fused
     aten.index_select.default: _index_select,
     torch_ops.conv: _conv,
+    torch_ops.gemm: _gemm,
+    torch_ops.dynamic_linear: _dynamic_linear,
     torch_ops.global_average_pool: _global_average_pool,
     aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py
     aten.constant_pad_nd.default: _constant_pad,
+}
+
+CONTRIB: dict[Any, Callable[..., Any]] = {  # operators that only ONNX Runtime has
+    aten.silu.default: _silu,  # one kernel; Sigmoid and Mul are two
+    aten.gelu.default: _gelu,  # one kernel; below opset 20 the decomposed form is not fused
+    torch_ops.linear_4bit: _linear_4bit,
 }

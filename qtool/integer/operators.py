@@ -14,7 +14,7 @@ from qtool.integer.qdq import Codes, QdqGraph
 from qtool.kernels import Profile
 from qtool.types import INT32, QuantParams
 
-__all__ = ["OPERATORS", "Call", "Operator"]
+__all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator"]
 
 Bounds = tuple[float | None, float | None]
 
@@ -24,7 +24,6 @@ class Call:
     """One operator with everything around it: what a binder needs.
 
     inputs: codes of its data inputs. out: parameters of its output, None where that is float.
-    bounds: of a clamp between the operator and its quantization.
     """
 
     node: onnx.NodeProto
@@ -32,14 +31,13 @@ class Call:
     profile: Profile
     inputs: Sequence[Codes]
     out: QuantParams | None
-    bounds: Bounds
 
     @property
     def attributes(self) -> dict[str, Any]:
         return self.graph.attributes(self.node)
 
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        return self.profile.bind(op, *args, bounds=self.bounds, **kwargs)
+        return self.profile.bind(op, *args, **kwargs)
 
     def bias(self, index: int, weight: Codes) -> torch.Tensor | None:
         """Bias codes; a float constant is quantized as the runtime does it."""
@@ -147,7 +145,8 @@ def _global_average(call: Call) -> Callable[..., Any]:
 
 def _average(call: Call) -> Callable[..., Any]:
     found = call.attributes
-    counted = bool(found.get("count_include_pad", 0))
+    padded = any(found.get("pads", ())) or found.get("ceil_mode", 0)
+    counted = bool(found.get("count_include_pad", 0) and padded)
     if counted and found.get("ceil_mode", 0):
         raise KernelError(f"{call.node.name}: ceil_mode with counted padding has no integer kernel")
     spatial = _spatial(call, len(found["kernel_shape"]))
@@ -167,6 +166,8 @@ def _max(call: Call) -> Callable[..., Any]:
 
     def pool(pads: Sequence[int]) -> Callable[..., Any]:
         options = {**spatial, "pads": pads}
+        if all(d == 1 for d in options["dilation"]):
+            del options["dilation"]  # not every profile has it
         params = call.inputs[0].params
         return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **options)
 
@@ -228,4 +229,10 @@ OPERATORS: Mapping[str, Operator] = {
     "MaxPool": Operator(_max),
     "Mul": Operator(_elementwise("mul"), inputs=2),
     "Sigmoid": Operator(_table("sigmoid")),
+}
+
+SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
+    **OPERATORS,
+    "Softmax": Operator(_table("softmax", "axis")),
+    "Tanh": Operator(_table("tanh")),
 }

@@ -17,9 +17,10 @@ __all__ = ["runtime_node"]
 
 
 def runtime_node(
-    node: onnx.NodeProto, graph: QdqGraph
+    node: onnx.NodeProto, graph: QdqGraph, index: int = 0
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """A function that runs one node in the runtime, and the names of its computed inputs.
+    """A function that gives one output of a node, run in the runtime, and the names of the node's
+    computed inputs.
 
     Raises:
         KernelError: the runtime does not take the node alone.
@@ -39,7 +40,7 @@ def runtime_node(
                 )
                 for n, (dtype, rank) in zip(computed, types, strict=True)
             ]
-            outputs = [onnx.ValueInfoProto(name=o, type=untyped) for o in node.output[:1]]
+            outputs = [onnx.ValueInfoProto(name=o, type=untyped) for o in node.output[index : index + 1]]
             body = helper.make_graph([node], "node", inputs, outputs, stored)
             model = helper.make_model(body, opset_imports=graph.model.opset_import)
             model.ir_version = graph.model.ir_version

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _groups(last: fx.Node) -> int | None:
-    """The number of groups, if `last` ends a shuffle: [N,C,..] -> [N,g,C/g,..] -> swap -> [N,C,..]."""
+    """The number of groups, if `last` ends [N,C,..] -> [N,g,C/g,..] -> swap 1, 2 -> [N,C,..]."""
     swap = last.args[0] if last.target is aten.reshape.default else None
     if not isinstance(swap, fx.Node) or swap.target is not aten.transpose.int:
         return None

@@ -11,6 +11,18 @@ from qtool.passes.infra import GraphPass
 __all__ = ["flatten_linear"]
 
 aten = torch.ops.aten
+_ELEMENTWISE = frozenset(
+    {
+        aten.relu.default,
+        aten.clamp.default,
+        aten.gelu.default,
+        aten.silu.default,
+        aten.tanh.default,
+        aten.sigmoid.default,
+        aten.hardswish.default,
+        aten.leaky_relu.default,
+    }
+)
 
 
 def _is_deep(node: fx.Node) -> bool:
@@ -20,25 +32,56 @@ def _is_deep(node: fx.Node) -> bool:
 def _rewrite(module: fx.GraphModule) -> int:
     found = [n for n in G.calls(module.graph) if _is_deep(n)]
     for node in found:
-        x, name = node.args[0], G.name_of(node)
-        assert isinstance(x, fx.Node)
-        sizes = list(G.shape(x)[:-1])
-        dynamic = [axis for axis, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
-        for axis in dynamic:
-            if len(dynamic) == 1:
-                sizes[axis] = -1  # left to the runtime, as in canonical views
-                continue
-            size = G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
-            sizes[axis] = size
-        features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
-        flat = G.add_call(
-            node, aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", node
-        )
-        args = (flat, *node.args[1:])
-        linear = G.add_call(node, aten.linear.default, args, name, node)
-        back = (linear, [*sizes, features_out])
-        G.replace(node, G.add_call(node, aten.reshape.default, back, f"{name}.unflatten", node))
+        _flatten(node)
+    for node in G.calls(module.graph):
+        _join_reshapes(node)
     return len(found)
+
+
+def _flatten(node: fx.Node) -> None:
+    x, name = node.args[0], G.name_of(node)
+    assert isinstance(x, fx.Node)
+    sizes: list[int | fx.Node] = []
+    for axis, size in enumerate(G.shape(x)[:-1]):
+        dynamic = isinstance(size, torch.SymInt)
+        sizes.append(
+            G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
+            if dynamic
+            else int(size)
+        )
+    if sum(isinstance(s, fx.Node) for s in sizes) == 1:  # the runtime works out one size alone
+        sizes = [-1 if isinstance(s, fx.Node) else s for s in sizes]
+    features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
+    flat = G.add_call(node, aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", node)
+    result = G.add_call(node, aten.linear.default, (flat, *node.args[1:]), name, node)
+    last = node
+    while (unary := _only_elementwise(last)) is not None:  # it stays flat, next to its layer
+        args = (result, *unary.args[1:])
+        moved = G.add_call(unary, unary.target, args, G.name_of(unary), unary)
+        moved.kwargs = unary.kwargs
+        result, last = G.infer(moved), unary
+    back = (result, [*sizes, features_out])
+    made = G.add_call(last, aten.reshape.default, back, f"{name}.unflatten", node)
+    last.replace_all_uses_with(made)
+
+
+def _only_elementwise(node: fx.Node) -> fx.Node | None:
+    """The one reader of a node, if it works element by element."""
+    reader = next(iter(node.users)) if len(node.users) == 1 else None
+    return reader if reader is not None and reader.target in _ELEMENTWISE else None
+
+
+def _join_reshapes(node: fx.Node) -> None:
+    """A reshape of a reshape reads the first one's input; and is it, if the shape is the same."""
+    if node.target is not aten.reshape.default:
+        return
+    source = node.args[0]
+    while isinstance(source, fx.Node) and source.target is aten.reshape.default:
+        source = source.args[0]
+    assert isinstance(source, fx.Node)
+    node.args = (source, *node.args[1:])
+    if str(G.shape(source)) == str(G.shape(node)):
+        G.replace(node, source)
 
 
 def _leftover(module: fx.GraphModule) -> fx.Node | None:

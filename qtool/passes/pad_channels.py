@@ -41,8 +41,8 @@ def _rewrite(module: fx.GraphModule) -> int:
         name, n = G.name_of(node), G.rank(node) - 2
         data = G.tensor(module, weight).detach()
         zeros = data.new_zeros(data.shape[0], 1, *data.shape[2:])
-        padded = nn.Parameter(torch.cat([data, zeros], 1))
-        w = G.add_tensor(module, next(iter(module.graph.nodes)), padded, f"{name}.weight")
+        padded, first = nn.Parameter(torch.cat([data, zeros], 1)), next(iter(module.graph.nodes))
+        w = G.add_tensor(module, first, padded, f"{name}.weight")
         widths = [0] * 2 * n + [0, 1]
         x = G.add_call(
             node, aten.constant_pad_nd.default, (source, widths, 0.0), f"{name}.pad", node

@@ -63,7 +63,7 @@ def _is_identity(node: fx.Node) -> bool:
 
 
 def _views_as_reshapes(module: fx.GraphModule) -> None:
-    """A view needs its input in one piece of memory; without the copies before it, it may not be."""
+    """A view needs its input in one piece of memory; without the copies before it, it is not."""
     for node in G.calls(module.graph):
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default

@@ -73,6 +73,7 @@ OPS: Mapping[Any, OpRow] = {
     aten.tanh.default: OpRow("tanh", Role.COMPUTE),
     aten.elu.default: OpRow("elu", Role.COMPUTE),
     aten.prelu.default: OpRow("prelu", Role.COMPUTE),
+    aten.softmax.int: OpRow("softmax", Role.COMPUTE),
     aten.relu.default: OpRow("relu", Role.CLIP),
     aten.clamp.default: OpRow("clip", Role.CLIP),
     aten.constant_pad_nd.default: OpRow("pad", Role.PASS),

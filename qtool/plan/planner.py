@@ -1,7 +1,7 @@
 """From a canonical float graph and a target to the plan. Pure: nothing is changed or run.
 
 1. Which nodes compute in integers (forward): heavy operators always, the light ones between them
-   where an input already comes in codes.
+   where an input already comes in codes; not those that the recipe leaves out.
 2. Which values are wanted in codes (backward).
 3. A clamp behind an integer node is fused where the output's quantization does its work.
 4. Every value that is wanted in codes, or can only be had in codes, gets a point; reads by float
@@ -17,27 +17,33 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.plan import forms
 from qtool.plan.macs import hint, macs
 from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
 from qtool.plan.sharing import share
+from qtool.recipe import INPUT, Choice, Recipe
 from qtool.targets import Target
-from qtool.types import Derived, Observed, ObserverSpec
+from qtool.types import Derived, Fixed, Observed, ObserverSpec
 
 __all__ = ["make_plan"]
 
 WEIGHT_OBSERVER = ObserverSpec("minmax")
 
 
-def make_plan(graph: fx.Graph, target: Target, observer: ObserverSpec) -> QuantPlan:
+def make_plan(
+    graph: fx.Graph, target: Target, observer: ObserverSpec, recipe: Recipe | None = None
+) -> QuantPlan:
     """The plan of a canonical float graph for a target.
 
     Raises:
-        PlanError: nothing in the model can be computed in integers.
+        PlanError: nothing in the model can be computed in integers, or a rule of the recipe
+            selects nothing.
     """
-    work = _Work(graph, target, observer)
+    choices = (recipe or Recipe()).choices(_selectable(graph))
+    work = _Work(graph, target, observer, choices)
     _choose_integer(work)
-    if not work.integer:
+    if not work.integer and not work.linears:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
             f"{_why_nothing(work)}; see `qtool inspect` for each node"
@@ -45,7 +51,8 @@ def make_plan(graph: fx.Graph, target: Target, observer: ObserverSpec) -> QuantP
     _choose_wanted(work)
     _fuse_clips(work)
     _place_points(work)
-    points = share(work.points, graph, {G.name_of(n) for n in work.moves})
+    alike = {n for n in work.integer if _key(n) in target.same_parameters}
+    points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
     return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
 
 
@@ -56,19 +63,34 @@ class _Work:
     graph: fx.Graph
     target: Target
     observer: ObserverSpec
+    choices: dict[str, Choice]  # what the recipe says, by name
     integer: set[fx.Node] = field(default_factory=set)
     moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
     native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
     wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
     fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
+    linears: dict[fx.Node, str] = field(default_factory=dict)  # layer -> its form (see forms.py)
     reasons: dict[fx.Node, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
 
 
+def _selectable(graph: fx.Graph) -> dict[str, str]:
+    """What a recipe can select: name -> operator."""
+    inputs = {G.name_of(n): INPUT for n in G.placeholders(graph)}
+    return inputs | {G.name_of(n): _op(n) for n in G.calls(graph)}
+
+
+def _op(node: fx.Node) -> str:
+    row = row_of(node)
+    return row.key if row is not None else str(node.target).removeprefix("aten.")
+
+
 def _choose_integer(work: _Work) -> None:
     for node in G.calls(work.graph):
-        row = row_of(node)
-        if row is None:
+        row, choice = row_of(node), work.choices[G.name_of(node)]
+        if choice.form == "float":
+            work.reasons[node] = f"left in float by the recipe ({choice.because})"
+        elif row is None:
             if G.is_float(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
         elif row.role is Role.CLIP:
@@ -79,6 +101,11 @@ def _choose_integer(work: _Work) -> None:
             work.moves.add(node)
             if node.args[0] in work.native:
                 work.native.add(node)
+        elif row.weight is not None and choice.form != "static":
+            if (refusal := forms.refuse(node, row, choice, work.target)) is not None:
+                work.reasons[node] = refusal
+            else:
+                work.linears[node] = choice.form
         elif (objection := _objection(work, node, row)) is not None:
             work.reasons[node] = objection
         else:
@@ -110,8 +137,9 @@ def _choose_wanted(work: _Work) -> None:
         if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
         if node in takes_codes:
+            rule = work.target.kernels[_key(node)]
             for source in data_inputs(node):
-                if isinstance(source, fx.Node):
+                if isinstance(source, fx.Node) and source is not rule.stays_float(node):
                     work.wanted.add(source)
 
 
@@ -121,9 +149,13 @@ def _fuse_clips(work: _Work) -> None:
         row, source = row_of(node), node.args[0] if node.args else None
         if row is None or row.role is not Role.CLIP or not isinstance(source, fx.Node):
             continue
+        if node in work.reasons:  # left in float by the recipe
+            continue
         codes_out = node in work.wanted or node in work.native
         from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
-        if source in work.integer and len(source.users) == 1 and codes_out and from_zero:
+        free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
+        saturates = from_zero and free  # the output's parameters are chosen so that they clamp
+        if source in work.integer and len(source.users) == 1 and codes_out and saturates:
             work.fused[node] = source
             work.native.discard(source)
             work.wanted.discard(source)
@@ -139,8 +171,11 @@ def _place_points(work: _Work) -> None:
         if node.op in ("placeholder", "call_function"):
             _place_activation(work, node)
     for node in work.graph.nodes:
+        row = row_of(node)
         if node in work.integer:
             _place_constants(work, node)
+        elif node in work.linears and row is not None:
+            work.points += forms.place(node, row, work.linears[node], work.target)
 
 
 def _place_activation(work: _Work, node: fx.Node) -> None:
@@ -152,8 +187,25 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
         for user in node.users
         if everyone or user in work.integer or _passes(work, user)
     )
-    spec = Observed(work.target.activation, work.observer)
+    fixed = work.target.fixed_outputs.get(_key(node))
+    spec = _observed(work, _observer(work, node)) if fixed is None else Fixed(fixed)
     work.points.append(Point(G.name_of(node), "activation", spec, edges))
+
+
+def _observed(work: _Work, observer: ObserverSpec) -> Observed:
+    return Observed(work.target.activation, observer, symmetric=work.target.symmetric)
+
+
+def _key(node: fx.Node) -> str:
+    row = row_of(node)
+    return row.key if row is not None else ""
+
+
+def _observer(work: _Work, node: fx.Node) -> ObserverSpec:
+    """Of the tensor a node computes; for a fused clamp the last rule for it or for its layer."""
+    makers = [node, work.fused[node]] if node in work.fused else [node]
+    last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
+    return last.observer or work.observer
 
 
 def _passes(work: _Work, user: fx.Node) -> bool:
@@ -171,7 +223,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
     for source in data_inputs(node):
         if isinstance(source, fx.Node) and source.op == "get_attr":
             edge = Edge(G.name_of(source), name)
-            spec = Observed(target.activation, WEIGHT_OBSERVER)
+            spec = _observed(work, WEIGHT_OBSERVER)
             work.points.append(Point(f"{name}.{G.name_of(source)}", "constant", spec, (edge,)))
     if row.weight is None:
         return
@@ -186,7 +238,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
     )
     work.points.append(w)
     bias = G.argument(node, row.bias, "bias") if row.bias is not None else None
-    if isinstance(bias, fx.Node):
+    if isinstance(bias, fx.Node) and target.bias is not None:
         edge = Edge(G.name_of(bias), name)
         derived = Derived(G.name_of(data), w.name)
         work.points.append(Point(f"{name}.bias", "bias", derived, (edge,)))
@@ -197,7 +249,7 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     names = {p.name for p in points}
     inputs = tuple(p.name for p in points if any(e.user == name for e in p.edges))
     output = name if name in names else None
-    op = row.key if row is not None else str(node.target).removeprefix("aten.")
+    op = _op(node)
     first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
     batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
@@ -206,6 +258,8 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     if node in work.integer:
         why = "" if output or any(u in work.fused for u in node.users) else "result in float"
         return Decision(name, op, "integer", why, cost, inputs, output)
+    if node in work.linears:
+        return Decision(name, op, *forms.DECISIONS[work.linears[node]], cost, inputs, output)
     if output and node in work.moves:
         return Decision(name, op, "pass", "", cost, inputs, output)
     if not G.is_float(node):

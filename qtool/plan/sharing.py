@@ -29,6 +29,7 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
     names = {p.name for p in points}
+    free = {p.name for p in points if _shareable(p)}
     parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
 
     def root(name: str) -> tuple[str, float]:
@@ -49,15 +50,44 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
         concat = _concat_behind(node) if node is not None else None
         if concat is None:
             continue
-        for source in data_inputs(concat):
-            if G.name_of(source) in names and _only_feeds(source, parent):
+        inputs = data_inputs(concat)
+        for source in inputs:
+            named = isinstance(source, fx.Node) and G.name_of(source) in names
+            if named and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
                 owner, _ = root(G.name_of(source))
-                if owner != root(point.name)[0]:
+                if owner != root(point.name)[0] and owner in free:
                     parent[owner] = (point.name, 1.0)
     return tuple(
         replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
         for p in points
     )
+
+
+Bounds = tuple[float | None, float | None]
+
+
+def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
+    """Whether a clamp fused into the producer of `source` still saturates with the parameters of
+    the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
+    negative results would not be free any more, and its layer would fall back to float.)"""
+    low, high = _bounds(source)
+    others = [_bounds(other) for other in inputs if other is not source]
+    below = low is None or all(o[0] is not None and o[0] >= low for o in others)
+    above = high is None or all(o[1] is not None and o[1] <= high for o in others)
+    return below and above
+
+
+def _bounds(value: object) -> Bounds:
+    """The bounds of the clamp that gives a value, directly or through operators that move it."""
+    while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
+        if row.key == "relu":
+            return 0.0, None
+        if row.role is Role.CLIP:
+            return G.argument(value, 1, "min"), G.argument(value, 2, "max")
+        if row.role is not Role.PASS or value.target is torch_ops.rescale:
+            break
+        value = value.args[0]
+    return None, None
 
 
 def _factor(node: fx.Node) -> float:

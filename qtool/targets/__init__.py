@@ -2,11 +2,17 @@
 
 from qtool.errors import PlanError
 from qtool.targets.base import KernelRule, Target
+from qtool.targets.onnxruntime_arm import ONNXRUNTIME_ARM
+from qtool.targets.onnxruntime_novnni import ONNXRUNTIME_X86_NOVNNI
 from qtool.targets.onnxruntime_x86 import ONNXRUNTIME_X86
+from qtool.targets.openvino import OPENVINO
+from qtool.targets.tensorrt import TENSORRT
+from qtool.targets.tflite import TFLITE
 
 __all__ = ["DEFAULT", "TARGETS", "KernelRule", "Target", "target"]
 
-TARGETS = {t.name: t for t in (ONNXRUNTIME_X86,)}
+_ALL = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM, OPENVINO, TENSORRT, TFLITE)
+TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME_X86.name
 
 

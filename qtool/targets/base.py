@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import fx
 
-from qtool.types import QType
+from qtool.types import QType, QuantParams
 
 __all__ = ["KernelRule", "Target"]
 
 
 def _no_objection(node: fx.Node) -> str | None:
+    return None
+
+
+def _none(node: fx.Node) -> fx.Node | None:
     return None
 
 
@@ -26,31 +30,55 @@ class KernelRule:
     float_output: the kernel can also give its result in float, without an output quantization.
     in_float: no integer kernel, but cheap enough to run in float between two integer kernels, so
         that its result is quantized again at once.
+    stays_float: the operand that the kernel takes in float: an add that is fused into the layer
+        which computes that operand.
     """
 
     refuse: Callable[[fx.Node], str | None] = _no_objection
     follows: bool = False
     float_output: bool = False
     in_float: bool = False
+    stays_float: Callable[[fx.Node], fx.Node | None] = _none
 
 
 @dataclass(frozen=True)
 class Target:
     """The integer types a target computes with, and its integer kernels by operator key.
 
+    bias: None where biases stay in float.
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
+    symmetric: activations have zero point 0.
+    fixed_outputs: operator key -> the parameters that its kernel gives its output, whatever the
+        data.
+    same_parameters: keys of operators whose kernel averages or compares codes, so that its output
+        has the parameters of its input.
+    pair_limit: the largest sum, in absolute value, of two weights of an output channel with which
+        the kernels do not saturate; None where sums are 32 bits from the start.
+    contrib: whether the file may hold operators of ONNX Runtime's own domain.
+    formats: the forms a file can have: "qdq", "qoperator".
+    profile: the numerics profile whose codes the target gives; None where there is none.
+    local: the runtime that verification runs on the developer's machine is the target's: outputs
+        have to be exact and coverage is audited. Otherwise the file is run as it is written.
     """
 
     name: str
     description: str
     activation: QType
     weight: QType
-    bias: QType
+    bias: QType | None
     kernels: Mapping[str, KernelRule]
     no_kernel: Mapping[str, str]
     on_codes: frozenset[str]
     rewrites: tuple[str, ...]
     opset: int
     ir_version: int
+    symmetric: bool = False
+    fixed_outputs: Mapping[str, QuantParams] = field(default_factory=dict)
+    same_parameters: frozenset[str] = frozenset()
+    pair_limit: int | None = None
+    contrib: bool = True
+    formats: tuple[str, ...] = ("qdq",)
+    profile: str | None = None
+    local: bool = False

@@ -1,18 +1,21 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
-from qtool.verify.coverage import AuditRow, Coverage, audit
+from qtool.verify.coverage import AuditRow, Coverage, audit, planned
 from qtool.verify.exact import Exactness, compare_codes
 from qtool.verify.parity import Difference, Parity, compare
-from qtool.verify.structure import check_structure
+from qtool.verify.structure import Expected, check_structure, check_well_formed
 
 __all__ = [
     "AuditRow",
     "Coverage",
     "Difference",
     "Exactness",
+    "Expected",
     "Parity",
     "audit",
     "check_structure",
+    "check_well_formed",
     "compare",
     "compare_codes",
+    "planned",
 ]

@@ -20,9 +20,10 @@ import onnx
 from onnx import TensorProto
 
 from qtool.errors import FileError
+from qtool.plan import OPS, QuantPlan
 from qtool.verify.runtime import RUNTIME, optimised_graph
 
-__all__ = ["AuditRow", "Coverage", "audit"]
+__all__ = ["AuditRow", "Coverage", "audit", "planned"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -30,8 +31,8 @@ def _names(text: str) -> frozenset[str]:
 
 
 AUDITED = _names(
-    "Conv ConvTranspose Gemm MatMul Add Mul Concat AveragePool MaxPool GlobalAveragePool"
-    " GlobalMaxPool"
+    "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
+    " GlobalAveragePool GlobalMaxPool"
 )
 INTEGER = _names(
     "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
@@ -42,6 +43,8 @@ ON_EITHER = _names(  # operators that exist for codes and for floats
     "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather"
     " Expand Resize DepthToSpace Tile Identity"
 )
+ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and results
+_TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
 _DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
@@ -62,6 +65,10 @@ class AuditRow:
     macs: int
     reason: str
 
+    @property
+    def weights_only(self) -> bool:
+        return self.kernel in ON_WEIGHTS
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -80,6 +87,11 @@ class Coverage:
         return sum(r.macs for r in self.rows if r.integer) / self.macs if self.macs else 1.0
 
     @property
+    def weight_share(self) -> float:
+        """Share of multiply-accumulates on integer weights whose inputs and results are float."""
+        return sum(r.macs for r in self.rows if r.weights_only) / self.macs if self.macs else 0.0
+
+    @property
     def float_rows(self) -> tuple[AuditRow, ...]:
         return tuple(r for r in self.rows if not r.integer)
 
@@ -87,6 +99,7 @@ class Coverage:
         return {
             "runtime": self.runtime,
             "integer_mac_share": self.share,
+            "integer_weight_mac_share": self.weight_share,
             "macs": self.macs,
             "rows": [asdict(r) for r in self.rows],
         }
@@ -97,7 +110,13 @@ class Coverage:
             f"{done} of {len(self.rows)} operators and {100 * self.share:.2f} % of "
             f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
         )
-        rows = [f"  float: {r.name} ({r.op} -> {r.kernel}): {r.reason}" for r in self.float_rows]
+        if self.weight_share:
+            head += f"; {100 * self.weight_share:.2f} % of the MACs on integer weights alone"
+        rows = [
+            f"  {'weights only' if r.weights_only else 'float'}: {r.name} ({r.op} -> {r.kernel}): "
+            f"{r.reason}"
+            for r in self.float_rows
+        ]
         return "\n".join([head, *rows])
 
 
@@ -119,8 +138,19 @@ def audit(path: str | Path) -> Coverage:
         for node in source.graph.node
         if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
     )
-    rows = tuple(_row(node, source, running, shapes, planned) for node in audited)
-    return Coverage(RUNTIME, rows)
+    rows = (_row(node, source, running, shapes, planned) for node in audited)
+    return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
+
+
+def planned(plan: QuantPlan) -> Coverage:
+    """What a plan says of each node, for a target whose runtime is not the one audited here."""
+    known = {row.key for row in OPS.values()}
+    rows = tuple(
+        AuditRow(d.node, d.op, "as planned", d.form in ("integer", "dynamic"), d.macs, d.reason)
+        for d in plan.nodes
+        if d.form in ("integer", "dynamic", "weights") or (d.form == "float" and d.op in known)
+    )
+    return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 
 
 def _running(path: str | Path, source: onnx.ModelProto) -> _Running:
@@ -142,14 +172,23 @@ def _row(
     running: _Running,
     shapes: _Shapes,
     planned: Mapping[str, Mapping[str, Any]],
-) -> AuditRow:
+) -> AuditRow | None:
+    """None where the runtime takes the node into the kernel of a matrix product: that has a row."""
     found = running.find(node, source)
     kernel = found.op_type if found is not None else "folded away"
-    integer = found is None or running.is_integer(found)
-    plan = planned.get(node.name, {})
+    if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
+        return None
+    name = node.name.removesuffix(f"/{node.op_type}:{node.output[0]}")  # a part of one operator
+    name = name if name in planned else node.name
+    plan = planned.get(name, {})
+    if found is None:  # taken into another kernel: a convolution only where codes are planned
+        integer = bool(plan) or node.op_type not in _WEIGHT
+    else:
+        integer = running.is_integer(found)
+    integer = integer and plan.get("form") not in ("float", "weights")
     macs = int(plan.get("macs", shapes.macs(node)))
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
-    return AuditRow(node.name, node.op_type, kernel, integer, macs, reason)
+    return AuditRow(name, node.op_type, kernel, integer, macs, reason)
 
 
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:
@@ -260,6 +299,8 @@ class _Shapes:
 
     def macs(self, node: onnx.NodeProto) -> int:
         """MACs of one sample; 0 where the shape cannot be inferred (behind an unknown operator)."""
+        if node.op_type == "MatMulNBits":  # shape inference does not know it; one row per sample
+            return prod(a.i for a in node.attribute if a.name in ("K", "N"))
         position = _WEIGHT.get(node.op_type, len(node.input))
         if position >= len(node.input) or node.input[position] not in self.shapes:
             return 0

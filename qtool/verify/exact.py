@@ -62,20 +62,26 @@ class Exactness:
 
 
 def compare_codes(
-    path: str | Path, batches: Iterable[Arrays], profile: str | None = None
+    path: str | Path,
+    batches: Iterable[Arrays],
+    profile: str | None = None,
+    qdq: onnx.ModelProto | None = None,
 ) -> Exactness:
     """Runs a QDQ file in the integer engine and in ONNX Runtime with default optimisation.
 
     Args:
+        path: what the runtime runs.
         batches: inputs in the order of the file's inputs.
         profile: numerics profile; by default that of ONNX Runtime on x86-64.
+        qdq: what the engine runs, where the file is another form of that model.
 
     Raises:
         KernelError: the engine cannot represent a node.
         VerificationError: the runtime does not load the file.
     """
     model = onnx.load(path)
-    program = lower(model) if profile is None else lower(model, profile)
+    source = model if qdq is None else qdq
+    program = lower(source) if profile is None else lower(source, profile)
     runtime = session(path)
     samples = elements = identical = 0
     worst, first = 0.0, None

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from qtool import graph as G
 from qtool import torch_ops
 from qtool.api import quantize
 from qtool.export import lower_to_qdq

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from qtool import graph as G
 from qtool.capture import capture_module
 from qtool.data import Batch
 from qtool.passes import CANONICAL, GraphPass, run_passes
-from tests.models.small import Network, settle
+from tests.models.small import NETWORKS, Network, settle
 
 __all__ = [
     "CANONICAL",
@@ -22,6 +23,7 @@ __all__ = [
     "Rewritten",
     "assert_same",
     "captured",
+    "captured_network",
     "rewritten",
 ]
 
@@ -63,6 +65,19 @@ def op(node: Any) -> str:
 def captured(model: nn.Module, *shapes: tuple[int, ...]) -> G.FloatGraph:
     """The graph of a model, before any pass."""
     return capture_module(settle(model), Batch(tuple(torch.randn(s) for s in shapes)))
+
+
+@cache
+def _network(name: str) -> tuple[nn.Module, G.FloatGraph]:
+    network = NETWORKS[name]
+    model = network.model()
+    return model, capture_module(model, Batch(*network.example()))
+
+
+def captured_network(name: str) -> tuple[nn.Module, G.FloatGraph]:
+    """One of the small networks and its graph, before any pass; captured once, the graph copied."""
+    model, graph = _network(name)
+    return model, replace(graph, module=G.clone(graph.module))
 
 
 def rewritten(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
 from qtool.passes import CANONICAL, run_passes
 from tests.models.small import NETWORKS
-from tests.passes.differential import assert_same, op
+from tests.passes.differential import assert_same, captured_network, op
 
 REWRITES = {  # name: rewrites by (remove_identity, canonicalize, norm, pad, linear)
     "conv_bn_relu": (0, 2, 1, 0, 0),
@@ -31,8 +29,7 @@ REWRITES = {  # name: rewrites by (remove_identity, canonicalize, norm, pad, lin
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name: str) -> None:
     network = NETWORKS[name]
-    model = network.model()
-    graph = capture_module(model, Batch(*network.example()))
+    model, graph = captured_network(name)
     counts = run_passes(graph.module, CANONICAL)
     for size in (None, 5, 1):
         assert_same(model, graph.module, *network.example(size))

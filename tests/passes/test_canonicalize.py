@@ -152,7 +152,9 @@ def test_views_leave_the_batch_to_the_runtime(
         ),
         pytest.param(of(lambda x: x.unbind(-3)[-1]), ["select"], id="unbind"),
         pytest.param(
-            of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]), ["slice", "slice", "slice", "add"], id="split"
+            of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]),
+            ["slice", "slice", "slice", "add"],
+            id="split",
         ),
         pytest.param(
             lambda: nn.ConvTranspose2d(4, 4, 3, 2, 1, 1), ["conv_transpose2d"], id="transposed"

@@ -29,9 +29,15 @@ def folded(model: nn.Module, *shapes: tuple[int, ...], folds: int, left: int = 0
     return result
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("affine", [True, False], ids=["affine", "not affine"])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "affine", "bias"),
+    [
+        pytest.param(1, True, True, id="all there"),
+        pytest.param(2, True, False, id="groups, no bias"),
+        pytest.param(1, False, False, id="no bias, not affine"),
+        pytest.param(2, False, True, id="groups, not affine"),
+    ],
+)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("layers", [CONVS, TRANSPOSED], ids=["conv", "transposed"])
 def test_convolutions(

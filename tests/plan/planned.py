@@ -13,7 +13,8 @@ from qtool.passes import CANONICAL, run_passes
 from qtool.plan import QuantPlan, make_plan
 from qtool.targets import Target, target
 from qtool.types import ObserverSpec, SharedWith
-from tests.models.small import NETWORKS, settle
+from tests.models.small import settle
+from tests.passes.differential import captured_network
 
 __all__ = ["canonical", "network_graph", "network_plan", "plan", "reads", "table"]
 
@@ -32,8 +33,7 @@ def plan(model: nn.Module, *shapes: tuple[int, ...], on: Target | None = None) -
 
 @cache  # plans are pure, and so are graphs that nobody edits
 def network_graph(name: str) -> fx.Graph:
-    network = NETWORKS[name]
-    graph = capture_module(network.model(), Batch(*network.example()))
+    _, graph = captured_network(name)
     run_passes(graph.module, CANONICAL)
     return graph.graph
 

@@ -89,7 +89,7 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
                 "relu": "cat",
                 "max_pool2d": "cat",
                 "parts.1": "cat",
-                "slice_3": "cat",
+                "slice_2": "cat",
             },
             id="through what passes codes on",
         ),
@@ -107,6 +107,21 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
 )
 def test_sharing(model: Callable[[], nn.Module], expected: dict[str, str]) -> None:
     assert shared(plan(model(), IMAGE)) == expected
+
+
+class WithInput(nn.Module):
+    """A concat that is the only reader of one of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        (self.conv,) = convs(1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.conv(x), F.max_pool2d(y, 1)], 1)
+
+
+def test_an_input_keeps_its_own_parameters_though_a_concat_alone_reads_it() -> None:
+    assert shared(plan(WithInput(), IMAGE, IMAGE)) == {"conv": "cat", "max_pool2d": "y"}
 
 
 def test_a_rescaled_value_has_the_codes_of_its_source() -> None:

@@ -1,0 +1,99 @@
+"""Linear layers on integer weights, other than between quantize and dequantize.
+
+Each is written in the form that ONNX Runtime has a kernel for: dynamic as DynamicQuantizeLinear and
+MatMulInteger, int8 weights as Gemm on a dequantized weight that stands [in, out] (the only order
+that it takes for MatMulNBits), 4-bit weights as MatMulNBits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.fake_quant import DynamicPoint, QuantPoint
+from qtool.plan import QuantPlan
+from qtool.types import QuantParams
+
+__all__ = ["lower_linears"]
+
+_FORMS = ("dynamic", "weights")
+_Stored = dict[tuple[str, str, bytes], list[fx.Node]]
+
+
+def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
+    """Rewrites the linear layers of these forms, in place; their quant points go."""
+    forms = {d.node: d.form for d in plan.nodes if d.form in _FORMS}
+    stored: _Stored = {}
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and G.name_of(node) in forms:
+            with torch.no_grad():
+                _lower(module, node, stored)
+
+
+def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+    x, weight = node.args[0], node.args[1]
+    bias = G.argument(node, 2, "bias")
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    called = module.get_submodule(str(x.target)) if x.op == "call_module" else None
+    dynamic = isinstance(called, DynamicPoint)
+    data = x.args[0] if dynamic else x
+    point = module.get_submodule(str(weight.target))
+    source = weight.args[0]
+    assert isinstance(point, QuantPoint)
+    assert isinstance(source, fx.Node)
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    form = "dynamic" if dynamic else "blocks" if params.block else "codes"
+    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
+    if key not in stored:  # a module called twice keeps one copy of its weights
+        head = next(iter(module.graph.nodes))
+        codes = params.quantize(G.tensor(module, source).detach()).cpu()
+        write = _write_blocks if params.block else _write_codes
+        stored[key] = write(module, head, codes, params, point.point)
+    name, tensors = G.name_of(node), stored[key]
+    if form == "codes":
+        scale, zero = tensors[1:]
+        real = (tensors[0], scale, zero, 1)
+        dequantized = G.add_call(
+            node, torch_ops.dequantize, real, f"{point.point}.dequantize", source
+        )
+        call = G.add_call(node, torch_ops.gemm, (data, dequantized, bias), name, node)
+    elif form == "dynamic":
+        args = (data, *tensors[:2], bias)
+        call = G.add_call(node, torch_ops.dynamic_linear, args, name, node)
+    else:
+        call = G.add_call(node, torch_ops.linear_4bit, (data, *tensors, bias), name, node)
+    G.replace(node, call)
+    for each in (weight, x) if dynamic else (weight,):
+        if not each.users:
+            module.graph.erase_node(each)
+
+
+def _write_codes(
+    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
+) -> list[fx.Node]:
+    """Codes [in, out], scale and zero point per output."""
+    zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
+    return [
+        G.add_tensor(module, head, codes.t().contiguous(), f"{point}.codes"),
+        G.add_tensor(module, head, params.scale.cpu(), f"{point}.scale"),
+        G.add_tensor(module, head, zero, f"{point}.zero_point"),
+    ]
+
+
+def _write_blocks(
+    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
+) -> list[fx.Node]:
+    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat."""
+    assert params.block is not None
+    filled = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % params.block))
+    packed = torch_ops.pack_4bit(filled).unflatten(-1, (-1, params.block // 2))
+    zero = torch_ops.pack_4bit(params.zero_point.cpu().to(torch.uint8))
+    return [
+        G.add_tensor(module, head, packed.contiguous(), f"{point}.codes"),
+        G.add_tensor(module, head, params.scale.cpu().contiguous(), f"{point}.scale"),
+        G.add_tensor(module, head, zero.contiguous(), f"{point}.zero_point"),
+    ]

@@ -1,0 +1,165 @@
+"""The parts of a QDQ model that ONNX Runtime fuses into integer kernels.
+
+All data inputs of an operator come from codes, the result goes to one QuantizeLinear (a Relu or
+Clip between that the quantization makes redundant is dropped), and on x86 int8 codes only count
+where their QuantizeLinear has a single reader: the runtime turns those into uint8, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+
+from qtool.integer.moves import move_of
+from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Bounds, Operator
+from qtool.integer.qdq import Codes, QdqGraph
+from qtool.types import QuantParams
+
+__all__ = ["Fused", "Moved", "fused", "moved", "same"]
+
+_CLAMPS = ("Relu", "Clip")
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """An operator that runs on codes.
+
+    inputs: codes of its data inputs. end: the QuantizeLinear behind it, None where the result is
+    float. bounds: of a clamp between. covered: the nodes behind the operator that it stands for.
+    """
+
+    node: onnx.NodeProto
+    operator: Operator
+    inputs: list[Codes]
+    end: onnx.NodeProto | None
+    out: QuantParams | None
+    bounds: Bounds
+    covered: tuple[onnx.NodeProto, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """DequantizeLinear, an operator that moves elements, QuantizeLinear of equal parameters."""
+
+    node: onnx.NodeProto
+    codes: Codes
+    move: Callable[..., torch.Tensor]
+    end: onnx.NodeProto
+    params: QuantParams
+
+
+def fused(graph: QdqGraph, node: onnx.NodeProto) -> Fused | None:
+    """The integer operator that `node` is the heart of, or None if it runs in float."""
+    operator = (SIGNED_OPERATORS if graph.signed else OPERATORS).get(node.op_type)
+    if operator is None:
+        return None
+    inputs = _data_inputs(graph, node, operator)
+    if inputs is None or not _constants_in_codes(graph, node, operator):
+        return None
+    end, bounds, covered = _quantized_by(graph, node)
+    if end is None:
+        whole = operator.float_output and _reads_integer_bias(graph, node) is not False
+        return Fused(node, operator, inputs, None, None, bounds, ()) if whole else None
+    out = graph.params(end)
+    if not _counts(graph, end.output[0], out):
+        return None
+    if node.op_type == "MaxPool" and not same(inputs[0].params, out):
+        return None
+    return Fused(node, operator, inputs, end, out, bounds, covered)
+
+
+def moved(graph: QdqGraph, node: onnx.NodeProto) -> Moved | None:
+    """The move of codes that `node` is the heart of, or None."""
+    codes = graph.codes(node.input[0]) if node.input else None
+    end = graph.only_reader(node.output[0]) if node.output else None
+    move = move_of(node, graph)
+    if codes is None or codes.constant is not None or move is None or end is None:
+        return None
+    if end.op_type != "QuantizeLinear" or not same(codes.params, graph.params(end)):
+        return None
+    return Moved(node, codes, move, end, graph.params(end))
+
+
+def same(a: QuantParams, b: QuantParams | None) -> bool:
+    """Whether equal codes mean equal values."""
+    return (
+        b is not None
+        and a.qtype is b.qtype
+        and torch.equal(a.scale, b.scale)
+        and torch.equal(a.zero_point, b.zero_point)
+    )
+
+
+def _reads_integer_bias(graph: QdqGraph, node: onnx.NodeProto) -> bool | None:
+    """Without an output quantization a float bias keeps the runtime's Gemm in float."""
+    if len(node.input) < 3:
+        return None
+    return graph.codes(node.input[2]) is not None
+
+
+def _data_inputs(graph: QdqGraph, node: onnx.NodeProto, operator: Operator) -> list[Codes] | None:
+    """The codes of every data input, or None if one is float."""
+    found = []
+    names = list(node.input) if operator.inputs is None else list(node.input[: operator.inputs])
+    for name in names:
+        codes = graph.codes(name)
+        if codes is None or not (
+            codes.constant is not None or _counts(graph, codes.name, codes.params)
+        ):
+            return None
+        found.append(codes)
+    if node.op_type == "MatMul" and found[1].constant is not None and found[1].constant.dim() == 2:
+        return found[:1]  # a weight
+    return found
+
+
+def _constants_in_codes(graph: QdqGraph, node: onnx.NodeProto, operator: Operator) -> bool:
+    if not operator.weight:
+        return True
+    weight = graph.codes(node.input[1])
+    return weight is not None and weight.constant is not None
+
+
+def _counts(graph: QdqGraph, codes: str, params: QuantParams | None) -> bool:
+    """Whether the runtime computes on these codes: uint8 always, int8 with one reader only."""
+    maker = graph.makers.get(codes)
+    signed = params is not None and params.qtype.signed
+    if graph.signed or not signed or maker is None or maker.op_type != "QuantizeLinear":
+        return True
+    return len(graph.readers.get(codes, [])) == 1
+
+
+def _quantized_by(
+    graph: QdqGraph, node: onnx.NodeProto
+) -> tuple[onnx.NodeProto | None, Bounds, tuple[onnx.NodeProto, ...]]:
+    """The QuantizeLinear behind a node, the bounds of a clamp between, and the nodes up to it."""
+    reader, bounds = graph.only_reader(node.output[0]), (None, None)
+    passed: tuple[onnx.NodeProto, ...] = ()
+    if reader is not None and reader.op_type in _CLAMPS:
+        bounds, passed = _bounds(graph, reader), (reader,)
+        reader = graph.only_reader(reader.output[0])
+    if reader is None or reader.op_type != "QuantizeLinear":
+        return None, (None, None), ()
+    if passed and not _redundant(graph.params(reader), bounds):
+        return None, (None, None), ()
+    return reader, bounds, (*passed, reader)
+
+
+def _bounds(graph: QdqGraph, clamp: onnx.NodeProto) -> Any:
+    if clamp.op_type == "Relu":
+        return (0.0, None)
+    limits = [graph.constant(clamp, i) for i in (1, 2)]
+    return tuple(None if v is None else float(v) for v in limits)
+
+
+def _redundant(params: QuantParams, bounds: Bounds) -> bool:
+    """Whether saturation of the codes does what the clamp does."""
+    low, high = bounds
+    scale, zero, qtype = params.scale, int(params.zero_point), params.qtype
+    below = low is None or int(torch.round(torch.tensor(low) / scale)) + zero <= qtype.qmin
+    above = high is None or int(torch.round(torch.tensor(high) / scale)) + zero >= qtype.qmax
+    return below and above

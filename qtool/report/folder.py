@@ -1,0 +1,132 @@
+"""A folder of files that appears whole: a reader meets the old report or the new one."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from qtool.errors import FileError
+
+__all__ = ["FILES", "check_folder", "publish", "resume_folder"]
+
+FILES = frozenset({"report.json", "report.md", "report.html", "model.int8.onnx"})
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD of renameat2(2)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises FileError if a report could not be written there: said before the work, not after.
+
+    A folder that holds anything but a report is refused, since it would be replaced.
+    """
+    parent = folder.resolve().parent
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"cannot write {folder}: it is a file; name a folder for the report")
+    if folder.is_dir():
+        foreign = sorted(p.name for p in folder.iterdir() if p.name not in FILES)
+        if foreign:
+            raise FileError(
+                f"{folder} holds '{foreign[0]}', which is no part of a report; name a new folder"
+            )
+    if not parent.is_dir():
+        raise FileError(
+            f"cannot write {folder}: the directory {parent} does not exist; create it first"
+        )
+    if not os.access(parent, os.W_OK):
+        raise FileError(f"cannot write {folder}: the directory {parent} is not writable")
+
+
+def resume_folder(folder: Path) -> Path:
+    """Where a run that is to write `folder` keeps what it measured so far."""
+    return folder.resolve().parent / f".{folder.resolve().name}.resume"
+
+
+def publish(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes the files as `folder`, in place of what was there.
+
+    They are written to a folder beside it, which then takes its place in one step of the file
+    system.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    assert set(files) <= FILES, f"not part of a report: {sorted(set(files) - FILES)}"
+    check_folder(folder)
+    target = folder.resolve()
+    _sweep(target)
+    temporary = target.parent / f".{target.name}.{os.getpid()}.part"
+    try:
+        temporary.mkdir()
+        for name, data in files.items():
+            _write(temporary / name, data)
+        _sync(temporary)
+        _replace(temporary, target)
+        _sync(target.parent)
+    except OSError as error:
+        raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _replace(new: Path, old: Path) -> None:
+    """Puts `new` where `old` is; afterwards what was there, if anything, is at `new`."""
+    if not old.exists():
+        new.rename(old)
+        return
+    if _exchange(new, old):
+        return
+    made = sorted(new.iterdir())
+    for file in made:  # each file whole, where folders cannot be exchanged
+        file.replace(old / file.name)
+    for name in FILES - {file.name for file in made}:
+        (old / name).unlink(missing_ok=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Exchanges two paths in one step; False where the system cannot."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if call(_HERE, os.fsencode(a), _HERE, os.fsencode(b), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+def _sweep(target: Path) -> None:
+    """Removes what runs that were killed left beside the folder."""
+    for left in target.parent.glob(f".{target.name}.*.part"):
+        process = left.name.split(".")[-2]
+        if process.isdigit() and not _alive(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

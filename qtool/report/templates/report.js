@@ -1,0 +1,135 @@
+"use strict";
+// Sorting, filters and the layer view. The page is whole without this script; only the histograms
+// of single layers are drawn here, from the JSON, when a layer is pressed.
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const layers = new Map((report.layers ? report.layers.layers : []).map((e) => [e.name, e]));
+const SVG = "http://www.w3.org/2000/svg";
+
+// --- tables ----------------------------------------------------------------------------------
+
+function key(row, column) {
+  const cell = row.cells[column];
+  const value = cell.dataset.v;
+  if (value === undefined) return cell.textContent.trim();
+  return value === "" ? null : Number(value);
+}
+
+function compare(a, b) {
+  if (a === b) return 0;
+  if (a === null || a === "") return 1;
+  if (b === null || b === "") return -1;
+  return typeof a === "number" && typeof b === "number"
+    ? a - b
+    : String(a).localeCompare(String(b), undefined, { numeric: true });
+}
+
+function sort(table, column) {
+  const head = table.tHead.rows[0].cells;
+  const down = head[column].getAttribute("aria-sort") === "ascending";
+  for (const cell of head) cell.removeAttribute("aria-sort");
+  head[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+  for (const view of table.querySelectorAll(".view")) close(view);
+  const rows = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
+  const empty = (v) => v === null || v === "";
+  rows.sort(([a], [b]) => (empty(a) || empty(b) ? compare(a, b) : down ? compare(b, a) : compare(a, b)));
+  table.tBodies[0].append(...rows.map(([, row]) => row));
+}
+
+function filter(input) {
+  const table = document.getElementById(input.dataset.table);
+  const wanted = input.value.trim().toLowerCase();
+  let shown = 0;
+  for (const view of table.querySelectorAll(".view")) close(view);
+  for (const row of table.tBodies[0].rows) {
+    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    shown += row.hidden ? 0 : 1;
+  }
+  const count = document.querySelector(`[data-count="${table.id}"]`);
+  count.textContent = wanted ? `${shown} of ${table.tBodies[0].rows.length}` : "";
+}
+
+for (const table of document.querySelectorAll("table")) {
+  for (const head of table.tHead.rows[0].cells) {
+    const row = table.tBodies[0].rows[table.tBodies[0].rows.length - 1];
+    if (row && row.cells[head.cellIndex].classList.contains("num")) head.classList.add("num");
+  }
+}
+
+// --- the layer view --------------------------------------------------------------------------
+
+function element(name, attributes, text) {
+  const found = document.createElementNS(SVG, name);
+  for (const [k, v] of Object.entries(attributes)) found.setAttribute(k, v);
+  if (text !== undefined) found.textContent = text;
+  return found;
+}
+
+const short = (x) => (x === null ? "" : Number(x.toPrecision(3)).toString());
+
+function histogram(title, bars) {
+  const width = 420, height = 150, left = 8, right = 412, floor = 118, top = 14;
+  const start = Math.min(bars.start, bars.low), stop = Math.max(bars.stop, bars.high);
+  const x = (v) => left + ((v - start) / (stop - start || 1)) * (right - left);
+  const most = Math.max(...bars.counts.map((c) => Math.log1p(c)), 1e-9);
+  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  svg.append(element("rect", { class: "range", x: x(bars.low), y: top, width: Math.max(1, x(bars.high) - x(bars.low)), height: floor - top }));
+  const step = (bars.stop - bars.start) / bars.counts.length;
+  bars.counts.forEach((count, i) => {
+    if (!count) return;
+    const from = bars.start + i * step, tall = (Math.log1p(count) / most) * (floor - top);
+    const lost = from + step <= bars.low || from >= bars.high;
+    svg.append(element("rect", { class: lost ? "lost" : "count", x: x(from), y: floor - tall, width: Math.max(0.7, x(from + step) - x(from) - 0.4), height: tall }));
+  });
+  svg.append(element("line", { class: "axis", x1: left, x2: right, y1: floor, y2: floor }));
+  for (const [v, anchor] of [[bars.low, "start"], [bars.high, "end"]]) {
+    svg.append(element("line", { class: "end", x1: x(v), x2: x(v), y1: top - 4, y2: floor + 4 }));
+    svg.append(element("text", { x: x(v), y: floor + 16, "text-anchor": anchor }, short(v)));
+  }
+  if (start < 0 && stop > 0) svg.append(element("text", { x: x(0), y: height - 4, "text-anchor": "middle" }, "0"));
+  const figure = document.createElement("figure");
+  const caption = document.createElement("figcaption");
+  caption.textContent = `${title}: values from ${short(bars.least)} to ${short(bars.most)}; the green range is what the codes hold, ` +
+    `${(100 * bars.clipped).toPrecision(2)} % lie outside and saturate. Heights are logarithmic.`;
+  figure.append(svg, caption);
+  return figure;
+}
+
+function close(view) {
+  view.previousElementSibling.querySelector(".open").setAttribute("aria-expanded", "false");
+  view.remove();
+}
+
+function toggle(button) {
+  const row = button.closest("tr");
+  const next = row.nextElementSibling;
+  if (next && next.classList.contains("view")) return close(next);
+  const layer = layers.get(row.dataset.layer);
+  const view = document.createElement("tr"), cell = document.createElement("td"), pair = document.createElement("div");
+  view.className = "view";
+  pair.className = "pair";
+  cell.colSpan = row.cells.length;
+  if (layer.activation) pair.append(histogram(`Result of ${layer.name}`, layer.activation));
+  if (layer.weight) pair.append(histogram("Weights", layer.weight));
+  if (!pair.children.length) pair.textContent = "No histogram was taken of this layer.";
+  cell.append(pair);
+  view.append(cell);
+  row.after(view);
+  button.setAttribute("aria-expanded", "true");
+}
+
+// --- what a person presses -------------------------------------------------------------------
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.classList.contains("open")) return toggle(button);
+  const head = button.closest("thead th");
+  if (head) sort(head.closest("table"), head.cellIndex);
+});
+document.addEventListener("input", (event) => {
+  if (event.target.dataset.table) filter(event.target);
+});
+window.addEventListener("beforeprint", () => {
+  for (const each of document.querySelectorAll("details")) each.open = true;
+});

@@ -1,0 +1,48 @@
+"""OpenVINO on x86-64 CPUs with VNNI: uint8 activations, int8 weights per channel, float biases.
+
+Its low precision transformations read Q/DQ as FakeQuantize and move dequantizations behind the
+operators that have integer kernels (OpenVINO documentation: "Low Precision Transformations",
+"Quantized models compute and restrictions"). Biases are added after the integer sum, in float.
+Activation functions are fused into the layer before them, in float, ahead of its requantization.
+"""
+
+from __future__ import annotations
+
+from qtool.targets import rules
+from qtool.targets.base import KernelRule, Target
+from qtool.types import INT8_NARROW, UINT8
+
+__all__ = ["OPENVINO"]
+
+_IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "elu", "leaky_relu")
+
+OPENVINO = Target(
+    name="openvino",
+    description="OpenVINO, CPU plugin, x86-64 with VNNI",
+    activation=UINT8,
+    weight=INT8_NARROW,
+    bias=None,
+    kernels={
+        "conv": KernelRule(rules.constant_weights),
+        "linear": KernelRule(rules.constant_weights, float_output=True),
+        "add": KernelRule(rules.tensors_only, follows=True),
+        "mul": KernelRule(rules.tensors_only, follows=True),
+        "concat": KernelRule(rules.float32, follows=True),
+        "global_average_pool": KernelRule(rules.float32, follows=True),
+        "average_pool": KernelRule(rules.average_pool, follows=True),
+        "max_pool": KernelRule(rules.float32),
+        "pad": KernelRule(rules.zero_fill),
+        "pass": KernelRule(rules.moved),
+        **{key: KernelRule(rules.float32, follows=True, in_float=True) for key in _IN_FLOAT},
+    },
+    no_kernel={
+        "conv_transpose": "left in float: not proven on this target",
+        "matmul": "a product of two activations is left in float",
+        "softmax": "left in float, as the runtime has it",
+    },
+    on_codes=frozenset(),
+    rewrites=("batch_norm_as_conv",),
+    opset=18,
+    ir_version=10,
+    contrib=False,
+)

@@ -1,0 +1,100 @@
+"""Conditions that several targets put on a call of an operator: None, or why it stays in float."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+
+__all__ = [
+    "average_pool",
+    "average_pool_inside",
+    "constant_weights",
+    "first_weighted",
+    "float32",
+    "moved",
+    "tensors_only",
+    "with_weighted",
+    "zero_fill",
+]
+
+aten = torch.ops.aten
+_WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
+
+
+def constant_weights(node: fx.Node) -> str | None:
+    weight, bias = node.args[1], G.argument(node, 2, "bias")
+    for what, arg in (("weight", weight), ("bias", bias)):
+        if isinstance(arg, fx.Node) and arg.op != "get_attr":
+            return f"its {what} is computed at run time"
+    return float32(node)
+
+
+def tensors_only(node: fx.Node) -> str | None:
+    if not all(isinstance(a, fx.Node) for a in node.args[:2]):
+        return "one operand is a number, not a tensor"
+    if node.kwargs.get("alpha", 1) != 1:
+        return "add with alpha has no integer kernel"
+    return float32(node)
+
+
+def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
+    for each in [node, *(inputs or node.all_input_nodes)]:
+        value = G.value(each)
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if value.dtype != torch.float32:
+                return (
+                    f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float32"
+                )
+        elif isinstance(value, torch.Tensor):
+            return f"{G.name_of(each)} is {str(value.dtype).removeprefix('torch.')}, not float"
+    return None
+
+
+def moved(node: fx.Node) -> str | None:
+    """What is moved has to be float32; where it goes (an index) is of any type."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return float32(node, source)
+
+
+def zero_fill(node: fx.Node) -> str | None:
+    if G.argument(node, 2, "value", 0):
+        return "it pads with a number other than zero"
+    return float32(node)
+
+
+def average_pool(node: fx.Node) -> str | None:
+    if G.argument(node, 6, "divisor_override") is not None:
+        return "a divisor of its own has no integer kernel"
+    return float32(node)
+
+
+def average_pool_inside(node: fx.Node) -> str | None:
+    """For runtimes whose kernel averages only the cells inside the image."""
+    padded = any(G.argument(node, 3, "padding", ()) or ())
+    if padded and G.argument(node, 5, "count_include_pad", True):
+        return "its mean counts the padding, the kernel's does not"
+    if G.argument(node, 4, "ceil_mode", False):
+        return "ceil_mode has no integer kernel"
+    return average_pool(node)
+
+
+def first_weighted(node: fx.Node) -> fx.Node | None:
+    """The operand of an add that comes straight from a layer with weights, and goes nowhere else.
+
+    A runtime that fuses the add into that layer adds in its accumulator.
+    """
+    for source in node.args[:2]:
+        if isinstance(source, fx.Node) and source.target in _WEIGHTED and len(source.users) == 1:
+            return source
+    return None
+
+
+def with_weighted(node: fx.Node) -> str | None:
+    """An add is worth quantizing where it is fused into the layer that computes one operand."""
+    if first_weighted(node) is None:
+        return "no operand comes straight from a layer with weights, which it would be fused into"
+    return tensors_only(node)

@@ -1,0 +1,60 @@
+"""Models and data for the command line, as package.module:name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+def transposed() -> nn.Module:
+    """One layer of it has no integer kernel."""
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 2, 1))
+
+
+def nothing() -> nn.Module:
+    """No layer of it has an integer kernel."""
+    return nn.Sequential(nn.Softmax(1), nn.LayerNorm(6))
+
+
+def broken() -> nn.Module:
+    raise RuntimeError("no licence")
+
+
+def number() -> int:
+    return 5
+
+
+def branching() -> nn.Module:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    return Branching()
+
+
+def images() -> list[torch.Tensor]:
+    return list(torch.randn(24, 2, 6, 6, generator=torch.Generator().manual_seed(0)).split(8))
+
+
+def labelled() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Once through, as a generator."""
+    for x in images():
+        yield x, torch.zeros(len(x))
+
+
+def empty() -> list[torch.Tensor]:
+    return []
+
+
+def not_a_number() -> list[torch.Tensor]:
+    return [*images(), torch.full((8, 2, 6, 6), torch.nan)]
+
+
+def other_shape() -> list[torch.Tensor]:
+    return [*images(), torch.zeros(8, 2, 6, 7)]
+
+
+def fails() -> list[torch.Tensor]:
+    raise RuntimeError("the disk is gone")

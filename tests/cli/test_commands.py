@@ -1,0 +1,163 @@
+"""What the commands write and print on the sample network and on small ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from qtool.cli import output
+from rich.console import Console
+
+import qtool
+from tests.cli.conftest import ROOT, Cli
+from tests.cli.models import images, transposed
+
+M = "tests.cli.models:"
+UP = f"{M}transposed"
+
+
+@pytest.fixture
+def weights(cli: Cli) -> str:
+    """A state dict of the small network, so that every call has the same weights."""
+    torch.manual_seed(0)
+    torch.save(transposed().state_dict(), cli.folder / "up.pt")
+    return "up.pt"
+
+
+# --- goals and exit codes ------------------------------------------------------------------------
+
+
+def test_a_goal_that_is_missed_exits_with_1(cli: Cli, weights: str) -> None:
+    arguments = ("quantize", UP, "--weights", weights, "--data", f"{M}images", "-o", "up.onnx")
+    result = cli(*arguments, "--min-coverage", "1.0", code=1)
+    assert (cli.folder / "up.onnx").is_file()
+    assert "is below the 1 asked for" in result.stderr
+    assert "float: 1 (ConvTranspose -> ConvTranspose)" in result.stdout
+    result = cli(*arguments, "--min-coverage", "0.4", "--json")
+    told = json.loads(result.stdout)
+    assert told["min_coverage_met"] is True
+    assert 0.4 < told["coverage"]["integer_mac_share"] < 1
+    assert result.stderr == ""
+
+
+# --- calibrate, merge, convert, quantize ----------------------------------------------------------
+
+
+def test_merged_parts_are_the_whole(cli: Cli, weights: str) -> None:
+    x = torch.cat(images()).numpy()
+    np.save("a.npy", x[:8])
+    np.save("b.npy", x[8:])
+    np.save("all.npy", x)
+    # in batches of 8 wherever they stand, since torch adds up others in another order
+    options = ("--weights", weights, "--observer", "percentile", "--batch-size", "8")
+    for name in ("a", "b", "all"):
+        cli("calibrate", UP, "--data", f"{name}.npy", "-o", f"{name}.calib", *options)
+    result = cli("merge", "b.calib", "a.calib", "-o", "merged.calib")
+    files = cli.files()
+    assert files["merged.calib"] == files["all.calib"] != files["a.calib"]
+    assert "24 samples from 2 calibrations" in result.stdout
+    told = json.loads(cli("merge", "a.calib", "-o", "again.calib", "--json").stdout)
+    assert told == {"file": "again.calib", "samples": 8}
+
+
+def test_quantize_is_calibrate_and_convert(cli: Cli, weights: str) -> None:
+    model, data = (UP, "--weights", weights), ("--data", f"{M}images")
+    cli("calibrate", *model, *data, "-o", "up.calib")
+    told = cli("convert", *model, "--calibration", "up.calib", "-o", "a.onnx", "--json").stdout
+    assert json.loads(told)["parity"]["passed"] is True
+    cli("quantize", *model, *data, "-o", "b.onnx")
+    files = cli.files()
+    assert files["a.onnx"] == files["b.onnx"]
+
+
+def test_a_saved_program_is_a_model(cli: Cli) -> None:
+    program = torch.export.export(
+        transposed().eval(), (images()[0],), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    torch.export.save(program, cli.folder / "up.pt2")
+    cli("quantize", "up.pt2", "--data", f"{M}images", "-o", "up.onnx")
+    assert onnx.load(cli.folder / "up.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param
+
+
+def test_options_reach_the_calibration(cli: Cli) -> None:
+    cli(
+        *("calibrate", UP, "--data", f"{M}images", "-o", "up.calib"),
+        *("--observer", "percentile:99.5", "--dynamic", "input:0=n", "--dynamic", "input:2"),
+    )
+    found = qtool.Calibration.load(cli.folder / "up.calib")
+    assert str(found.observer) == "percentile p=99.5 bins=2048"
+    assert found.inputs[0].shape == ("n", 2, "input_dim2", 6)
+    assert found.target == "onnxruntime-x86"
+
+
+def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
+    """A generator of (images, labels): every batch counts, labels are left out."""
+    model = (UP, "--weights", weights)
+    told = cli("calibrate", *model, "--data", f"{M}labelled", "-o", "up.calib", "--json").stdout
+    assert json.loads(told)["samples"] == 24
+    cli("convert", *model, "--calibration", "up.calib", "-o", "up.onnx")
+    told = cli(
+        *("evaluate", "up.onnx", "--model", *model, "--data", f"{M}labelled", "--json")
+    ).stdout
+    assert json.loads(told)["samples"] == 24
+    assert json.loads(told)["int8"]["accuracy"] is None
+
+
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
+    text = sample("inspect", "digits.int8.onnx").stdout
+    assert "QLinearConv" in text
+    assert "block1.conv1.0" in text.replace("\n", "")
+    told = json.loads(sample("inspect", "digits.int8.onnx", "--json").stdout)
+    assert told["integer_mac_share"] == 1
+    assert {"tensor", "dtype", "scales", "zero_points"} == set(told["parameters"][0])
+    text = sample("inspect", "digits.calib").stdout
+    assert "200 samples, target onnxruntime-x86" in text
+    told = json.loads(sample("inspect", "digits.calib", "--json").stdout)
+    assert told["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
+
+
+def test_a_number_json_cannot_hold_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_json({"a": float("inf"), "b": [float("nan"), 1.5], "c": ({"d": 2},)})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": [{"d": 2}]}
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+def test_progress_is_silent_without_a_terminal(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "qtool", "calibrate", UP, "--data", f"{M}images"),
+            *("-o", str(tmp_path / "up.calib")),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert "24 samples" in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["up.calib"]
+
+
+def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(output, "errors", terminal)
+    assert list(output.progress("calibrating", 3)(range(3))) == [0, 1, 2]
+    with output.status("verifying"):
+        pass
+    shown = terminal.file.getvalue()
+    assert "calibrating" in shown
+    assert "3/3" in shown
+    assert "verifying" in shown

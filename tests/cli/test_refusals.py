@@ -1,0 +1,129 @@
+"""User errors: exit code 2, one sentence, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import DIGITS, ROOT, Cli
+
+M = "tests.cli.models:"
+UP = f"{M}transposed"
+QUANTIZE = ("quantize", UP, "--data", f"{M}images", "-o", "out.onnx")
+
+
+def quantize(model: str = UP, data: str = f"{M}images", output: str = "out.onnx") -> list[str]:
+    return ["quantize", model, "--data", data, "-o", output]
+
+
+CASES: dict[str, tuple[list[str], str]] = {
+    "no such module": (quantize("nowhere:net"), "cannot import nowhere:net: ModuleNotFoundError"),
+    "no such name": (quantize(f"{M}net"), f"cannot import {M}net: AttributeError"),
+    "no model": (quantize("resnet"), "'resnet' is no model; give package.module:factory"),
+    "a factory that fails": (quantize(f"{M}broken"), "failed: RuntimeError: no licence"),
+    "a factory of something else": (quantize(f"{M}number"), "gives a int, not an nn.Module"),
+    "no such program": (quantize("net.pt2"), "net.pt2: no such file"),
+    "a model that branches": (quantize(f"{M}branching"), "decides by the values of its data"),
+    "nothing to quantize": (quantize(f"{M}nothing"), "nothing in this model can run in integers"),
+    "no such weights": (
+        [*quantize(), "--weights", "w.safetensors"],
+        "w.safetensors: no such weights file",
+    ),
+    "weights of another model": (
+        [*quantize(), "--weights", DIGITS[2]],
+        "does not fit Sequential",
+    ),
+    "no such data": (quantize(data="images.npz"), "images.npz: no such file or folder"),
+    "a folder without data": (quantize(data="tests"), "tests holds no .npy or .npz file"),
+    "data of another kind": (quantize(data="data.txt"), "data files are .npy or .npz"),
+    "data that is no data": (quantize(data="broken.npz"), "cannot be read as arrays"),
+    "empty data": (quantize(data=f"{M}empty"), "the calibration data is empty"),
+    "data that fails": (quantize(data=f"{M}fails"), "failed: RuntimeError: the disk is gone"),
+    "NaN": (quantize(data=f"{M}not_a_number"), "batch 3, input 0 holds NaN"),
+    "another shape": (quantize(data=f"{M}other_shape"), "batch 3, input 'input' has shape"),
+    "data of another model": (quantize(data="calib_data/digits"), "does not run on the given"),
+    "output in no folder": (quantize(output="no/out.onnx"), "the directory no does not exist"),
+    "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
+    "unknown observer": ([*quantize(), "--observer", "median"], "no observer 'median'"),
+    "bad observer option": ([*quantize(), "--observer", "percentile:200"], "between 50 and 100"),
+    "unknown target": ([*quantize(), "--target", "npu"], "unknown target 'npu'; there are"),
+    "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
+    "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),
+    "no such calibration": (
+        ["convert", UP, "--calibration", "no.calib", "-o", "out.onnx"],
+        "no.calib: no such calibration file",
+    ),
+    "a foreign calibration": (
+        ["convert", UP, "--calibration", "data.txt", "-o", "out.onnx"],
+        "data.txt: not a calibration file, or truncated",
+    ),
+    "merge of nothing": (["merge", "no.calib", "-o", "all.calib"], "no.calib: no such calibration"),
+    "inspect nothing": (["inspect", "no.onnx"], "no.onnx: not a readable ONNX file"),
+    "inspect text": (["inspect", "data.txt"], "data.txt: not a calibration file"),
+    "inspect broken ONNX": (["inspect", "text.onnx"], "text.onnx: not a readable ONNX file"),
+    "a wrong option": ([*quantize(), "--fast"], "No such option"),
+    "no output": (quantize()[:-2], "Missing option '-o'"),
+    "coverage beyond one": ([*quantize(), "--min-coverage", "1.5"], "is not in the range"),
+    "an unknown command": (["prune", UP], "No such command 'prune'"),
+}
+
+
+@pytest.fixture
+def folder(cli: Cli) -> Cli:
+    for name in ("data.txt", "broken.npz", "text.onnx"):
+        (cli.folder / name).write_text("no data")
+    return cli
+
+
+@pytest.mark.parametrize(("arguments", "message"), CASES.values(), ids=CASES.keys())
+def test_a_user_error_is_one_sentence(arguments: list[str], message: str, folder: Cli) -> None:
+    assert message in folder.refuses(*arguments)
+
+
+def test_without_an_error_the_same_call_writes(folder: Cli) -> None:
+    folder(*quantize())
+    assert (folder.folder / "out.onnx").is_file()
+
+
+def test_a_calibration_of_another_model(sample: Cli) -> None:
+    untrained = sample.refuses(
+        *("convert", DIGITS[0], "--calibration", "digits.calib", "-o", "out.onnx")
+    )
+    assert "with other weights; calibrate this model first" in untrained
+
+
+def test_calibrations_of_two_models_do_not_merge(sample: Cli) -> None:
+    sample("calibrate", UP, "--data", f"{M}images", "-o", "up.calib")
+    sentence = sample.refuses("merge", "up.calib", "digits.calib", "-o", "all.calib")
+    assert "different model" in sentence
+
+
+def test_labels_that_are_not_there(sample: Cli) -> None:
+    arguments = ("evaluate", "digits.int8.onnx", "--model", *DIGITS, "--data")
+    data = "examples/digits/eval.npz"
+    assert "holds no array 'y'" in sample.refuses(*arguments, data, "--labels", "y")
+
+
+def test_an_unwritable_output_is_said_before_the_work(folder: Cli) -> None:
+    """Before the model is imported: a model that fails is not reached."""
+    for command in ("calibrate", "quantize"):
+        sentence = folder.refuses(
+            command, f"{M}broken", "--data", f"{M}images", "-o", "no/such/file"
+        )
+        assert "cannot write no/such/file" in sentence
+
+
+def test_a_real_process_exits_with_2(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qtool", *quantize(data=f"{M}empty", output=f"{tmp_path}/o")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: the calibration data is empty; give at least one batch\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,78 @@
+"""A real browser for the pages of a report, where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Opened", "browser", "opened"]
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (  # a browser that minds the page alone
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def _chromium() -> str:
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(f"no Chromium here (looked for {', '.join(NAMES)}, and in $CHROMIUM)")
+    return found
+
+
+@dataclass
+class Opened:
+    """A page in a browser, with everything it said and asked for."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+    def evaluate(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A browser; skips the test, with the reason, where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = _chromium()
+    with sync_api.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=chromium, args=list(QUIET))
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@contextmanager
+def opened(
+    browser: Any, file: Path, width: int = 1280, height: int = 900, scheme: str = "light"
+) -> Iterator[Opened]:
+    """Opens a page from disk, in a fresh profile."""
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    found = Opened(page)
+    page.on("console", lambda message: found.said.append(message.text))
+    page.on("pageerror", lambda error: found.said.append(str(error)))
+    page.on("request", lambda request: found.asked.append(request.url))
+    page.goto(file.resolve().as_uri())
+    try:
+        yield found
+    finally:
+        page.close()

@@ -1,0 +1,59 @@
+"""The openvino target in OpenVINO itself, where that is installed (extra `openvino`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.targets.converted import converted, network, samples, step, written
+
+ov: Any = pytest.importorskip(
+    "openvino", reason='OpenVINO is not installed: pip install "qtool[openvino]" proves this target'
+)
+
+CODES = 2.0
+"""Largest accepted distance from fake quantization, in codes of the output. OpenVINO accumulates in
+int32 and rescales, adds biases and rounds in float32, in another order of operations: a value next
+to a tie may get the neighbouring code, and few of them meet in one output of these networks."""
+
+INTEGER = ("Convolution", "FullyConnected", "MatMul", "Concatenation", "Pooling")
+
+
+def compiled(name: str) -> Any:
+    core = ov.Core()
+    model = core.read_model(written(name, "openvino").SerializeToString())
+    settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    return core.compile_model(model, "CPU", settings)
+
+
+@pytest.mark.parametrize("name", ["digits", "residual_concat", "depthwise"])
+def test_openvino_computes_what_fake_quantization_does(name: str) -> None:
+    model, x = converted(name, "openvino"), samples(name)[:64]
+    found = compiled(name)(x.numpy())[0]
+    with torch.no_grad():
+        fake, real = model(x).numpy(), network(name)(x).numpy()
+    code = step(model, fake)
+    assert np.ptp(fake) > 50 * code  # there is something to compare
+    assert np.abs(found - fake).max() <= CODES * code
+    assert np.abs(found - real).max() <= 8 * code
+
+
+@pytest.mark.parametrize("name", ["digits", "residual_concat", "depthwise"])
+def test_every_layer_runs_in_integers(name: str) -> None:
+    rows = [node.get_rt_info() for node in compiled(name).get_runtime_model().get_ops()]
+    text = [{k: str(r[k].astype(str)) for k in ("layerType", "primitiveType")} for r in rows]
+    ours = [t for t in text if t["layerType"] in INTEGER]
+    layers = sum(p.kind == "weight" for p in converted(name, "openvino").plan)
+    assert sum(t["layerType"] in INTEGER[:3] for t in ours) == layers
+    if any("avx512" in t["primitiveType"] for t in text):  # which forms exist depends on the CPU
+        assert all(t["primitiveType"].endswith("I8") for t in ours), ours
+
+
+def test_the_comparison_sees_another_model() -> None:
+    model, x = converted("depthwise", "openvino"), samples("depthwise")[:64]
+    found = compiled("depthwise")(-x.numpy())[0]
+    fake = model(x).detach().numpy()
+    assert np.abs(found - fake).max() > CODES * step(model, fake)

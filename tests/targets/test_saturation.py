@@ -1,0 +1,133 @@
+"""Pair sums in 16 bits: emulated as the instruction does them, for every order of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from qtool import observers
+from qtool.errors import VerificationError
+from qtool.targets.saturation import largest_pairs, pair_limit, widened
+from qtool.types import INT8_NARROW, UINT8, QuantParams
+from qtool.verify import Expected, check_structure
+from tests.targets.converted import converted, network, samples, written
+
+X86, NOVNNI = "onnxruntime-x86", "onnxruntime-x86-novnni"
+
+
+def saturating_dot(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """vpmaddubsw, vpmaddwd, vpaddd over [n, k] codes and one channel [k] of weights."""
+    k = weights.size + weights.size % 2
+    a = np.zeros((len(activations), k), np.int64)
+    w = np.zeros(k, np.int64)
+    a[:, : weights.size], w[: weights.size] = activations, weights
+    pairs = (a * w).reshape(len(a), -1, 2).sum(2)
+    return np.clip(pairs, -(2**15), 2**15 - 1).sum(1)
+
+
+def saturates(weights: np.ndarray, seed: int = 0) -> bool:
+    """Whether any activation codes, in any of some orders of the weights, give a wrong sum."""
+    generator = np.random.default_rng(seed)
+    codes = np.stack([np.where(weights > 0, 255, 0), np.where(weights < 0, 255, 0)])
+    codes = np.concatenate([codes, generator.integers(0, 256, (8, weights.size))])
+    orders = [np.argsort(weights), *(generator.permutation(weights.size) for _ in range(4))]
+    return any(
+        (saturating_dot(codes[:, o], weights[o]) != (codes[:, o] * weights[o]).sum(1)).any()
+        for o in orders
+    )
+
+
+def channels(file: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Weight codes of each convolution and linear layer, [channels, k]."""
+    arrays = {i.name: numpy_helper.to_array(i) for i in file.graph.initializer}
+    found = {n: a for n, a in arrays.items() if n.endswith(".weight.codes")}
+    return {n: a.reshape(len(a), -1).astype(np.int64) for n, a in found.items()}
+
+
+def solved(weight: torch.Tensor, axis: int | None = 0) -> QuantParams:
+    reach = weight.abs().amax() if axis is None else weight.flatten(1).abs().amax(1)
+    return observers.solve(-reach.double(), reach.double(), INT8_NARROW, True, axis)
+
+
+@pytest.mark.parametrize("weights", [[1, 127], [64, 64], [127, 1], [-64, -64], [127, -127, 1]])
+def test_what_keeps_to_the_limit_does_not_saturate(weights: list[int]) -> None:
+    codes = np.array(weights)
+    assert int(largest_pairs(torch.tensor([weights]), 0)) <= pair_limit(UINT8)
+    assert not saturates(codes)
+
+
+@pytest.mark.parametrize("weights", [[2, 127], [65, 64], [-65, -64], [3, 127, -5, 2]])
+def test_what_exceeds_the_limit_saturates(weights: list[int]) -> None:
+    assert int(largest_pairs(torch.tensor([weights]), 0)) > pair_limit(UINT8)
+    assert saturates(np.array(weights))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((16, 8, 3, 3), 0), ((8, 1, 3, 3), 0), ((6, 1), 0), ((5, 40), None)]
+)
+def test_widened_scales_keep_every_pair_within_the_limit(
+    shape: tuple[int, ...], axis: int | None
+) -> None:
+    weight, limit = torch.randn(shape), pair_limit(UINT8)
+    before = solved(weight, axis)
+    after = widened(weight, before, limit)
+    rows = after.quantize(weight).reshape(shape[0], -1).numpy().astype(np.int64)
+    assert not any(saturates(row) for row in rows)
+    ratio = (after.scale / before.scale).double()
+    assert (ratio >= 1).all()
+    assert (ratio <= 2.0).all()  # 7 bits would cost 127 / 64 everywhere
+
+
+def test_a_channel_that_cannot_saturate_keeps_its_scale() -> None:
+    weight = torch.tensor([[1.0, -1.0, 0.001], [1.0, 0.9, 0.8], [1.0, 0.5, -0.2]])
+    before = solved(weight)
+    after = widened(weight, before, 128)
+    assert (after.scale == before.scale).tolist() == [True, False, False]
+    # an outlier beside a smaller weight costs less than 7 bits: (1 + 0.5) * 127 / 128
+    assert float(after.scale[2] / before.scale[2]) == pytest.approx(1.5 * 127 / 128, rel=0.01)
+
+
+def test_widening_more_keeps_the_proof() -> None:
+    """The scale of a channel may grow further where a bias would overflow."""
+    weight = torch.randn(8, 20)
+    params = widened(weight, solved(weight), 128)
+    for factor in (1.01, 1.3, 2.0, 10.0):
+        wider = replace(params, scale=params.scale * factor)
+        assert int(largest_pairs(wider.quantize(weight), 0).max()) <= 128
+
+
+@pytest.mark.parametrize("name", ["residual_concat", "depthwise"])
+def test_the_file_for_cpus_without_vnni_cannot_saturate(name: str) -> None:
+    plain = channels(written(name, X86))
+    safe = channels(written(name, NOVNNI))
+    assert plain.keys() == safe.keys()
+    assert any(saturates(row) for rows in plain.values() for row in rows)  # the emulation can fail
+    assert not any(saturates(row) for rows in safe.values() for row in rows)
+    assert "two products could saturate 16 bits" in converted(name, NOVNNI).notes[0]
+
+
+def test_a_file_that_could_saturate_is_refused() -> None:
+    expected = Expected(pair_limit=128)
+    model = converted("depthwise", X86)
+    integer = {d.node for d in model.plan.nodes if d.form == "integer"}
+    with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
+        check_structure(written("depthwise", X86), integer, expected)
+    check_structure(written("depthwise", NOVNNI), integer, expected)
+
+
+def test_the_price_is_small() -> None:
+    x = samples("residual_concat")
+    with torch.no_grad():
+        real = network("residual_concat")(x)
+        noise = [
+            float((converted("residual_concat", t)(x) - real).square().mean())
+            for t in (X86, NOVNNI)
+        ]
+    signal = float(real.square().mean())
+    assert 10 * np.log10(signal / noise[1]) > 28  # dB
+    assert noise[1] < 6 * noise[0]
