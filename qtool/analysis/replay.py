@@ -27,10 +27,16 @@ POINT_COST, ELEMENT_COST = 20, 6  # of one element, in MACs of a convolution: as
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One node: how to compute it from the values of others, and what that costs a sample."""
+    """One node: how to compute it from the values of others, and what that costs a sample.
+
+    arguments: with None at each place in `places`, which says whose value goes there. nested: lists
+    of values among the arguments, by their place.
+    """
 
     index: int
     arguments: tuple[Any, ...]
+    places: tuple[tuple[int, int], ...]
+    nested: tuple[int, ...]
     keywords: dict[str, Any]
     function: Callable[..., Any]
     point: str | None
@@ -61,9 +67,9 @@ class Replay:
             i: _step(module, n, index, macs) for i, n in enumerate(nodes) if n.op.startswith("call")
         }
         self.rounded = {  # constants behind their points, rounded once
-            i: s.function(*_filled(s.arguments, self.constants))
+            i: s.function(self.constants[s.places[0][1]])
             for i, s in self.steps.items()
-            if s.point is not None and s.arguments[0].index in self.constants
+            if s.point is not None and s.places[0][1] in self.constants
         }
         self.size = len(nodes)
 
@@ -91,12 +97,12 @@ class Replay:
             values: of that run. changed: points whose state is another now. points: those on now.
         """
         dirty = {i for i, s in self.steps.items() if s.point in changed}
-        found = _Overlay(values)
+        found, new = list(values), {}
         for i, step in self.steps.items():
             if i in dirty:
-                found.new[i] = self._compute(step, found, points)
+                found[i] = new[i] = self._compute(step, found, points)
                 dirty.update(step.users)
-        return found.new
+        return new
 
     def cost(self, changed: Set[str] | None = None) -> int:
         """About what `again` costs for one sample, in MACs; None: a whole run."""
@@ -110,24 +116,20 @@ class Replay:
                 dirty.update(step.users)
         return total
 
-    def _compute(self, step: _Step, values: Any, points: Set[str]) -> Any:
+    def _compute(self, step: _Step, values: Values, points: Set[str]) -> Any:
         if step.point is not None:
             if step.point not in points:
-                return values[step.arguments[0].index]
+                return values[step.places[0][1]]
             if step.index in self.rounded:
                 return self.rounded[step.index]
-        return step.function(*_filled(step.arguments, values), **_filled(step.keywords, values))
-
-
-class _Overlay:
-    """Values of an earlier run behind those computed since."""
-
-    def __init__(self, old: Values) -> None:
-        self.old = old
-        self.new: dict[int, Any] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        return self.new[index] if index in self.new else self.old[index]
+        arguments = list(step.arguments)
+        for place, index in step.places:
+            arguments[place] = values[index]
+        for place in step.nested:
+            arguments[place] = _filled(arguments[place], values)
+        if step.keywords:
+            return step.function(*arguments, **_filled(step.keywords, values))
+        return step.function(*arguments)
 
 
 @dataclass(frozen=True)
@@ -137,18 +139,14 @@ class _Ref:
     index: int
 
 
-def _filled(arguments: Any, values: Any) -> Any:
-    """Arguments with values for references; nested in lists only where an operator takes lists."""
-    if isinstance(arguments, dict):
-        return {k: _value(a, values) for k, a in arguments.items()} if arguments else {}
-    return [_value(a, values) for a in arguments]
-
-
-def _value(argument: Any, values: Any) -> Any:
+def _filled(argument: Any, values: Values) -> Any:
+    """Values in place of references, in lists and dicts too."""
     if isinstance(argument, _Ref):
         return values[argument.index]
     if isinstance(argument, list | tuple):
-        return [_value(a, values) for a in argument]
+        return [_filled(a, values) for a in argument]
+    if isinstance(argument, dict):
+        return {k: _filled(a, values) for k, a in argument.items()}
     return argument
 
 
@@ -156,16 +154,19 @@ def _step(
     module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: dict[str, int]
 ) -> _Step:
     args: Any = _referring(node.args, index)
-    kwargs: Any = _referring(node.kwargs, index)
-    users = tuple(index[u] for u in node.users if u.op != "output")
+    places = tuple((i, a.index) for i, a in enumerate(args) if isinstance(a, _Ref))
+    nested = tuple(i for i, a in enumerate(args) if isinstance(a, list | tuple))
+    plain = tuple(None if isinstance(a, _Ref) else a for a in args)
     called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-    cost = _elements(node) * ELEMENT_COST + macs.get(G.name_of(node), 0)
+    point, cost = None, _elements(node) * ELEMENT_COST + macs.get(G.name_of(node), 0)
     if isinstance(called, QuantPoint):
-        constant = isinstance(node.args[0], fx.Node) and node.args[0].op == "get_attr"
-        cost = 0 if constant else _elements(node) * POINT_COST
-        return _Step(index[node], tuple(args), {}, called, called.point, users, cost)
+        source = node.args[0]
+        constant = isinstance(source, fx.Node) and source.op == "get_attr"
+        point, cost = called.point, 0 if constant else _elements(node) * POINT_COST
     function: Any = called if called is not None else node.target
-    return _Step(index[node], tuple(args), dict(kwargs), function, None, users, cost)
+    users = tuple(index[u] for u in node.users if u.op != "output")
+    keywords: Any = _referring(node.kwargs, index)
+    return _Step(index[node], plain, places, nested, keywords, function, point, users, cost)
 
 
 def _referring(arguments: Any, index: dict[fx.Node, int]) -> Any:

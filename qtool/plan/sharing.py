@@ -42,7 +42,7 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     for point in points:
         node = nodes.get(point.name)
         if node is not None and point.name in moves:
-            source = G.name_of(node.args[0])  # type: ignore[arg-type]  # pass-through of a node
+            source = G.name_of(node.args[0])  # of a pass-through
             if source in names:
                 parent[point.name] = (source, _factor(node))
     for point in points:

@@ -29,7 +29,7 @@ from qtool.quantized import QuantizedModel
 from qtool.report.model import SCHEMA, ModelFacts, Profile, Report
 from qtool.verify import Coverage, Exactness, audit, compare_codes
 
-__all__ = ["Bars", "Options", "Subject", "build", "no_bars"]
+__all__ = ["Bars", "Options", "Subject", "build", "check_options", "no_bars"]
 
 EXACT_SAMPLES = 64
 Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
@@ -100,8 +100,7 @@ def build(
     """
     files = [s.file for s in subjects]
     check_same_inputs(files)
-    if options.labels is not None and (samples := _length(data)) is not None:
-        check_labels(options.labels, samples)  # said before the work, where the length is known
+    check_options(data, options)
     store = Store(folder, _digest(files, options))
     head = _Head(options.samples)
     total = len(data) if isinstance(data, Sized) else None
@@ -185,11 +184,10 @@ def _digest(files: Sequence[Path], options: Options) -> str:
     return digest.hexdigest()[:32]
 
 
-def _length(data: Any) -> int | None:
-    """Number of samples, where that costs nothing to find out."""
-    if isinstance(data, ArrayFiles | list | tuple):
-        return sum(to_batch(item).size for item in data)
-    return None
+def check_options(data: Iterable[Any], options: Options) -> None:
+    """Raises DataError for labels of another length, where the data tells before any work."""
+    if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
+        check_labels(options.labels, sum(to_batch(item).size for item in data))
 
 
 def _coverage(store: Store, index: int, file: Path) -> Coverage:
@@ -226,9 +224,9 @@ def _times(
         inputs = resized(files[0], batch, size)
         if inputs is None:
             inputs = list(batch)
-            if any(t.batch == len(batch[0]) and t.threads == threads for t in found):
-                continue  # the model takes one batch size only, and it has been timed
-        found.append(_timed(store, files, inputs, threads, options.seconds))
+            size = len(batch[0]) if batch[0].ndim else 1
+        if all((t.batch, t.threads) != (size, threads) for t in found):  # else a fixed batch, done
+            found.append(_timed(store, files, inputs, threads, options.seconds))
     if not found:
         return (), None
     last = found[-1]

@@ -18,7 +18,7 @@ from qtool.graph import FloatGraph
 from qtool.plan import QuantPlan
 from qtool.quantized import QuantizedModel, float_onnx
 from qtool.report.folder import check_folder, publish, resume_folder
-from qtool.report.gather import Bars, Options, Subject, build, no_bars
+from qtool.report.gather import Bars, Options, Subject, build, check_options, no_bars
 from qtool.report.model import Report
 from qtool.report.render import pages
 from qtool.targets import target
@@ -51,6 +51,7 @@ def report_quantized(
         QtoolError: see `build`, `publish` and `QuantizedModel.export`.
     """
     check_folder(folder)
+    check_options(data, options)
     with _workplace() as work:
         plain = _float_file(work, reference or quantized.graph, quantized.plan.target)
         file = work / "model.int8.onnx"

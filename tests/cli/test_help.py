@@ -31,7 +31,7 @@ def test_help_says_what_every_option_is_for(command: str, cli: Cli) -> None:
 
 
 SAYS = {
-    "evaluate": "297 samples: int8 is",
+    "evaluate": "450 samples: int8 is",
     "inspect": "100.00 % of",
     "merge": "400 samples from 2 calibrations",
     "quantize": "100.00 % of",

@@ -60,8 +60,8 @@ def test_structure_knows_what_the_target_wants(
         (zero,) = (i for i in file.graph.initializer if i.name == "relu6.zero_point")
         zero.CopyFrom(numpy_helper.from_array(changed, zero.name))
     integer = {d.node for d in converted("depthwise", made_for).plan.nodes if d.form == "integer"}
+    wanted = Expected(integer_bias=False, symmetric=changed is not None)
     with pytest.raises(VerificationError, match=reason):
-        wanted = Expected(integer_bias=False, symmetric=changed is not None)
         check_structure(file, integer, wanted)
 
 
