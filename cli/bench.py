@@ -114,14 +114,5 @@ def _table(files: tuple[Path, ...], found: list[Any]) -> None:
                     str(timing.rounds),
                 )
             )
-    columns = (
-        "file",
-        "batch",
-        "threads",
-        "median",
-        "80 % of runs",
-        "times as fast",
-        "95 % interval",
-        "rounds",
-    )
+    columns = ("file", "batch", "thr.", "median", "80 % of runs", "ratio", "95 % interval", "rounds")
     output.table(None, columns, rows)

@@ -44,7 +44,7 @@ def command(
     \b
     Example:
       qtool compare float.onnx digits.int8.onnx other-tool.onnx \\
-          --data examples/digits/eval.npz --labels labels -o reports/compared
+          --data examples/digits/eval.npz --labels labels -o compared
     """
     from qtool.analysis.restore import read_onnx
     from qtool.errors import DataError

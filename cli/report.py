@@ -110,7 +110,7 @@ def command(source: str, weights: Path | None, output_: Path, as_json: bool, **g
     Example:
       qtool report digits.int8.onnx --model examples.digits.network:digits_net \\
           --weights examples/digits/weights.safetensors \\
-          --data examples/digits/eval.npz --labels labels -o reports/digits
+          --data examples/digits/eval.npz --labels labels -o digits-report
     """
     from qtool.report.folder import check_folder
 

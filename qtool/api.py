@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from qtool import graph as G
 from qtool import observers, targets
 from qtool.calibration import Calibration, observe
-from qtool.capture import capture_module, from_program
+from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.fake_quant import insert_points
@@ -96,6 +96,8 @@ def capture_model(
         graph = from_program(model)
     elif example is None:
         raise DataError("there is no batch to capture the model with; give at least one")
+    elif isinstance(model, OnnxModule):
+        graph = capture_onnx(model, next(batches([example], model)), dynamic)
     else:
         graph = capture_module(model, next(batches([example], model)), dynamic)
     mark = fingerprint(graph.module)

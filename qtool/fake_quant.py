@@ -97,9 +97,7 @@ class DynamicPoint(nn.Module):
         return f"{self.point}, {self.qtype}"
 
 
-def _on_grid(
-    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
-) -> torch.Tensor:
+def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType) -> torch.Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
         found: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
             x, scale, zero, q

@@ -14,7 +14,7 @@ from qtool.calibration import Calibration
 from qtool.errors import CalibrationError
 from qtool.plan import Point, QuantPlan
 from qtool.targets import saturation, target
-from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, SharedWith
+from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, SharedWith
 
 __all__ = ["Parameters", "solve_parameters"]
 
@@ -103,11 +103,9 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
-    return (
-        params
-        if point.kind != "weight" or limit is None
-        else _unsaturated(solver, point, params, limit)
-    )
+    if point.kind == "weight" and limit is not None:
+        return _unsaturated(solver, point, params, limit)
+    return params
 
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:

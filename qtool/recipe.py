@@ -231,9 +231,7 @@ def _read(path: Path) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise FileError(
-            f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})"
-        ) from error
+        raise FileError(f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})") from error
 
 
 def _rules(given: Any) -> tuple[Rule, ...]:

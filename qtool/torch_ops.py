@@ -161,7 +161,6 @@ def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> 
     return x.new_empty([*x.shape[:-1], packed.shape[0]])
 
 
-
 quantize = _define(
     "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
     _quantize,
@@ -193,7 +192,7 @@ dynamic_linear = _define(
     _dynamic_linear,
     fake=_columns,
 )
-"""x @ (codes * scale) + bias, x quantized to uint8 with its own range; codes are int8, [in, out]."""
+"""x @ (codes * scale) + bias, x quantized to uint8 in its own range; codes are int8, [in, out]."""
 
 gemm = _define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
 """Gemm: x @ weight + bias; the weight is [in, out], as the runtime's kernels on codes want it."""

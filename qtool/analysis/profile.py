@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ _SILENT = 4
 @dataclass(frozen=True)
 class NodeTime:
     """One operator of the user's model. For each model: the kernels that run for it, one after the
-    other, and their microseconds a run (mean); none where it is part of another's kernel."""
+    other, and their microseconds in one run (the median of the runs, so that a moment of other load
+    does not count); none where it is part of another's kernel."""
 
     name: str
     kernels: tuple[str, ...]
@@ -79,12 +81,16 @@ def _one(
         events, optimised = _events(file, inputs, threads, runs, Path(folder))
     names = _names(onnx.load(file), optimised)
     kernels: dict[str, dict[str, None]] = {}
-    spent: dict[str, float] = {}
+    durations: dict[str, list[float]] = {}
     for event in events:
         node = str(event["name"]).removesuffix("_kernel_time")
+        kernel = str(event["args"].get("op_name", "?"))
+        kernels.setdefault(names.get(node, OTHER), {})[kernel] = None
+        durations.setdefault(node, []).append(float(event["dur"]))
+    spent: dict[str, float] = {}
+    for node, times in durations.items():
         name = names.get(node, OTHER)
-        kernels.setdefault(name, {})[str(event["args"].get("op_name", "?"))] = None
-        spent[name] = spent.get(name, 0.0) + float(event["dur"]) / runs
+        spent[name] = spent.get(name, 0.0) + median(times) * len(times) / runs
     return {name: (" + ".join(kernels[name]), spent[name]) for name in kernels}
 
 

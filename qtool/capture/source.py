@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from qtool.capture.onnx_file import load_onnx
 from qtool.capture.program import first_line, load_program, quiet
 from qtool.errors import CaptureError, QtoolError
 
@@ -22,19 +23,20 @@ __all__ = ["import_object", "load_model", "load_weights"]
 
 
 def load_model(source: str, weights: str | Path | None = None) -> nn.Module | ExportedProgram:
-    """A model in eval mode from `package.module:factory` (and its weights) or a `.pt2` file.
+    """A model in eval mode from `package.module:factory` (and its weights), a `.pt2` or an `.onnx`
+    file.
 
     Raises:
         CaptureError: nothing is found there, or it is no model, or the weights do not fit.
     """
-    if source.endswith(".pt2"):
+    if source.endswith((".pt2", ".onnx")):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out --weights")
-        return load_program(source)
+        return load_onnx(source) if source.endswith(".onnx") else load_program(source)
     if ":" not in source:
         raise CaptureError(
             f"'{source}' is no model; give package.module:factory (a function or class that "
-            "returns an nn.Module), or a .pt2 file"
+            "returns an nn.Module), or a .pt2 or .onnx file"
         )
     made = import_object(source, CaptureError)
     try:

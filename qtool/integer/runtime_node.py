@@ -40,7 +40,7 @@ def runtime_node(
                 )
                 for n, (dtype, rank) in zip(computed, types, strict=True)
             ]
-            outputs = [onnx.ValueInfoProto(name=o, type=untyped) for o in node.output[index : index + 1]]
+            outputs = [onnx.ValueInfoProto(name=node.output[index], type=untyped)]
             body = helper.make_graph([node], "node", inputs, outputs, stored)
             model = helper.make_model(body, opset_imports=graph.model.opset_import)
             model.ir_version = graph.model.ir_version

@@ -97,25 +97,30 @@ def _choose_integer(work: _Work) -> None:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.role is Role.PASS and _objection(work, node, row) is None:
-            work.moves.add(node)
-            if node.args[0] in work.native:
-                work.native.add(node)
-        elif row.weight is not None and choice.form != "static":
-            if (refusal := forms.refuse(node, row, choice, work.target)) is not None:
-                work.reasons[node] = refusal
-            else:
-                work.linears[node] = choice.form
-        elif (objection := _objection(work, node, row)) is not None:
-            work.reasons[node] = objection
+        elif row.weight is None or choice.form == "static":
+            _choose_static(work, node, row)
+        elif (refusal := forms.refuse(node, row, choice, work.target)) is not None:
+            work.reasons[node] = refusal
         else:
-            rule = work.target.kernels[row.key]
-            if rule.in_float:
-                work.reasons[node] = "in float between dequantize and quantize"
-            else:
-                work.integer.add(node)
-            if not rule.float_output:
-                work.native.add(node)
+            work.linears[node] = choice.form
+
+
+def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
+    objection = _objection(work, node, row)
+    if row.role is Role.PASS and objection is None:
+        work.moves.add(node)
+        if node.args[0] in work.native:
+            work.native.add(node)
+    elif objection is not None:
+        work.reasons[node] = objection
+    else:
+        rule = work.target.kernels[row.key]
+        if rule.in_float:
+            work.reasons[node] = "in float between dequantize and quantize"
+        else:
+            work.integer.add(node)
+        if not rule.float_output:
+            work.native.add(node)
 
 
 def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
@@ -245,7 +250,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
 
 
 def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
-    row, name = row_of(node), G.name_of(node)
+    name = G.name_of(node)
     names = {p.name for p in points}
     inputs = tuple(p.name for p in points if any(e.user == name for e in p.edges))
     output = name if name in names else None

@@ -76,7 +76,9 @@ def _speed(report: Report) -> str:
             axes.text(ratio.median, y - 0.22, f"{ratio.median:.2f}x", ha="center", va="bottom")
         axes.set_yticks(range(len(rows)), [_plain(label) for label, _, _ in rows])
         axes.set_ylim(len(rows) - 0.4, -0.8)
-        axes.set_xlim(0, 1.12 * max(1.0, *(r.p90 for _, r, _ in rows)))
+        widest = max(1.0, *(r.high for _, r, _ in rows))
+        shown = max(widest, *(min(r.p90, 1.6 * widest) for _, r, _ in rows))
+        axes.set_xlim(0, 1.12 * shown)  # a line of outliers may leave the drawing
         axes.set_xlabel(
             "times as fast as the reference (thick: 95 % interval, thin: 80 % of the runs)"
         )

@@ -50,7 +50,7 @@ class Options:
 
     labels: [samples] class numbers. function: the user's metrics (see `user_metrics`), named
     `where` in errors. batch_sizes, threads: every pair of them is timed for `seconds`. samples: how
-    many of the first samples the layers are measured on. budget: see `sweep`.
+    many of the first samples the layers are measured on, in whole batches. budget: see `sweep`.
     """
 
     title: str

@@ -22,9 +22,7 @@ class Chain(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.ModuleList(
-            nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1) for i in range(5)
-        )
+        self.conv = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1) for i in range(5))
         self.head = nn.Linear(16, 6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -103,21 +103,21 @@ def test_no_data(files):
         measure_outputs(files, [])
 
 
-class _Killed(Exception):
+class KilledError(Exception):
     pass
 
 
 def _stopping(batches, at):
     for i, batch in enumerate(batches):
         if i == at:
-            raise _Killed
+            raise KilledError
         yield batch
 
 
 def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
     monkeypatch.setattr("qtool.analysis.accuracy.SAVE_EVERY", -1.0)
     store = Store(tmp_path / "kept", "k")
-    with pytest.raises(_Killed):
+    with pytest.raises(KilledError):
         measure_outputs(files, _stopping(x.split(10), 3), store=store)
     ran = []
     from qtool.analysis import accuracy

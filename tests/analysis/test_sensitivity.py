@@ -98,7 +98,7 @@ def test_smaller_budget_looks_at_fewer_samples():
     assert sum(e.samples for e in few.layers) < sum(e.samples for e in many.layers)
 
 
-class _Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -109,10 +109,10 @@ def test_resumes_where_it_stopped(tmp_path, monkeypatch):
     def stopping(chunks):
         for i, chunk in enumerate(chunks):
             if i == 3:
-                raise _Killed
+                raise KilledError
             yield chunk
 
-    with pytest.raises(_Killed):
+    with pytest.raises(KilledError):
         sweep(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
     runs = []
     ran = Replay.run

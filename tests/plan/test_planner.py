@@ -37,7 +37,7 @@ TABLES = {
         "stem: conv integer -> float",
         "relu: relu fused -> own",  # read by two convolutions too
         "narrow: conv integer -> float",
-        "relu_2: relu fused -> as cat",
+        "relu_2: relu fused -> own",  # with the parameters of cat it would not be free any more
         "wide: conv integer -> as cat",
         "cat: concat integer -> own",
         "last: conv integer -> own",
@@ -75,9 +75,7 @@ TABLES = {
     "mlp_3d": [
         "0.flatten: pass pass -> as input",
         "0: linear integer -> float",
-        "0.unflatten: pass float -> float",
-        "1: relu float -> own",
-        "2.flatten: pass pass -> as 1",
+        "1: relu fused -> own",
         "2: linear integer -> float",
         "2.unflatten: pass float -> float",
     ],

@@ -86,7 +86,8 @@ def test_everything_is_in_it(made, quantized):
     names = {e.name for e in report.layers.layers}
     assert {"stem.0.0", "block1.add", "branches.cat", "head"} <= names
     assert {n.name for n in report.profile.nodes} >= {"stem.0.0", "head"}
-    assert {(e.node, e.op) for e in report.edges} >= {("block1.add", "add"), ("branches.cat", "concat")}
+    edges = {(e.node, e.op) for e in report.edges}
+    assert edges >= {("block1.add", "add"), ("branches.cat", "concat")}
     assert report.models[1].exactness.exact
     assert len(report.plan) == len(quantized.plan.nodes)
 
@@ -129,7 +130,7 @@ def test_failing_metric_keeps_what_was_measured(made, images, tmp_path, monkeypa
     def fails(model):
         raise RuntimeError("out of coffee")
 
-    with pytest.raises(DataError, match="m:f failed on float.onnx: RuntimeError: out of coffee"):
+    with pytest.raises(DataError, match=r"m:f failed on float\.onnx: RuntimeError: out of coffee"):
         report_file(file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f"))
     assert not (tmp_path / "r").exists()
     kept = {p.name for p in (tmp_path / ".r.resume").iterdir()}
@@ -152,7 +153,7 @@ def test_labels_of_another_length_are_refused_before_the_work(quantized, images,
 
 def test_folder_of_something_else_is_refused(quantized, images, tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(FileError, match="notes.txt"):
+    with pytest.raises(FileError, match="holds 'notes"):
         quantized.report(images, tmp_path, QUICK)
 
 

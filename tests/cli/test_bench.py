@@ -1,0 +1,47 @@
+"""qtool bench: timings with their spread. No test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.analysis.onnx_files import linear_file
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def files(cli: Cli) -> list[str]:
+    for name in ("float.onnx", "digits.int8.onnx"):
+        linear_file(cli.folder / name, np.eye(3))
+    return ["float.onnx", "digits.int8.onnx"]
+
+
+def test_the_example_works(cli: Cli, files: list[str]) -> None:
+    result = cli(*cli.example_of("bench"), "--seconds", "0.05", "--precision", "1")
+    assert "ratio" in result.stdout
+    assert "digits.int8" in result.stdout
+
+
+def test_what_could_not_be_told_is_said(cli: Cli, files: list[str]) -> None:
+    result = cli("bench", *files, "--seconds", "0.01", "--precision", "1e-9", "--json", code=1)
+    found = json.loads(result.stdout)
+    assert not found["precise"]
+    assert [t["batch"] for t in found["timings"]] == [1, 32]
+    ratio = found["timings"][0]["ratios"][1]
+    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert "give more --seconds" in result.stderr
+
+
+def test_one_file_alone(cli: Cli, files: list[str]) -> None:
+    words = ("bench", files[0], "--seconds", "0.01", "--batch-sizes", "2", "--json")
+    assert json.loads(cli(*words).stdout)["precise"]
+
+
+def test_refusals(cli: Cli, files: list[str]) -> None:
+    linear_file(cli.folder / "z.onnx", np.eye(3), name="z")
+    assert "takes other inputs" in cli.refuses("bench", files[0], "z.onnx")
+    linear_file(cli.folder / "two.onnx", np.eye(3), size=2)
+    assert "takes one batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")
+    assert "no such file" in cli.refuses("bench", "no.onnx")
