@@ -38,6 +38,8 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 		--data calib_data/digits -o reports/digits.int8.onnx
 	@$(BIN)/qtool evaluate reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels
+	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
+		--data examples/digits/eval.npz --labels labels -o reports/digits
 
 test: $(READY) ## Run all tests and checks
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS)

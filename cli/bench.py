@@ -114,5 +114,14 @@ def _table(files: tuple[Path, ...], found: list[Any]) -> None:
                     str(timing.rounds),
                 )
             )
-    columns = ("file", "batch", "thr.", "median", "80 % of runs", "ratio", "95 % interval", "rounds")
+    columns = (
+        "file",
+        "batch",
+        "thr.",
+        "median",
+        "80 % of runs",
+        "ratio",
+        "95 % interval",
+        "rounds",
+    )
     output.table(None, columns, rows)

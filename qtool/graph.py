@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -232,7 +233,7 @@ def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
 def free_name(module: torch.nn.Module, wanted: str) -> str:
     """An attribute name made from `wanted` that the module does not use yet."""
     base = "".join(c if c.isalnum() else "_" for c in wanted) or "t"
-    base = base if base[0].isalpha() else "t_" + base
+    base = base if base[0].isalpha() and not iskeyword(base) else "t_" + base
     name, k = base, 1
     while hasattr(module, name):
         name, k = f"{base}_{k}", k + 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import keyword
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -117,7 +116,7 @@ class OnnxModule(nn.Module):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _value(self, node: _Node, index: int, value: Any, known: tuple[int, ...]) -> Any:
-        """A value as an operator takes it: sizes known, constants as tensors, scalars as numbers."""
+        """A value as an operator takes it: sizes known, constants as tensors."""
         if index in known:
             if isinstance(value, torch.Tensor):
                 raise node.call.refuse(f"its input '{node.inputs[index]}' is computed from data")
@@ -372,7 +371,6 @@ def _identifiers(names: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name in names:
         base = G.free_name(nn.Module(), name)
-        base += "_" if keyword.iskeyword(base) else ""
         found.append(base if base not in found else f"{base}_{len(found)}")
     return found
 

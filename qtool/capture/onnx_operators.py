@@ -20,8 +20,8 @@ __all__ = ["OPERATORS", "SIZES", "Row", "plain"]
 
 @dataclass(frozen=True)
 class Row:
-    """function: (call, inputs...) -> a value, or a tuple of them. known: positions of the inputs that
-    have to be known without data: sizes, axes, bounds."""
+    """function: (call, inputs...) -> a value, or a tuple of them. known: positions of the inputs
+    that have to be known without data: sizes, axes, bounds."""
 
     function: Callable[..., Any]
     known: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ OPERATORS: Mapping[str, Row] = {
     "GlobalMaxPool": plain(lambda x: x.amax(tuple(range(2, x.dim())), keepdim=True)),
     "BatchNormalization": Row(f.batch_norm),
     "LayerNormalization": Row(f.layer_norm),
-    "Dropout": plain(lambda x, *rest: x),
+    "Dropout": plain(lambda x, *_: x),
     "Identity": plain(lambda x: x),
     "Add": plain(operator.add),
     "Sub": plain(operator.sub),
@@ -88,7 +88,7 @@ OPERATORS: Mapping[str, Row] = {
     "HardSwish": plain(F.hardswish),
     "Mish": plain(F.mish),
     "Gelu": Row(f.gelu),
-    "com.microsoft.Gelu": plain(lambda x: F.gelu(x)),
+    "com.microsoft.Gelu": plain(F.gelu),
     "com.microsoft.FastGelu": plain(lambda x: F.gelu(x, approximate="tanh")),
     "com.microsoft.QuickGelu": Row(f.quick_gelu),
     "Softplus": plain(F.softplus),
@@ -150,12 +150,12 @@ OPERATORS: Mapping[str, Row] = {
 
 SIZES: Mapping[str, Callable[..., Any]] = {
     "Identity": _without_attributes(lambda x: x),
-    "Cast": _without_attributes(lambda x, *rest: x),
+    "Cast": _without_attributes(lambda x, *_: x),
     "Gather": _take,
     "Slice": f.cut,
     "Concat": _without_attributes(lambda *parts: np.concatenate([np.atleast_1d(p) for p in parts])),
     "Unsqueeze": f.unsqueeze,
-    "Squeeze": _without_attributes(lambda x, *axes: np.squeeze(x)),
+    "Squeeze": _without_attributes(lambda x, *_: np.squeeze(x)),
     "Reshape": _without_attributes(lambda x, shape: x.reshape([int(s) for s in shape])),
     "Add": _without_attributes(lambda a, b: np.asarray(a + b, object)),
     "Sub": _without_attributes(lambda a, b: np.asarray(a - b, object)),

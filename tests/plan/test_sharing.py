@@ -46,6 +46,10 @@ def _also_returned(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.T
     return torch.cat([y, b(x)], 1), y
 
 
+def _two_relus(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
+    return torch.cat([F.relu(a(x)), F.relu(b(x))], 1)
+
+
 def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
     return torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1)
 
@@ -85,13 +89,13 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
         ),
         pytest.param(
             lambda: Function(_pooled, *convs(2)),
-            {
-                "relu": "cat",
-                "max_pool2d": "cat",
-                "parts.1": "cat",
-                "slice_2": "cat",
-            },
-            id="through what passes codes on",
+            {"max_pool2d": "relu", "parts.1": "cat", "slice_2": "cat"},
+            id="through what passes codes on, but not where a relu would cost a kernel",
+        ),
+        pytest.param(
+            lambda: Function(_two_relus, *convs(2)),
+            {"relu": "cat", "relu_2": "cat"},
+            id="relus among themselves",
         ),
         pytest.param(
             lambda: nn.Sequential(*convs(1), nn.MaxPool2d(2), nn.Flatten(2)),

@@ -1,0 +1,239 @@
+"""Recipes: what they select, what they refuse, and what the plan makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.api import calibrate, capture_model, convert, quantize
+from qtool.errors import CalibrationError, FileError, PlanError, QtoolError
+from qtool.recipe import FORMS, MODES, Choice, Recipe, Rule
+from qtool.types import Observed, ObserverSpec
+
+NODES = {
+    "x": "input",
+    "stem.0": "conv",
+    "stem.1": "relu",
+    "layer1.fc": "linear",
+    "layer2.fc": "linear",
+    "layer2.softmax": "softmax.int",
+}
+SELECTED: dict[str, tuple[dict[str, str], list[str]]] = {
+    "a name": ({"select": "stem.0"}, ["stem.0"]),
+    "a glob crosses dots": ({"select": "*"}, [n for n in NODES if n != "x"]),
+    "a glob is no regex": ({"select": "layer?.fc"}, ["layer1.fc", "layer2.fc"]),
+    "a regex": ({"select": r"re:layer[12]\..*"}, ["layer1.fc", "layer2.fc", "layer2.softmax"]),
+    "a regex matches all of a name": ({"select": "re:.*fc"}, ["layer1.fc", "layer2.fc"]),
+    "an operator": ({"op": "linear"}, ["layer1.fc", "layer2.fc"]),
+    "an operator of ATen": ({"op": "softmax.int"}, ["layer2.softmax"]),
+    "both": ({"select": "layer2.*", "op": "linear"}, ["layer2.fc"]),
+}
+BAD: dict[str, tuple[Any, str]] = {
+    "unknown key": ([{"selct": "a", "as": "float"}], r"rule 1 has the key 'selct'; known are sel"),
+    "second rule": ([{"op": "conv", "as": "float"}, {"as": "float"}], "rule 2: it selects noth"),
+    "nothing said": ([{"op": "conv"}], "rule 1: it says nothing"),
+    "unknown form": ([{"op": "conv", "as": "int8"}], r"as = \"int8\" is unknown; known are float"),
+    "unknown observer": ([{"op": "conv", "observer": "max"}], r"observer = \"max\".*there are"),
+    "bad observer option": ([{"op": "conv", "observer": "percentile:3"}], "percentile:3"),
+    "broken regex": ([{"select": "re:(", "as": "float"}], "is no regex"),
+    "a number": ([{"select": 3, "as": "float"}], "select is 3; it has to be text"),
+    "no list": ({"rules": {"op": "conv", "as": "float"}}, r"a list; in TOML .*\[\[rules\]\]"),
+    "no table": (["conv"], "rule 1 is 'conv'"),
+    "unknown mode": ({"mode": "fast"}, r"mode = \"fast\" is unknown; known are static"),
+    "unknown top key": ({"rule": []}, "the recipe has the key 'rule'; known are mode, rules"),
+}
+TOML = """
+mode = "dynamic"
+
+[[rules]]
+select = "layer2.*"
+as = "float"
+
+[[rules]]
+op = "conv"
+observer = "mse"
+"""
+
+
+class Net(nn.Module):
+    """A convolution, a clamp, and two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.body(self.stem(x).mean((2, 3)))))
+
+
+def batch() -> torch.Tensor:
+    return torch.randn(16, 3, 6, 6)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def form_of(plan: qtool.QuantPlan, node: str) -> str:
+    found = plan.decision(node)
+    assert found is not None
+    return found.form
+
+
+@pytest.mark.parametrize(("rule", "expected"), SELECTED.values(), ids=SELECTED.keys())
+def test_a_rule_selects(rule: dict[str, str], expected: list[str]) -> None:
+    choices = Recipe.of([{**rule, "as": "float"}]).choices(NODES)
+    assert [n for n, c in choices.items() if c.form == "float"] == expected
+
+
+def test_later_rules_win_and_keep_what_they_do_not_speak_of() -> None:
+    rules = [
+        {"op": "linear", "as": "dynamic", "observer": "mse"},
+        {"select": "layer2.*", "as": "float"},
+        {"select": "x", "observer": "minmax"},
+    ]
+    found = Recipe.of(rules).choices(NODES)
+    mse = ObserverSpec("mse", (("bins", 2048),))
+    assert found["stem.0"] == Choice("static", 'mode "static"')
+    assert found["layer1.fc"].form == "dynamic"
+    assert found["layer1.fc"].observer == mse
+    assert found["layer2.fc"] == Choice(
+        "float", 'rule 2: select = "layer2.*", as = "float"', mse, 1
+    )
+    assert found["x"].observer == ObserverSpec("minmax")
+
+
+@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=BAD.keys())
+def test_what_is_not_known_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        Recipe.of(given)
+
+
+HINTS = {
+    "a typing error": ({"select": "stem.O"}, r"rule 1 of the recipe \(select = .*near are stem"),
+    "a module": ({"select": "stem"}, r'to select all of that module write select = "stem\.\*"'),
+    "an operator": ({"op": "lstm"}, "the operators of this model are conv, input, linear"),
+    "an input": ({"select": "x"}, "names are those the plan prints"),
+}
+
+
+@pytest.mark.parametrize(("rule", "message"), HINTS.values(), ids=HINTS.keys())
+def test_a_rule_that_selects_nothing_is_refused(rule: dict[str, str], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        Recipe.of([{**rule, "as": "float"}]).choices(NODES)
+
+
+def test_a_file_says_the_same_in_toml_and_json(tmp_path: Path) -> None:
+    toml, other = tmp_path / "r.toml", tmp_path / "r.json"
+    toml.write_text(TOML)
+    rules = [{"select": "layer2.*", "as": "float"}, {"op": "conv", "observer": "mse"}]
+    other.write_text(json.dumps({"mode": "dynamic", "rules": rules}))
+    expected = Recipe((Rule("layer2.*", form="float"), Rule(op="conv", observer="mse")), "dynamic")
+    assert Recipe.of(toml) == Recipe.of(str(other)) == Recipe.of(expected) == expected
+    assert Recipe.of(None, "dynamic") == Recipe((), "dynamic")
+
+
+FILES: dict[str, tuple[str, str | None, type[QtoolError], str]] = {
+    "missing": ("r.toml", None, FileError, "cannot be read"),
+    "not toml": ("r.toml", "[[", FileError, "not TOML"),
+    "not json": ("r.json", "{", FileError, "not JSON"),
+    "other suffix": ("r.yaml", "a: 1", FileError, "a .toml or a .json file"),
+    "wrong content": ("r.json", '[{"op": "conv"}]', PlanError, r"r\.json: rule 1: it says"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "kind", "message"), FILES.values(), ids=FILES.keys())
+def test_bad_files(
+    tmp_path: Path, name: str, text: str | None, kind: type[QtoolError], message: str
+) -> None:
+    file = tmp_path / name
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(kind, match=message):
+        Recipe.of(file)
+
+
+def test_a_mode_given_twice_has_to_agree() -> None:
+    assert Recipe.of({"mode": "dynamic"}, "dynamic").mode == "dynamic"
+    with pytest.raises(PlanError, match='of mode "dynamic", and mode "static" was asked for'):
+        Recipe.of({"mode": "dynamic"}, "static")
+
+
+def test_every_mode_is_a_form() -> None:
+    assert set(MODES.values()) < set(FORMS)
+
+
+def test_a_node_left_in_float_says_which_rule() -> None:
+    captured = capture_model(net(), batch())
+    plan = captured.plan(recipe=[{"select": "body", "as": "float"}])
+    found = plan.decision("body")
+    assert found is not None
+    assert found.form == "float"
+    assert found.reason == ('left in float by the recipe (rule 1: select = "body", as = "float")')
+    assert form_of(plan, "head") == "integer"
+    assert form_of(captured.plan(), "body") == "integer"
+
+
+def test_a_clamp_left_in_float_is_not_fused() -> None:
+    plan = capture_model(net(), batch()).plan(recipe=[{"select": "stem.1", "as": "float"}])
+    assert form_of(plan, "stem.1") == "float"
+    assert "stem.0" in plan
+    assert "fused" not in {d.form for d in plan.nodes if d.node == "stem.1"}
+
+
+def test_everything_in_float_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"nothing .* can run in integers.*by the recipe \(rule 1"):
+        capture_model(net(), batch()).plan(recipe=[{"select": "*", "as": "float"}])
+
+
+def test_an_observer_is_that_of_the_tensors_a_node_computes() -> None:
+    rules = [{"select": "stem.0", "observer": "mse"}, {"op": "input", "observer": "minmax"}]
+    plan = capture_model(net(), batch()).plan(recipe=rules)
+    found = {p.name: p.spec.observer.name for p in plan if isinstance(p.spec, Observed)}
+    assert found["x"] == "minmax"
+    assert found["stem.1"] == "mse"  # the clamp is fused into stem.0, whose result is its
+    assert {v for k, v in found.items() if k not in ("x", "stem.1") and "weight" not in k} == {
+        "percentile"
+    }
+
+
+def test_calibrate_and_convert_with_a_recipe_are_quantize() -> None:
+    model, data = net(), [batch()]
+    recipe = [{"select": "head", "as": "float"}, {"op": "input", "observer": "mse"}]
+    calibration = calibrate(model, data, recipe=recipe)
+    assert calibration.specs["x"].name == "mse"
+    once, twice = quantize(model, data, recipe=recipe), convert(model, calibration, recipe=recipe)
+    assert once.plan == twice.plan
+    assert once.parameters.keys() == twice.parameters.keys()
+    for name, params in once.parameters.items():
+        assert torch.equal(params.scale, twice.parameters[name].scale)
+
+
+def test_a_calibration_that_does_not_fit_the_recipe_is_refused() -> None:
+    model, data = net(), [batch()]
+    less = calibrate(model, data, recipe=[{"op": "conv", "as": "float"}])
+    with pytest.raises(CalibrationError, match="another recipe or mode .it lacks 'x'"):
+        convert(model, less)
+    with pytest.raises(CalibrationError, match=r"recipe observes 'x' with mse.*calibrate again"):
+        convert(model, calibrate(model, data), recipe=[{"op": "input", "observer": "mse"}])
+
+
+def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:
+    model, data = net(), [batch()]
+    found = convert(model, calibrate(model, data), recipe=[{"op": "conv", "as": "float"}])
+    assert form_of(found.plan, "stem.0") == "float"
+    assert form_of(found.plan, "head") == "integer"
+
+
+def test_nothing_to_calibrate_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="nothing to calibrate.*call quantize"):
+        calibrate(net(), [batch()], mode="dynamic")
