@@ -57,7 +57,8 @@ class Captured:
             passes = [FOR_TARGETS[p] for p in targets.target(name).rewrites]
             graph = replace(self.graph, module=G.clone(self.graph.module))
             counts = _rewrite(graph, passes)
-            made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in passes if counts[p.name])
+            used = [p for p in passes if counts[p.name]]
+            made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
             self._prepared[name] = (graph, made)
         return self._prepared[name]
 
@@ -177,7 +178,14 @@ def convert(
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
     example = Batch((), _random_inputs(calibration)) if sample is None else sample
-    captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
+    try:
+        captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
+    except DataError as error:
+        takes = "; ".join(map(str, calibration.inputs))
+        raise CalibrationError(
+            f"the calibration was made with another model, one that takes {takes}; "
+            f"calibrate this model first ({error})"
+        ) from error
     if captured.fingerprint != calibration.fingerprint:
         raise CalibrationError(
             "the calibration was made with another model, or with other weights; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.errors import DataError
+from qtool.errors import DataError, QtoolError
 
 __all__ = ["Batch", "batches", "tensor_of", "to_batch"]
 
@@ -88,7 +89,8 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     """The batches of any iterable, one at a time.
 
     Raises:
-        DataError: `data` is not iterable, or an item is nothing a model can take.
+        DataError: `data` is not iterable, fails while it is read, or an item is nothing a model
+            can take.
     """
     if isinstance(data, torch.Tensor | np.ndarray | Mapping | str):
         raise DataError(
@@ -100,7 +102,22 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     except TypeError as error:
         raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
     accepts = _positional(model) if model is not None else None
-    return (to_batch(item, accepts) for item in iterator)
+    return _read(iterator, accepts)
+
+
+def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
+    for index in itertools.count():
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        except QtoolError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"reading batch {index} failed: {type(error).__name__}: {error}"
+            ) from error
+        yield to_batch(item, accepts)
 
 
 def _tensor(x: Any) -> Any:

@@ -221,7 +221,7 @@ def test_calibrate_and_convert_with_a_recipe_are_quantize() -> None:
 def test_a_calibration_that_does_not_fit_the_recipe_is_refused() -> None:
     model, data = net(), [batch()]
     less = calibrate(model, data, recipe=[{"op": "conv", "as": "float"}])
-    with pytest.raises(CalibrationError, match="another recipe or mode .it lacks 'x'"):
+    with pytest.raises(CalibrationError, match=r"another recipe or mode .it lacks 'x'"):
         convert(model, less)
     with pytest.raises(CalibrationError, match=r"recipe observes 'x' with mse.*calibrate again"):
         convert(model, calibrate(model, data), recipe=[{"op": "input", "observer": "mse"}])
@@ -235,5 +235,5 @@ def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:
 
 
 def test_nothing_to_calibrate_is_refused() -> None:
-    with pytest.raises(CalibrationError, match="nothing to calibrate.*call quantize"):
+    with pytest.raises(CalibrationError, match=r"nothing to calibrate.*call quantize"):
         calibrate(net(), [batch()], mode="dynamic")

@@ -133,7 +133,8 @@ def _contrib(name: str, *attributes: str) -> Any:
     return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), name, schema)
 
 
-_QUICK_GELU, _GELU, _FAST_GELU = _contrib("QuickGelu", "alpha"), _contrib("Gelu"), _contrib("FastGelu")
+_QUICK_GELU = _contrib("QuickGelu", "alpha")
+_GELU, _FAST_GELU = _contrib("Gelu"), _contrib("FastGelu")
 
 
 def _silu(x: Any) -> Any:

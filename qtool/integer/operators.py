@@ -179,7 +179,7 @@ def _windows(
     spatial: Mapping[str, Any],
     pool: Callable[[Sequence[int]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """The pool itself; with ceil_mode, one with as much padding at the end as the input asks for."""
+    """The pool itself; with ceil_mode, one with as much padding at the end as the input needs."""
     if not found.get("ceil_mode", 0):
         return pool(spatial["pads"])
     made: dict[tuple[int, ...], Callable[..., Any]] = {}

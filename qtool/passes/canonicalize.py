@@ -80,7 +80,11 @@ def _clamp(low: float | None, high: float | None) -> Rule:
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         lo = G.argument(node, 1, "min_val", low)
         hi = G.argument(node, 2, "max_val", high)
-        return _made(node, aten.clamp.default, (node.args[0], lo, hi))
+        if node.target is aten.clamp.default and not any(type(b) is int for b in (lo, hi)):
+            return None
+        # the exporter knows a clamp with two bounds of one type only
+        bounds = [float(b) if isinstance(b, int) else b for b in (lo, hi)]
+        return _made(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
 
@@ -204,6 +208,7 @@ RULES: Mapping[Any, Rule] = {
     aten.hardtanh.default: _clamp(-1.0, 1.0),
     aten.relu6.default: _clamp(0.0, 6.0),
     aten.clip.default: _clamp(None, None),
+    aten.clamp.default: _clamp(None, None),
     aten.clamp_min.default: _clamp(None, None),
     aten.clamp_max.default: _clamp_max,
     aten.pad.default: _pad,

@@ -55,5 +55,5 @@ pad_channels = GraphPass(
     "pad_channels",
     _rewrite,
     lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
-    reason="the runtime's fast convolution takes channels in fours; a zero channel is free of error",
+    reason="the runtime's fast convolution takes channels in fours; a zero channel is exact",
 )
