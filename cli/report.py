@@ -87,7 +87,7 @@ min_speedup = click.option(
     ),
     click.option(
         "--budget",
-        default=4.0,
+        default=3.5,
         show_default=True,
         type=click.FloatRange(min=2.5),
         help="What measuring the layers may cost, in runs of the float model.",
@@ -227,7 +227,7 @@ def wanted(title: str, given: Any) -> Options:
         threads=given["threads"],
         seconds=given["seconds"],
         samples=given.get("samples", 1),
-        budget=given.get("budget", 4.0),
+        budget=given.get("budget", 3.5),
         goals=Goals(given["max_drop"], given["min_speedup"], given["min_coverage"]),
     )
 

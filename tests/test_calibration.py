@@ -163,7 +163,7 @@ def bad_batch(batches: list[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("data", "error"), [(list, None), (broken, RuntimeError), (bad_batch, DataError)]
+    ("data", "error"), [(list, None), (broken, DataError), (bad_batch, DataError)]
 )
 def test_the_users_model_is_untouched(data: Callable, error: type[Exception] | None) -> None:
     model = copy.deepcopy(network("residual"))

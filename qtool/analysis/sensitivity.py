@@ -42,7 +42,7 @@ from qtool.quantized import QuantizedModel
 
 __all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
 
-DEFAULT_BUDGET = 4.0
+DEFAULT_BUDGET = 3.5
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0

@@ -83,17 +83,17 @@ class OnnxModule(nn.Module):
         self.known = constants
         self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
         for node in nodes:
-            known = _ROWS[node.op].known
+            row = _ROWS[node.op]
             for i, name in enumerate(node.inputs):
-                if name in constants and i not in known and name not in self.attributes:
-                    self._hold(name, constants[name])
+                if name in constants and i not in row.known and name not in self.attributes:
+                    self._hold(name, constants[name], i not in row.fixed)
         self.steps = nn.ModuleList(_Step(n) for n in nodes)
         self.forward = _with_parameters(self._run, list(self.arguments))
 
-    def _hold(self, name: str, array: np.ndarray[Any, Any]) -> None:
+    def _hold(self, name: str, array: np.ndarray[Any, Any], trained: bool) -> None:
         attribute = G.free_name(self, name)
         data = torch.from_numpy(np.array(array))
-        if data.is_floating_point():
+        if trained and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
         else:
             self.register_buffer(attribute, data)
@@ -131,7 +131,7 @@ class OnnxModule(nn.Module):
             raise node.call.refuse("calculates with sizes as if they were data")
         if value.ndim == 0 and node.op in _SCALARS:
             return value.item()
-        if node.op == "Gather" and index == 1:
+        if node.op == "Gather" and index == 1 and value.ndim == 0:
             return value
         return getattr(self, self.attributes[node.inputs[index]])
 

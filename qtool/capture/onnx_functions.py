@@ -212,7 +212,6 @@ def gather(call: Call, x: Any, index: Any) -> torch.Tensor:
     axis = call.get("axis", 0)
     if index.ndim == 0 and isinstance(index, np.ndarray):
         return torch.select(x, axis, int(index))
-    index = torch.from_numpy(index) if isinstance(index, np.ndarray) else index
     if axis == 0 and x.dim() == 2:
         return F.embedding(index, x)
     found = torch.index_select(x, axis, index.reshape(-1))

@@ -21,10 +21,12 @@ __all__ = ["OPERATORS", "SIZES", "Row", "plain"]
 @dataclass(frozen=True)
 class Row:
     """function: (call, inputs...) -> a value, or a tuple of them. known: positions of the inputs
-    that have to be known without data: sizes, axes, bounds."""
+    that have to be known without data: sizes, axes, bounds. fixed: positions of constants that no
+    training changes."""
 
     function: Callable[..., Any]
     known: tuple[int, ...] = ()
+    fixed: tuple[int, ...] = ()
 
 
 def _without_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +59,7 @@ OPERATORS: Mapping[str, Row] = {
     "AveragePool": Row(f.average_pool),
     "GlobalAveragePool": plain(lambda x: x.mean(tuple(range(2, x.dim())), keepdim=True)),
     "GlobalMaxPool": plain(lambda x: x.amax(tuple(range(2, x.dim())), keepdim=True)),
-    "BatchNormalization": Row(f.batch_norm),
+    "BatchNormalization": Row(f.batch_norm, fixed=(3, 4)),
     "LayerNormalization": Row(f.layer_norm),
     "Dropout": plain(lambda x, *_: x),
     "Identity": plain(lambda x: x),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from qtool.quantized import float_onnx
 from tests.conftest import Digits
 from tests.export.networks import run
 
-FLOAT, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+INT64 = onnx.TensorProto.INT64
 Arrays = list[Any]
 
 
@@ -42,18 +43,58 @@ def scalar(value: float) -> np.ndarray:
     return np.array(value, np.float32)
 
 
-def row(op: str, data: Arrays, constants: Arrays = (), outputs: int = 1, **attributes: Any) -> Any:  # type: ignore[assignment]  # a default that is never changed
+def row(
+    op: str, data: Arrays, constants: Sequence[Any] = (), outputs: int = 1, **attributes: Any
+) -> Any:
     return op, data, list(constants), outputs, attributes
 
 
 IMAGE, LINES, POSITIVE = ramp(2, 4, 6, 6), ramp(2, 3, 4), np.abs(ramp(3, 4)) + 0.5
 TRUTH = ramp(3, 4) > 0
-UNARY = (
-    "Relu Sigmoid HardSigmoid HardSwish Mish Softplus Tanh Erf Exp Abs Neg Floor Ceil Round Sin Cos"
-    " Identity Softmax LogSoftmax LeakyRelu Elu Flatten Transpose Dropout Gelu com.microsoft.Gelu"
-    " com.microsoft.FastGelu com.microsoft.QuickGelu"
-).split()
-BINARY = "Add Sub Mul Pow Sum Min Max Equal Greater GreaterOrEqual Less LessOrEqual".split()
+UNARY = [
+    "Relu",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Mish",
+    "Softplus",
+    "Tanh",
+    "Erf",
+    "Exp",
+    "Abs",
+    "Neg",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sin",
+    "Cos",
+    "Identity",
+    "Softmax",
+    "LogSoftmax",
+    "LeakyRelu",
+    "Elu",
+    "Flatten",
+    "Transpose",
+    "Dropout",
+    "Gelu",
+    "com.microsoft.Gelu",
+    "com.microsoft.FastGelu",
+    "com.microsoft.QuickGelu",
+]
+BINARY = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Pow",
+    "Sum",
+    "Min",
+    "Max",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+]
 ROWS: dict[str, Any] = {
     **{op: row(op, [ramp(3, 4)]) for op in UNARY},
     **{op: row(op, [POSITIVE]) for op in ("Log", "Sqrt", "Reciprocal")},
@@ -130,8 +171,8 @@ ROWS: dict[str, Any] = {
 }
 WITH_SIZES = {  # text of a graph whose sizes depend on the input's
     "view": "n = Shape <end=1> (x) s = Concat <axis=0> (n, minus) y = Reshape (x, s)",
-    "arithmetic": """n = Shape (x) c = Gather <axis=0> (n, one) h = Div (c, two) u = Unsqueeze (h, zero)
-        y = Slice (x, zeros, u, ones)""",
+    "arithmetic": """n = Shape (x) c = Gather <axis=0> (n, one) h = Div (c, two)
+        u = Unsqueeze (h, zero) y = Slice (x, zeros, u, ones)""",
     "expand": "n = Shape (x) y0 = ConstantOfShape (n) y = Add (x, y0)",
     "range": """n = Shape (x) c = Gather <axis=0> (n, one) r = Range (nought, c, one)
         f = Cast <to = 1> (r) g = Unsqueeze (f, both) y = Mul (x, g)""",
@@ -169,7 +210,7 @@ def model_of(op: str, data: Arrays, constants: Arrays, outputs: int, attributes:
         [onnx.ValueInfoProto(name=n) for n in made],
         [numpy_helper.from_array(a, n) for n, a in stored.items()],
     )
-    opset = 20 if kind in ("Gelu",) and not domain else 18
+    opset = 20 if op == "Gelu" else 18
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
