@@ -46,10 +46,11 @@ DEFAULT_BUDGET = 3.5
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
+TINY = 1e-12
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 # what is summed for each layer, as [signal, noise] pairs
-SUMS = ("alone", "accumulated", "only", "only_all", "left", "left_all")
+SUMS = ("alone", "accumulated", "only", "left", "left_all")
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,10 @@ class LayerError:
 
     alone_db: of the layer's result, on float inputs. accumulated_db: of the same tensor in the
     quantized network. only_db: of the outputs when this layer alone is quantized; only_share: that
-    error, as a share of the error of the whole quantized network on the same samples. left_db:
-    when it alone is left float; gain_db: how much better that is. samples: how many this layer was
-    measured on. activation, weight: histograms with the range that the codes represent.
+    error on a typical sample, as a share of the error of the whole quantized network on the same
+    sample (the geometric mean: one sample far out does not make a layer lead). left_db: when it
+    alone is left float; gain_db: how much better that is. samples: how many this layer was measured
+    on. activation, weight: histograms with the range that the codes represent.
     """
 
     name: str
@@ -203,11 +205,13 @@ class _Sums:
         self.pairs = {name: np.zeros((len(layers), 2)) for name in SUMS}
         self.counts = np.zeros((len(layers), 3), np.int64)  # samples, clipped, elements
         self.output = np.zeros(2)
+        self.logs = np.zeros(len(layers))  # of only / whole error, summed over samples
         self.histograms = [Histogram(None, bins=BARS) for _ in layers]
 
     def save(self) -> None:
         arrays: dict[str, Any] = {f"pairs/{k}": v for k, v in self.pairs.items()}
-        arrays |= {"counts": self.counts, "output": self.output, "done": np.array(self.done)}
+        arrays |= {"counts": self.counts, "output": self.output, "logs": self.logs}
+        arrays["done"] = np.array(self.done)
         for i, histogram in enumerate(self.histograms):
             if not histogram.empty:
                 arrays |= {f"histogram/{i}/{k}": v for k, v in histogram.state().items()}
@@ -219,7 +223,7 @@ class _Sums:
             return
         self.done = int(kept["done"])
         self.pairs = {name: kept[f"pairs/{name}"] for name in SUMS}
-        self.counts, self.output = kept["counts"], kept["output"]
+        self.counts, self.output, self.logs = kept["counts"], kept["output"], kept["logs"]
         for i in range(len(self.histograms)):
             prefix = f"histogram/{i}/"
             state = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
@@ -239,6 +243,7 @@ def _measure(
     coded = replay.run(chunk, every)
     whole = _output_error(replay, real, coded)
     sums.output += whole
+    least = TINY * (whole[0] or 1.0) / chunk.size  # so that the logarithm of no error is a number
     for i in turns:
         layer = sums.layers[i]
         only = replay.again(real, layer.points, layer.points)
@@ -248,7 +253,10 @@ def _measure(
         sums.pairs["alone"][i] += signal_and_noise(before, _tensor(replay, layer, real, only))
         sums.pairs["only"][i] += _output_error(replay, real, real, only)
         sums.pairs["left"][i] += _output_error(replay, real, coded, left)
-        sums.pairs["only_all"][i] += whole
+        shares = (_noises(replay, real, real, only) + least) / (
+            _noises(replay, real, coded) + least
+        )
+        sums.logs[i] += chunk.size * float(np.log(shares).mean())
         sums.pairs["left_all"][i] += whole
         sums.histograms[i].update(before)
         params = quantized.parameters.get(layer.output or "")
@@ -272,6 +280,17 @@ def _output_error(
     for i in replay.outputs:
         total += signal_and_noise(real[i], new[i] if new and i in new else values[i])
     return total
+
+
+def _noises(
+    replay: Replay, real: Values, values: Values, new: dict[int, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Squared error of the outputs of each sample."""
+    total: Any = 0.0
+    for i in replay.outputs:
+        off = real[i] - (new[i] if new and i in new else values[i])
+        total = total + off.reshape(len(off) if off.dim() else 1, -1).double().square().sum(1)
+    return np.atleast_1d(np.asarray(total, np.float64))
 
 
 def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
@@ -299,7 +318,6 @@ def _result(quantized: QuantizedModel, sums: _Sums, schedule: _Schedule) -> Sens
         share = clipped / max(1, elements)
         point = points.get(layer.weight or "")
         weight = weights.get(layer.weight or "")
-        noise = float(pairs["only_all"][1])
         found.append(
             LayerError(
                 layer.name,
@@ -309,7 +327,7 @@ def _result(quantized: QuantizedModel, sums: _Sums, schedule: _Schedule) -> Sens
                 db["alone"],
                 db["accumulated"],
                 db["only"],
-                float(pairs["only"][1]) / noise if noise > 0 else 0.0,
+                math.exp(sums.logs[i] / samples) if samples and pairs["only"][1] > 0 else 0.0,
                 after,
                 None if before is None or after is None else after - before,
                 samples,

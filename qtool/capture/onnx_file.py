@@ -39,6 +39,7 @@ _LINEAR = "qtool.Linear"
 _ROWS: Mapping[str, Row] = {**OPERATORS, _LINEAR: plain(F.linear)}
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _LARGE = 2**24  # constants are not calculated beyond this many values: an Expand of one, say
 
@@ -349,7 +350,8 @@ def _label(node: onnx.NodeProto) -> str:
         elif part:
             kept.append(part)
     if len(kept) > 1 and re.fullmatch(rf"{node.op_type}(_\d+)?", kept[-1]):
-        kept.pop()
+        last = kept.pop()  # a layer has its module's name; a relu may be any of that module's
+        kept += [] if node.op_type in _LAYERS else [last.lower()]
     return ".".join(kept)
 
 

@@ -54,6 +54,18 @@ def test_equals_whole_runs():
         assert error.samples == 64
 
 
+def test_share_is_of_a_typical_sample():
+    """One sample far out of the range that was calibrated does not make a layer lead."""
+    quantized = chain()
+    sound = sweep(quantized, data(), budget=EVERYTHING)
+    far = [Batch((b.args[0].clone(),)) for b in data()]
+    far[0].args[0][0] *= 30
+    hurt = sweep(quantized, far, budget=EVERYTHING)
+    assert hurt.output_db < sound.output_db - 10, "the whole error is that of the one sample"
+    for before, after in zip(sound.layers, hurt.layers, strict=True):
+        assert after.only_share == pytest.approx(before.only_share, rel=0.3), before.name
+
+
 def test_every_point_has_one_owner():
     quantized = chain()
     owned = [name for layer in layers_of(quantized) for name in layer.points]

@@ -344,6 +344,7 @@ LABELS = {
     "/layer1/layer1.0/conv1/Conv": "layer1.0.conv1",
     "/fc/Gemm": "fc",
     "/Conv_3": "Conv_3",
+    "/layer1/layer1.0/Relu_1": "layer1.0.relu_1",
     "block.conv": "block.conv",
     "": "y0",
 }
@@ -351,10 +352,11 @@ LABELS = {
 
 @pytest.mark.parametrize(("given", "expected"), LABELS.items())
 def test_nodes_have_readable_names(given: str, expected: str) -> None:
-    kind = "Gemm" if "Gemm" in given else "Conv"
+    kind = next((k for k in ("Gemm", "Relu") if k in given), "Conv")
     attributes = {"transB": 1} if kind == "Gemm" else {}
-    data, weight = (ramp(2, 4), ramp(3, 4)) if kind == "Gemm" else (IMAGE, ramp(3, 4, 3, 3))
-    model = model_of(kind, [data], [weight], 1, attributes)
+    data = ramp(2, 4) if kind == "Gemm" else IMAGE
+    weights = {"Gemm": [ramp(3, 4)], "Conv": [ramp(3, 4, 3, 3)]}
+    model = model_of(kind, [data], weights.get(kind, []), 1, attributes)
     model.graph.node[0].name = given
     captured = capture_model(OnnxModule(model).eval(), torch.from_numpy(data))
     assert [G.name_of(n) for n in G.calls(captured.graph.graph)] == [expected]
