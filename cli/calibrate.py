@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Observe the tensors of MODEL on data, and write what was seen.
 
-    MODEL is package.module:factory (with --weights) a .pt2 or a float .onnx file.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file.
 
     \b
     Example:

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
-    MODEL is package.module:factory (with --weights) a .pt2 or a float .onnx file.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file.
 
     \b
     Example:

@@ -46,7 +46,7 @@ def make_plan(
     if not work.integer and not work.linears:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
-            f"{_why_nothing(work)}; see `qtool inspect` for each node"
+            f"{_why_nothing(work)}; leave it in float, or choose another target"
         )
     _choose_wanted(work)
     _fuse_clips(work)
