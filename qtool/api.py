@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -22,11 +22,14 @@ from qtool.errors import CalibrationError, DataError
 from qtool.fake_quant import insert_points
 from qtool.fingerprint import fingerprint
 from qtool.graph import FloatGraph, Input
+from qtool.observers import Statistic
 from qtool.parameters import solve_parameters
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
+from qtool.smoothing import REASON as SMOOTHING
+from qtool.smoothing import smooth
 from qtool.types import UINT8, Dynamic, Observed, ObserverSpec
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
@@ -191,8 +194,9 @@ def convert(
             "the calibration was made with another model, or with other weights; "
             "calibrate this model first"
         )
-    plan = captured.plan(target or calibration.target, _AS_CALIBRATED, recipe, mode)
-    return _quantized(captured, _observed_with(plan, calibration), calibration, example)
+    recipe = Recipe.of(recipe, mode)
+    plan = captured.plan(target or calibration.target, _AS_CALIBRATED, recipe)
+    return _quantized(captured, plan, calibration, example, recipe)
 
 
 def quantize(
@@ -208,8 +212,8 @@ def quantize(
 ) -> QuantizedModel:
     """calibrate and convert in one step; see there for arguments and errors.
 
-    Where no tensor has a fixed range (mode "dynamic" or "weight-only") only the first batch is
-    used, to capture and to verify with.
+    Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
+    capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
@@ -222,16 +226,44 @@ def quantize(
     else:
         inputs = captured.graph.inputs
         calibration = Calibration(captured.fingerprint, target, inputs, 0, {}, {})
-    return _quantized(captured, plan, calibration, first)
+    return _quantized(captured, plan, calibration, first, recipe)
 
 
 def _quantized(
-    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
+    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any, recipe: Recipe
 ) -> QuantizedModel:
     graph, _ = captured.for_target(plan.target)
+    graph, plan, calibration = _smoothed(graph, plan, calibration, recipe)
+    plan = _observed_with(plan, calibration)
     parameters = solve_parameters(graph.module, plan, calibration)
     batch = graph.bind(next(batches([example], graph.module)))
     return QuantizedModel(graph, plan, parameters, _head(batch))
+
+
+def _smoothed(
+    graph: FloatGraph, plan: QuantPlan, calibration: Calibration, recipe: Recipe
+) -> tuple[FloatGraph, QuantPlan, Calibration]:
+    """The graph with wide channels moved into weights where calibration saw some, planned anew."""
+    found: dict[str, Statistic] = {}
+
+    def rewrite(module: fx.GraphModule) -> int:
+        found.update(smooth(module, plan, calibration))
+        return len(found)
+
+    smoothed = replace(graph, module=G.clone(graph.module))
+    _rewrite(smoothed, [GraphPass("smooth", rewrite)])
+    if not found:
+        return graph, plan.without_channels(), calibration
+    ranges = dict.fromkeys(found, ObserverSpec("minmax"))
+    calibration = replace(
+        calibration,
+        specs={**calibration.specs, **ranges},
+        statistics={**calibration.statistics, **found},
+    )
+    made = Rewrite("smooth", len(found), SMOOTHING)
+    again = make_plan(smoothed.graph, targets.target(plan.target), _AS_CALIBRATED, recipe)
+    again = replace(again, rewrites=(*plan.rewrites, made))
+    return smoothed, again.without_channels(), calibration
 
 
 def _observed_with(plan: QuantPlan, calibration: Calibration) -> QuantPlan:

@@ -31,7 +31,7 @@ from qtool.types import UINT8, Observed, ObserverSpec
 
 __all__ = ["Calibration", "observe", "observing"]
 
-SCHEMA = 1
+SCHEMA = 2
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
@@ -73,15 +73,17 @@ class Calibration:
                 )
         merged = {}
         for name, mine in self.statistics.items():
-            statistic = observers.restore(self.specs[name], None, mine.state())
+            statistic = observers.restore(self.specs[name], mine.axis, mine.state())
             statistic.merge(other.statistics[name])
             merged[name] = statistic
         return replace(self, samples=self.samples + other.samples, statistics=merged)
 
     def ranges(self) -> list[tuple[str, float, float]]:
-        """(tensor, low, high) as the observers estimate them, for uint8."""
+        """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
         found = []
         for name, statistic in self.statistics.items():
+            if statistic.axis is not None:
+                continue
             low, high = observers.range_of(self.specs[name], statistic, UINT8, False)
             found.append((name, float(low), float(high)))
         return found
@@ -100,6 +102,7 @@ class Calibration:
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
+            "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
         write_atomic(path, safetensors.numpy.save(tensors, metadata))
@@ -113,7 +116,7 @@ class Calibration:
         """
         header, flat = _read(Path(path))
         try:
-            arrays = _by_point(header["observers"], flat)
+            arrays, axes = _by_point(header["observers"], flat), header["axes"]
             specs = {
                 n: ObserverSpec(kind, tuple(options.items()))
                 for n, (kind, options) in header["observers"].items()
@@ -124,7 +127,7 @@ class Calibration:
                 tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
                 int(header["samples"]),
                 specs,
-                {n: observers.restore(s, None, arrays[n]) for n, s in specs.items()},
+                {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
             )
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error

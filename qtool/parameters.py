@@ -45,11 +45,12 @@ class _Solver:
 def solve_parameters(
     module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
 ) -> Parameters:
-    """Parameters of every point of the plan.
+    """Parameters of every point of the plan; what was seen of single channels is passed over.
 
     Raises:
         CalibrationError: the calibration lacks a point of the plan, or saw no values for it.
     """
+    plan = plan.without_channels()
     _check(plan, calibration)
     solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
     for point in plan:

@@ -122,7 +122,7 @@ def test_other_layers_stay_float_and_say_why(mode: str) -> None:
     assert not plan.observed()
 
 
-@every
+@pytest.mark.parametrize("mode", ["weight-only", "weight-only-int4"])
 def test_one_batch_is_enough_and_no_more_is_read(mode: str) -> None:
     def once() -> Any:
         yield ids()

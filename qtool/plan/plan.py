@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
 
-__all__ = ["Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
+__all__ = ["CHANNELS", "Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
+
+CHANNELS = "channels"
+"""The kind of points that calibration watches channel by channel (see channels.py)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class Point:
     """One quantized tensor.
 
     name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    kind: "activation", "weight", "bias" or "constant".
+    kind: "activation", "weight", "bias" or "constant"; "channels" quantizes nothing and is only
+        watched by calibration (see channels.py).
     edges: the reads that see the quantized tensor; reads not listed see the float one.
     """
 
@@ -97,7 +101,12 @@ class QuantPlan:
 
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        return [p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)]
+        kinds = ("activation", CHANNELS)
+        return [p for p in self.points if p.kind in kinds and isinstance(p.spec, Observed)]
+
+    def without_channels(self) -> QuantPlan:
+        """The plan after conversion has used up what was seen of single channels."""
+        return replace(self, points=tuple(p for p in self.points if p.kind != CHANNELS))
 
     def decision(self, node: str) -> Decision | None:
         return next((d for d in self.nodes if d.node == node), None)

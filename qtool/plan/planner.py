@@ -18,6 +18,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.errors import PlanError
 from qtool.plan import forms
+from qtool.plan.channels import watch_channels
 from qtool.plan.macs import hint, macs
 from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
@@ -53,6 +54,7 @@ def make_plan(
     _place_points(work)
     alike = {n for n in work.integer if _key(n) in target.same_parameters}
     points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
+    points += watch_channels(points, graph, work.native, target.activation)
     return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
 
 

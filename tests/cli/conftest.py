@@ -44,7 +44,6 @@ class Cli:
         assert result.stderr.rstrip().endswith(lines[0])
         return lines[0].removeprefix("Error: ")
 
-
     def example_of(self, command: str) -> list[str]:
         """The arguments of the example in a command's help."""
         text = self(command, "--help").output
