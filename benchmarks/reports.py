@@ -44,7 +44,7 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
         quantized = qtool.quantize(captured, network.calibration.split(32))
         asked = Options(name, labels=network.labels)
         data = network.inputs.split(250)
-        found = report_quantized(quantized, data, output / name, asked, reference=captured.graph)
+        found = report_quantized(quantized, data, output / name, asked)
         top1, outcome = found.accuracy.metrics[0], found.accuracy.models[1]
         interval = top1.intervals[1]
         shares = [*top1.values, top1.drops[1]]
@@ -154,7 +154,7 @@ def large(output: Path, layers: int = 330) -> None:
                 output / "large",
                 asked,
                 reference=plain,
-                planner=lambda _: (quantized.graph, quantized.plan),
+                planner=lambda *_: (quantized.graph, quantized.plan, quantized.reference),
                 sample=Batch((data[0],)),
             )
         )

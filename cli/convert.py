@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     options.mode,
     options.dynamic,
     options.min_coverage,
+    options.timing,
     options.json_,
 )
 def command(
@@ -39,6 +40,7 @@ def command(
     mode: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
+    timing: float,
     as_json: bool,
 ) -> None:
     """Write the verified int8 ONNX model of a calibrated MODEL.
@@ -62,30 +64,41 @@ def command(
         mode=mode,
         dynamic=options.parse_dynamic(dynamic),
     )
-    write(quantized, output_, min_coverage, as_json, format_)
+    write(quantized, output_, min_coverage, timing, as_json, format_)
 
 
 def write(
     quantized: QuantizedModel,
     path: Path,
     min_coverage: float | None,
+    timing: float,
     as_json: bool,
     format_: str = "qdq",
 ) -> None:
-    """Exports, verifies and reports; exit code 1 if the integer share is below `min_coverage`."""
+    """Exports, verifies, times and reports; exit code 1 if the integer share is below
+    `min_coverage`."""
+    from qtool.analysis.speed import speed_of
+
     with output.status("exporting and verifying"):
         result = quantized.export(path, format=format_)
     assert result is not None
+    with output.status("timing"):
+        found = speed_of(quantized, path, seconds=timing) if timing else None
     share = result.coverage.share
     missed = min_coverage is not None and share < min_coverage
     if as_json:
-        found = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
-        output.show_json({**found, "min_coverage_met": not missed})
+        shown = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
+        shown["speed"] = found.to_json() if found is not None else None
+        output.show_json({**shown, "min_coverage_met": not missed})
     else:
         output.say(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
         output.say(str(result))
+        if found is not None:
+            output.say(str(found))
         for note in quantized.notes:
             output.say(f"note: {note}")
+    if found is not None and (warning := found.warning()) is not None:
+        click.echo(warning, err=True)
     if missed:
         click.echo(
             f"integer share {share:.4f} is below the {min_coverage:g} asked for; "

@@ -67,6 +67,14 @@ min_coverage = click.option(
     type=click.FloatRange(0, 1),
     help="Exit with 1 if a smaller share of the MACs runs in integer kernels.",
 )
+timing = click.option(
+    "--timing",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds to time the file beside the float model, where the target is this machine's "
+    "runtime; 0 leaves it out.",
+)
 
 
 def apply(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -23,6 +23,7 @@ from qtool.cli.convert import write
     options.mode,
     options.dynamic,
     options.min_coverage,
+    options.timing,
     options.json_,
 )
 def command(
@@ -38,6 +39,7 @@ def command(
     mode: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
+    timing: float,
     as_json: bool,
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
@@ -67,4 +69,4 @@ def command(
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
-    write(quantized, output_, min_coverage, as_json, format_)
+    write(quantized, output_, min_coverage, timing, as_json, format_)

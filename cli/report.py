@@ -145,8 +145,9 @@ def _of_file(
     loaded = options.load_model(model, weights)
     captured = qtool.capture_model(loaded, first, options.parse_dynamic(given["dynamic"]))
 
-    def planner(target: str) -> Any:
-        return captured.for_target(target)[0], captured.plan(target)
+    def planner(target: str, factors: Any) -> Any:
+        graph, plan, _ = captured.smoothed(captured.plan(target), factors)
+        return graph, plan, captured.graph
 
     sample = next(batches([first], captured.graph.module))
     return report_file(
@@ -189,9 +190,7 @@ def _of_model(
         origin = "quantized by qtool"
         if given["calibration_data"] is None:
             origin += ", calibrated on the evaluation data itself"
-    return report_quantized(
-        quantized, data, folder, asked, reference=captured.graph, origin=origin, bars=bars
-    )
+    return report_quantized(quantized, data, folder, asked, origin=origin, bars=bars)
 
 
 def _calibration_data(data: Iterable[Any], given: Any) -> tuple[Iterable[Any], Iterable[Any]]:

@@ -22,14 +22,13 @@ from qtool.errors import CalibrationError, DataError
 from qtool.fake_quant import insert_points
 from qtool.fingerprint import fingerprint
 from qtool.graph import FloatGraph, Input
-from qtool.observers import Statistic
 from qtool.parameters import solve_parameters
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
 from qtool.smoothing import REASON as SMOOTHING
-from qtool.smoothing import smooth
+from qtool.smoothing import Factors, find_factors, smooth, smooth_ranges
 from qtool.types import UINT8, Dynamic, Observed, ObserverSpec
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
@@ -79,6 +78,35 @@ class Captured:
         graph, rewrites = self.for_target(target)
         found = make_plan(graph.graph, targets.target(target), spec, Recipe.of(recipe, mode))
         return replace(found, rewrites=rewrites)
+
+    def smoothed(
+        self, plan: QuantPlan, factors: Factors, recipe: Any = None
+    ) -> tuple[FloatGraph, QuantPlan, Mapping[str, str]]:
+        """The graph of a plan's target with wide channels moved into weights, planned anew.
+
+        Args:
+            plan: made by `plan` with the same recipe; the new one observes nothing by itself.
+            factors: see qtool/smoothing.py.
+
+        Returns:
+            The graph, its plan, and what each of the smooth tensors is called in it.
+        """
+        graph, _ = self.for_target(plan.target)
+        if not factors:
+            return graph, plan.without_channels(), {}
+        made: dict[str, str] = {}
+
+        def rewrite(module: fx.GraphModule) -> int:
+            made.update(smooth(module, plan, factors))
+            return len(made)
+
+        graph = replace(graph, module=G.clone(graph.module))
+        _rewrite(graph, [GraphPass("smooth", rewrite)])
+        chosen = targets.target(plan.target)
+        again = make_plan(graph.graph, chosen, _AS_CALIBRATED, Recipe.of(recipe))
+        done = Rewrite("smooth", len(made), SMOOTHING)
+        again = replace(again, rewrites=(*plan.rewrites, done))
+        return graph, again.without_channels(), made
 
 
 def capture_model(
@@ -233,37 +261,13 @@ def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any, recipe: Recipe
 ) -> QuantizedModel:
     graph, _ = captured.for_target(plan.target)
-    graph, plan, calibration = _smoothed(graph, plan, calibration, recipe)
-    plan = _observed_with(plan, calibration)
+    factors = find_factors(graph.module, plan, calibration)
+    graph, again, made = captured.smoothed(plan, factors, recipe)
+    calibration = smooth_ranges(calibration, factors, made)
+    plan = _observed_with(again, calibration)
     parameters = solve_parameters(graph.module, plan, calibration)
     batch = graph.bind(next(batches([example], graph.module)))
-    return QuantizedModel(graph, plan, parameters, _head(batch))
-
-
-def _smoothed(
-    graph: FloatGraph, plan: QuantPlan, calibration: Calibration, recipe: Recipe
-) -> tuple[FloatGraph, QuantPlan, Calibration]:
-    """The graph with wide channels moved into weights where calibration saw some, planned anew."""
-    found: dict[str, Statistic] = {}
-
-    def rewrite(module: fx.GraphModule) -> int:
-        found.update(smooth(module, plan, calibration))
-        return len(found)
-
-    smoothed = replace(graph, module=G.clone(graph.module))
-    _rewrite(smoothed, [GraphPass("smooth", rewrite)])
-    if not found:
-        return graph, plan.without_channels(), calibration
-    ranges = dict.fromkeys(found, ObserverSpec("minmax"))
-    calibration = replace(
-        calibration,
-        specs={**calibration.specs, **ranges},
-        statistics={**calibration.statistics, **found},
-    )
-    made = Rewrite("smooth", len(found), SMOOTHING)
-    again = make_plan(smoothed.graph, targets.target(plan.target), _AS_CALIBRATED, recipe)
-    again = replace(again, rewrites=(*plan.rewrites, made))
-    return smoothed, again.without_channels(), calibration
+    return QuantizedModel(graph, plan, parameters, _head(batch), captured.graph, factors)
 
 
 def _observed_with(plan: QuantPlan, calibration: Calibration) -> QuantPlan:

@@ -26,6 +26,7 @@ from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.parameters import Parameters
 from qtool.plan import QuantPlan
+from qtool.smoothing import Factors, to_text
 from qtool.targets import target
 from qtool.verify import (
     Coverage,
@@ -84,9 +85,24 @@ class QuantizedModel:
     """
 
     def __init__(
-        self, graph: FloatGraph, plan: QuantPlan, parameters: Parameters, sample: Batch
+        self,
+        graph: FloatGraph,
+        plan: QuantPlan,
+        parameters: Parameters,
+        sample: Batch,
+        reference: FloatGraph | None = None,
+        factors: Factors | None = None,
     ) -> None:
+        """
+        Args:
+            graph: the float graph in the forms that the target wants, smoothed.
+            sample: a batch that exports are verified with.
+            reference: the float graph before that: what this model is compared with.
+            factors: what was divided out of which tensors; kept in the file's metadata.
+        """
         self.graph = graph
+        self.reference = reference or graph
+        self.factors = factors or {}
         self.plan = plan
         self.parameters = parameters.params
         self.notes = parameters.notes
@@ -254,6 +270,7 @@ class QuantizedModel:
             "qtool_target": self.plan.target,
             "qtool_plan": self.plan.digest,
             "qtool_nodes": json.dumps(rows, separators=(",", ":")),
+            **({"qtool_smoothing": to_text(self.factors)} if self.factors else {}),
         }
 
 

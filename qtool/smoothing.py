@@ -8,7 +8,10 @@ else reads it; elsewhere it is one float multiplication before the quantization.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,12 +19,15 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.calibration import Calibration
-from qtool.observers import Statistic
 from qtool.observers.min_max import MinMax
-from qtool.plan import CHANNELS, QuantPlan
+from qtool.plan import CHANNELS, Point, QuantPlan
 from qtool.plan.channels import layers_behind
+from qtool.types import ObserverSpec
 
-__all__ = ["REASON", "smooth"]
+__all__ = ["REASON", "Factors", "find_factors", "from_text", "smooth", "smooth_ranges", "to_text"]
+
+Factors = Mapping[str, torch.Tensor]
+"""Tensor name -> what its channels are divided by: float32 [channels]."""
 
 REASON = "wide channels of a linear layer's input are moved into its weights"
 
@@ -32,39 +38,74 @@ SMALLEST = 1e-5  # of the widest channel: a channel that was never seen is not b
 aten = torch.ops.aten
 
 
-def smooth(
-    module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
-) -> dict[str, Statistic]:
-    """Smooths, in place, the inputs of linear layers whose channels differ enough.
-
-    Returns the range of every tensor that is smooth now, by the name it has: its own, or that of
-    the new multiplication.
-    """
+def find_factors(module: fx.GraphModule, plan: QuantPlan, calibration: Calibration) -> Factors:
+    """What to divide the channels of each tensor by, for those whose channels differ enough."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    found: dict[str, Statistic] = {}
-    for point in plan:
+    found = {}
+    for point in _watched(plan):
         seen = calibration.statistics.get(point.name)
-        if point.kind != CHANNELS or seen is None or seen.empty:
+        if seen is None or seen.empty:
             continue
-        low, high = (t.numpy() for t in seen.extent())
-        source, readers = nodes[point.edges[0].source], [nodes[e.user] for e in point.edges]
-        layers = layers_behind(readers)
-        size = np.maximum(np.abs(low), np.abs(high))
-        if size.max() < WORTH * np.median(size):
-            continue
-        factor = _factors(module, size, layers)
-        _multiply_weights(module, layers, factor)
-        folded = set(source.users) == set(readers) and _fold(module, source, factor)
-        made = source if folded else _divide(module, source, readers, factor)
-        found[G.name_of(made)] = _range(low, high, factor)
+        low, high = seen.extent()
+        size = torch.maximum(low.abs(), high.abs())
+        if float(size.max()) >= WORTH * float(size.median()):
+            layers = layers_behind(nodes[e.user] for e in point.edges)
+            found[point.edges[0].source] = _factors(module, size, layers)
     return found
 
 
-def _factors(module: fx.GraphModule, size: np.ndarray, layers: list[fx.Node]) -> torch.Tensor:
-    """What each channel is divided by: float32 [in], geometric mean 1."""
+def smooth(module: fx.GraphModule, plan: QuantPlan, factors: Factors) -> dict[str, str]:
+    """Divides tensors by their factors, in place, and multiplies the weights behind them.
+
+    Returns the name that each smooth tensor has: its own, or that of the new multiplication.
+    """
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    made = {}
+    for point in _watched(plan):
+        name = point.edges[0].source
+        if name not in factors:
+            continue
+        source, readers, factor = nodes[name], [nodes[e.user] for e in point.edges], factors[name]
+        for layer in layers_behind(readers):
+            _scale(module, _weight(layer), factor)
+        folded = set(source.users) == set(readers) and _fold(module, source, factor)
+        made[name] = name if folded else G.name_of(_divide(module, source, readers, factor))
+    return made
+
+
+def smooth_ranges(
+    calibration: Calibration, factors: Factors, made: Mapping[str, str]
+) -> Calibration:
+    """The calibration with the range of every smooth tensor, from the extremes of its channels."""
+    specs, statistics = dict(calibration.specs), dict(calibration.statistics)
+    for source, name in made.items():
+        low, high = calibration.statistics[f"{source}.{CHANNELS}"].extent()
+        by, range_ = factors[source].double(), MinMax(None)
+        range_.update(torch.stack([low / by, high / by]).float())
+        specs[name], statistics[name] = ObserverSpec("minmax"), range_
+    return replace(calibration, specs=specs, statistics=statistics)
+
+
+def to_text(factors: Factors) -> str:
+    """Factors as text for a file's metadata: JSON of little-endian float32 in base64."""
+    raw = {n: f.numpy().astype("<f4").tobytes() for n, f in factors.items()}
+    return json.dumps({n: base64.b64encode(r).decode("ascii") for n, r in raw.items()})
+
+
+def from_text(text: str) -> Factors:
+    """The inverse of `to_text`. Raises ValueError for anything else."""
+    raw = {n: base64.b64decode(r, validate=True) for n, r in json.loads(text).items()}
+    return {n: torch.from_numpy(np.frombuffer(r, "<f4").astype(np.float32)) for n, r in raw.items()}
+
+
+def _watched(plan: QuantPlan) -> list[Point]:
+    return [p for p in plan if p.kind == CHANNELS]
+
+
+def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
+    """float32 [in], geometric mean 1; from the size of each channel and of its weights."""
     weights = [G.tensor(module, _weight(n)).detach().double().cpu() for n in layers]
     columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
-    channels = torch.from_numpy(size)
     channels = channels.clamp(min=SMALLEST * float(channels.max()))
     columns = columns.clamp(min=SMALLEST * float(columns.max()) or 1.0)
     logs = STRENGTH * channels.log() - (1 - STRENGTH) * columns.log()
@@ -75,11 +116,6 @@ def _weight(layer: fx.Node) -> fx.Node:
     weight = layer.args[1]
     assert isinstance(weight, fx.Node)
     return weight
-
-
-def _multiply_weights(module: fx.GraphModule, layers: list[fx.Node], factor: torch.Tensor) -> None:
-    for layer in layers:
-        _scale(module, _weight(layer), factor)
 
 
 def _scale(module: fx.GraphModule, constant: fx.Node, factor: torch.Tensor) -> None:
@@ -133,12 +169,3 @@ def _divide(
     for reader in readers:
         reader.replace_input_with(source, made)
     return made
-
-
-def _range(low: np.ndarray, high: np.ndarray, factor: torch.Tensor) -> MinMax:
-    """The extremes of the smooth tensor, from those of its channels."""
-    by = factor.double().numpy()
-    found = MinMax(None)
-    ends = (low / by).min(), (high / by).max()
-    found.low, found.high = (np.array([e], np.float32) for e in ends)
-    return found

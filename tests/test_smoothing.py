@@ -8,16 +8,19 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
 from torch import nn
 
 import qtool
+from qtool.analysis.restore import restore
 from qtool.api import Captured
 from qtool.calibration import Calibration
 from qtool.plan import CHANNELS
 from qtool.quantized import QuantizedModel
+from qtool.smoothing import from_text
 
 WIDTH, WIDE = 24, 60.0
 
@@ -184,3 +187,20 @@ def test_a_calibration_without_channels_converts_without_smoothing() -> None:
     kept = {n: s for n, s in calibration().statistics.items() if not n.endswith(CHANNELS)}
     model = qtool.convert(captured(), dataclasses.replace(calibration(), statistics=kept))
     assert not model.plan.rewrites
+
+
+def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    quantized().export(file)
+    metadata = {p.key: p.value for p in onnx.load(file).metadata_props}
+    factors = from_text(metadata["qtool_smoothing"])
+    assert factors.keys() == quantized().factors.keys() == {"norm", "gelu", "last"}
+    graph, plan, _ = captured().smoothed(captured().plan(), factors)
+    found = restore(file, graph, plan, quantized().sample, captured().graph)
+    x = batch(3)
+    with torch.no_grad():
+        assert torch.equal(found(x), quantized()(x))
+
+
+def test_the_float_model_to_compare_with_is_the_one_before() -> None:
+    assert quantized().reference is captured(WIDE).graph

@@ -7,14 +7,17 @@ what is found here.
 from qtool.analysis.evaluate import Evaluation, Side, evaluate, sqnr
 from qtool.analysis.latency import Latency, interleaved
 from qtool.analysis.sensitivity import Sensitivity, sweep
+from qtool.analysis.speed import Speed, speed_of
 
 __all__ = [
     "Evaluation",
     "Latency",
     "Sensitivity",
     "Side",
+    "Speed",
     "evaluate",
     "interleaved",
+    "speed_of",
     "sqnr",
     "sweep",
 ]

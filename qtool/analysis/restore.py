@@ -45,12 +45,20 @@ def is_quantized(path: str | Path) -> bool:
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
 
-def restore(path: str | Path, graph: FloatGraph, plan: QuantPlan, sample: Batch) -> QuantizedModel:
+def restore(
+    path: str | Path,
+    graph: FloatGraph,
+    plan: QuantPlan,
+    sample: Batch,
+    reference: FloatGraph | None = None,
+) -> QuantizedModel:
     """The quantized model that `path` was exported from: its parameters, and its weights where
     they were changed on the way (by a correction, or training).
 
     Args:
-        graph, plan: the float model, captured, and its plan for the target of the file.
+        graph, plan: the float model, captured and smoothed as the file's metadata says, and its
+            plan for the target of the file.
+        reference: the float graph before that.
 
     Raises:
         VerificationError: the file was not made by qtool, or from another plan.
@@ -65,7 +73,7 @@ def restore(path: str | Path, graph: FloatGraph, plan: QuantPlan, sample: Batch)
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
     params = {p.name: _params(p, plan, readers, arrays) for p in plan if p.edges}
-    found = QuantizedModel(graph, plan, Parameters(params), sample)
+    found = QuantizedModel(graph, plan, Parameters(params), sample, reference)
     _take_weights(found, readers, arrays)
     return found
 
@@ -175,10 +183,14 @@ def _rewired(
 
 
 def restored(
-    path: str | Path, graph: FloatGraph, plan: QuantPlan, sample: Batch
+    path: str | Path,
+    graph: FloatGraph,
+    plan: QuantPlan,
+    sample: Batch,
+    reference: FloatGraph | None = None,
 ) -> QuantizedModel | str:
     """`restore`, or in a sentence why it cannot be done."""
     try:
-        return restore(path, graph, plan, sample)
+        return restore(path, graph, plan, sample, reference)
     except QtoolError as error:
         return str(error)

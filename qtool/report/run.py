@@ -21,11 +21,12 @@ from qtool.report.folder import check_folder, publish, resume_folder
 from qtool.report.gather import Bars, Options, Subject, build, check_options, no_bars
 from qtool.report.model import Report
 from qtool.report.render import pages
+from qtool.smoothing import Factors, from_text
 from qtool.targets import target
 
 __all__ = ["compare_files", "report_file", "report_quantized"]
 
-Planner = Callable[[str], tuple[FloatGraph, QuantPlan]]
+Planner = Callable[[str, Factors], tuple[FloatGraph, QuantPlan, FloatGraph]]
 
 FLOAT, INT8 = "float", "int8"
 
@@ -36,15 +37,12 @@ def report_quantized(
     folder: Path,
     options: Options,
     *,
-    reference: FloatGraph | None = None,
     origin: str = "quantized by qtool",
     bars: Bars = no_bars,
 ) -> Report:
     """Reports on a quantized model; the folder holds the int8 file too.
 
     Args:
-        reference: the float graph as it was captured; by default the one that was quantized, which
-            has the forms that the target wants.
         origin: how the int8 model was made, in words.
 
     Raises:
@@ -53,7 +51,7 @@ def report_quantized(
     check_folder(folder)
     check_options(data, options)
     with _workplace() as work:
-        plain = _float_file(work, reference or quantized.graph, quantized.plan.target)
+        plain = _float_file(work, quantized.reference, quantized.plan.target)
         file = work / "model.int8.onnx"
         quantized.export(file)
         subjects = [
@@ -80,8 +78,9 @@ def report_file(
     Args:
         reference: the float model: a file or a captured graph; by default the file's own graph
             without its roundings.
-        planner: target name -> the graph and plan that a file of qtool was made from, with
-            `sample`, one of its batches; without them the layers are not looked at.
+        planner: target name and smoothing factors -> the graph and plan that a file of qtool was
+            made from, and the float graph before; with `sample`, one batch. Without them the
+            layers are not looked at.
     """
     check_folder(folder)
     model = read_onnx(file)
@@ -174,8 +173,12 @@ def _behind(
     name = _metadata(model).get("qtool_target")
     if name is None:
         return f"{file.name} was not made by qtool"
-    graph, plan = planner(name)
-    return restored(file, graph, plan, graph.bind(sample))
+    try:
+        factors = from_text(_metadata(model).get("qtool_smoothing", "{}"))
+    except (ValueError, TypeError, AttributeError) as error:
+        return f"the metadata of {file.name} is damaged ({error})"
+    graph, plan, before = planner(name, factors)
+    return restored(file, graph, plan, graph.bind(sample), before)
 
 
 def _metadata(model: onnx.ModelProto) -> dict[str, str]:

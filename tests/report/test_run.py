@@ -109,7 +109,7 @@ def test_restored_file_has_the_layers_of_the_model(made, quantized, images, tmp_
         tmp_path / "r",
         QUICK,
         reference=quantized.graph,
-        planner=lambda target: (quantized.graph, quantized.plan),
+        planner=lambda *_: (quantized.graph, quantized.plan, quantized.reference),
         sample=Batch((images[0],)),
     )
     assert found.layers == report.layers
