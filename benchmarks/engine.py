@@ -2,8 +2,8 @@
 
     python benchmarks/engine.py FOLDER [--networks resnet20,kws] [--images 1000]
 
-Speed: batch 32, one thread, interleaved with torch's own float forward of the user's network; the
-ratio is the median of paired ratios (engine / torch float, lower is better). Memory: peak of a
+Speed: a batch of 32, one thread, interleaved with torch's own float forward of the user's network;
+the ratio is the median of paired ratios (engine / torch float, lower is better). Memory: peak of a
 process that runs the one, over that of a process that runs the other, each less the memory that
 was in use before the run.
 """
@@ -22,21 +22,31 @@ import networks
 import torch
 
 import qtool
+from qtool.analysis.feed import Feeder
 from qtool.integer import lower
 from qtool.verify import compare_codes
 
-BATCH = 32
+
+def forward(network: networks.Network):  # the float network on the tensors of a batch, in order
+    if isinstance(network.calibration[0], dict):
+        names = list(network.calibration[0])
+        return lambda *x: network.model(**dict(zip(names, x, strict=True)))
+    return network.model
 
 
-def speed(program, model, x: torch.Tensor, rounds: int = 30) -> tuple[float, float, float]:
+def tensors(item) -> list[torch.Tensor]:
+    return list(item.values()) if isinstance(item, dict) else [item]
+
+
+def speed(program, model, x: list[torch.Tensor], rounds: int = 30) -> tuple[float, float, float]:
     """Milliseconds of torch float and of the engine, and the median paired ratio."""
     rows = []
     with torch.inference_mode():
         for i in range(rounds + 3):
             a = time.perf_counter()
-            model(x)
+            model(*x)
             b = time.perf_counter()
-            program(x)
+            program(*x)
             c = time.perf_counter()
             if i >= 3:
                 rows.append((b - a, c - b))
@@ -53,13 +63,13 @@ def peak(folder: Path, name: str, file: Path, what: str) -> float:
 def peak_here(folder: Path, name: str, what: str, file: Path) -> float:
     torch.set_num_threads(1)
     network = networks.load(folder, name)
-    x = network.calibration[:BATCH]
-    run = lower(file) if what == "engine" else network.model
+    x = tensors(network.calibration[0])
+    run = lower(file) if what == "engine" else forward(network)
     with torch.inference_mode():
-        run(x[:1])  # what is allocated once: plans of kernels, caches
+        run(*(t[:1] for t in x))  # what is allocated once: plans of kernels, caches
         Path("/proc/self/clear_refs").write_text("5")  # the peak counter starts again (Linux)
         before = _memory("VmRSS")
-        run(x)
+        run(*x)
     return (_memory("VmHWM") - before) / 1024
 
 
@@ -67,6 +77,14 @@ def _memory(key: str) -> int:
     """KiB, from the kernel's account of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+
+def first_samples(batches, count: int):  # whole batches but for the last
+    for arrays in batches:
+        yield [a[:count] for a in arrays]
+        count -= len(arrays[0])
+        if count <= 0:
+            return
 
 
 def main() -> None:
@@ -86,11 +104,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "int8.onnx"
             torch.set_num_threads(2)
-            qtool.quantize(network.model, network.calibration.split(BATCH)).export(file)
+            captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+            qtool.quantize(captured, network.calibration).export(file)
             torch.set_num_threads(1)
-            x = network.inputs[: options.images]
-            found = compare_codes(file, ([b.numpy()] for b in x.split(100)))
-            fast, slow, ratio = speed(lower(file), network.model, network.calibration[:BATCH])
+            feeder = Feeder(file)
+            batches = (feeder.arrays(item, i) for i, item in enumerate(network.data))
+            found = compare_codes(file, first_samples(batches, options.images))
+            fast, slow, ratio = speed(
+                lower(file), forward(network), tensors(network.calibration[0])
+            )
             mib = [peak(options.folder, name, file, what) for what in ("float", "engine")]
         same = f"{found.identical} of {found.elements}"
         line = f"{name:16s} {same:>18s} {fast:10.2f} {slow:10.2f} {ratio:6.2f}"

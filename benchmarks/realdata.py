@@ -1,6 +1,6 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
-    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer mse] [--json F]
+    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer mse] [--mode dynamic]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -21,9 +21,10 @@ import torch
 
 import qtool
 from qtool.analysis import evaluate
+from qtool.analysis.feed import Feeder, OnnxFunction, resized
 from qtool.analysis.latency import interleaved
 from qtool.api import DEFAULT_OBSERVER
-from qtool.data import Batch
+from qtool.data import to_batch
 from qtool.export import write_onnx
 from qtool.quantized import float_onnx
 from qtool.targets import DEFAULT, target
@@ -45,11 +46,13 @@ COLUMNS = (
 )
 
 
-def measure(network: networks.Network, folder: Path, observer: str, seconds: float) -> dict:
+def measure(
+    network: networks.Network, folder: Path, observer: str, mode: str, seconds: float
+) -> dict:
     file, plain = folder / "int8.onnx", folder / "float.onnx"
     start = time.perf_counter()
-    captured = qtool.capture_model(network.model, network.calibration[:32])
-    quantized = qtool.quantize(captured, network.calibration.split(32), observer=observer)
+    captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+    quantized = qtool.quantize(captured, network.calibration, observer=observer, mode=mode)
     converted = time.perf_counter()
     result = quantized.export(file)
     exported = time.perf_counter()
@@ -58,19 +61,26 @@ def measure(network: networks.Network, folder: Path, observer: str, seconds: flo
     found = evaluate(
         file,
         captured.graph,
-        (Batch((b,)) for b in network.inputs.split(250)),
+        map(to_batch, network.data),
         network.labels,
         seconds=0.1,
     )
+    arrays = Feeder(plain).arrays(network.timed, 0)
     ratio = {
-        n: interleaved([plain, file], [network.inputs[:n].numpy()], seconds=seconds).ratios[1]
+        n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=seconds).ratios[
+            1
+        ]
         for n in (1, 32)
     }
+    if network.metric is None:
+        before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
+    else:
+        before, after = (network.metric(OnnxFunction(f)) for f in (plain, file))
     return {
         "network": network.name,
-        "float": 100 * found.float_.accuracy,
-        "int8": 100 * found.int8.accuracy,
-        "drop": 100 * (found.float_.accuracy - found.int8.accuracy),
+        "float": before,
+        "int8": after,
+        "drop": before - after,
         "agree": 100 * found.agreement,
         "SQNR dB": found.sqnr_db,
         "integer MACs": 100 * result.coverage.share,
@@ -89,6 +99,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", default=",".join(networks.NETWORKS))
     parser.add_argument("--observer", default=DEFAULT_OBSERVER)
+    parser.add_argument("--mode", default="static")
     parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -98,7 +109,7 @@ def main() -> None:
     for name in options.networks.split(","):
         with tempfile.TemporaryDirectory() as folder:
             network = networks.load(options.folder, name)
-            row = measure(network, Path(folder), options.observer, options.seconds)
+            row = measure(network, Path(folder), options.observer, options.mode, options.seconds)
         rows.append(row)
         cells = [row[c] if isinstance(row[c], str) else f"{row[c]:.2f}" for c in COLUMNS]
         print(

@@ -40,16 +40,15 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
     print("".join(["network".ljust(18), *(h.rjust(8) for h in heads)]))
     for name in names:
         network = networks.load(folder, name)
-        captured = qtool.capture_model(network.model, network.calibration[:32])
-        quantized = qtool.quantize(captured, network.calibration.split(32))
-        asked = Options(name, labels=network.labels)
-        data = network.inputs.split(250)
-        found = report_quantized(quantized, data, output / name, asked)
+        captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+        quantized = qtool.quantize(captured, network.calibration)
+        asked = Options(name, labels=network.labels, function=network.metric)
+        found = report_quantized(quantized, network.data, output / name, asked)
         top1, outcome = found.accuracy.metrics[0], found.accuracy.models[1]
         interval = top1.intervals[1]
-        shares = [*top1.values, top1.drops[1]]
-        cells = [f"{100 * v:8.2f}" for v in shares]
-        cells += [f" {100 * interval.low:.2f}..{100 * interval.high:.2f}"]
+        unit = 100 if top1.percent else 1
+        cells = [f"{unit * v:8.2f}" for v in (*top1.values, top1.drops[1])]
+        cells += [f" {unit * interval.low:.2f}..{unit * interval.high:.2f}" if interval else "-"]
         cells += [f"{100 * outcome.agreement.value:8.2f}", f"{outcome.sqnr_db:8.2f}"]
         cells += [f"{t.ratios[1].median:8.2f}" for t in found.latency]
         print(name.ljust(18), *cells, found.models[1].verdict.headline, flush=True)
@@ -57,9 +56,9 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
 
 def sensitivity(folder: Path, name: str = "resnet56", images: int = 1024) -> None:
     network = networks.load(folder, name)
-    captured = qtool.capture_model(network.model, network.calibration[:32])
-    quantized = qtool.quantize(captured, network.calibration.split(32))
-    data = [Batch((b,)) for b in network.inputs[:images].split(32)]
+    captured = qtool.capture_model(network.model, network.calibration[0])
+    quantized = qtool.quantize(captured, network.calibration)
+    data = [Batch((b,)) for b in torch.cat(network.data)[:images].split(32)]
     runs = {
         "float in torch": lambda: _run(network.model, data),
         "float and simulated int8 in torch": lambda: (
@@ -84,11 +83,11 @@ def sensitivity(folder: Path, name: str = "resnet56", images: int = 1024) -> Non
 
 def broken(folder: Path, name: str = "resnet20") -> None:
     network = networks.load(folder, name)
-    captured = qtool.capture_model(network.model, network.calibration[:32])
-    data = [Batch((b,)) for b in network.inputs[:512].split(32)]
+    captured = qtool.capture_model(network.model, network.calibration[0])
+    data = [Batch((b,)) for b in torch.cat(network.data)[:512].split(32)]
     for spoiled in (["layer2.1.conv1"], ["layer1.2.add"], ["layer1.0.conv2", "layer3.1.conv1"]):
         for factor in (16.0, 1 / 8):
-            quantized = qtool.quantize(captured, network.calibration[:256].split(32))
+            quantized = qtool.quantize(captured, network.calibration[:8])
             for layer in spoiled:
                 spoil(quantized, layer, factor)
             found = sweep(quantized, data)

@@ -6,6 +6,7 @@ the program has one integer step (see patterns.py); everything else runs as writ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import onnx
 import torch
 
 from qtool.errors import FileError, KernelError
+from qtool.integer.islands import join
 from qtool.integer.moves import MOVES, move_of
 from qtool.integer.operators import Call
 from qtool.integer.patterns import fused, moved
 from qtool.integer.program import Program, Step
 from qtool.integer.qdq import QdqGraph
-from qtool.integer.runtime_node import runtime_node
+from qtool.integer.runtime_node import runtime_graph
 from qtool.kernels import profile as profile_of
 from qtool.types import QuantParams
 
@@ -38,6 +40,7 @@ class _Lowering:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     params: dict[str, QuantParams] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # nodes that are part of an integer step
+    in_runtime: dict[str, onnx.NodeProto] = field(default_factory=dict)  # see islands.py
 
 
 def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -> Program:
@@ -60,8 +63,8 @@ def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -
     work = _Lowering(graph, profile_of(profile))
     for node in graph.nodes:
         _lower_node(work, node)
-    steps = _needed(work)
-    labels = {s.output: graph.label(s.output) for s in steps}
+    steps = join(_needed(work), work.in_runtime, graph)
+    labels = {o: graph.label(o) for s in steps for o in s.outputs}
     outputs = tuple(_output(work, name) for name in graph.outputs)
     return Program(
         profile, tuple(graph.inputs), outputs, steps, work.constants, work.params, labels
@@ -86,10 +89,11 @@ def _lower_node(work: _Lowering, node: onnx.NodeProto) -> None:
         elif node.op_type == "DequantizeLinear":
             _dequantize(work, node)
         elif not (_integer(work, node) or _moved_between(work, node) or _moved(work, node)):
-            for index, output in enumerate(node.output):  # a DynamicQuantizeLinear has three
-                if output:
-                    kernel, inputs = runtime_node(node, graph, index)
-                    _add(work, node, "float", kernel, inputs, index=index)
+            outputs = [o for o in node.output if o in graph.readers or o in graph.outputs]
+            if outputs:
+                kernel, inputs = runtime_graph([node], graph, outputs, {})
+                work.in_runtime[outputs[0]] = node
+                _add(work, node, "float", kernel, inputs, outputs=outputs)
     except KernelError as error:
         where = node.name or node.output[0]
         message = str(error)
@@ -143,6 +147,8 @@ def _moved(work: _Lowering, node: onnx.NodeProto) -> bool:
         kernel = _pad_codes(work, node, params)
     elif node.op_type in MOVES and (move := move_of(node, work.graph)) is not None:
         kernel = move
+        if params is None:
+            work.in_runtime[node.output[0]] = node
     else:
         return False
     _add(work, node, "move", kernel, (source,), params)
@@ -167,14 +173,15 @@ def _add(
     inputs: Any,
     params: QuantParams | None = None,
     name: str = "",
-    index: int = 0,
+    outputs: Sequence[str] | None = None,
 ) -> None:
     for each in inputs:
         if each in work.graph.arrays and each not in work.constants:
             work.constants[each] = torch.from_numpy(work.graph.arrays[each].copy())
+    outputs = outputs or node.output[:1]
     if params is not None:
-        work.params[node.output[index]] = params
-    work.steps.append(Step(name or node.name, kind, kernel, tuple(inputs), node.output[index]))
+        work.params[outputs[0]] = params
+    work.steps.append(Step(name or node.name, kind, kernel, tuple(inputs), tuple(outputs)))
 
 
 def _output(work: _Lowering, name: str) -> str:
@@ -188,7 +195,7 @@ def _needed(work: _Lowering) -> tuple[Step, ...]:
     needed = {_output(work, name) for name in work.graph.outputs}
     kept: list[Step] = []
     for step in reversed(work.steps):
-        if step.output in needed:
+        if needed & set(step.outputs):
             needed |= set(step.inputs)
             kept.append(step)
     for name in set(work.constants) - needed:

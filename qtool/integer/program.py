@@ -16,13 +16,21 @@ __all__ = ["Program", "Step"]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One kernel call. kind: "integer", "move", "quantize", "dequantize" or "float"."""
+    """One kernel call. kind: "integer", "move", "quantize", "dequantize" or "float".
+
+    outputs: more than one only for a float part of the model, of so many `nodes`.
+    """
 
     name: str
     kind: str
     kernel: Callable[..., Any]
     inputs: tuple[str, ...]
-    output: str
+    outputs: tuple[str, ...]
+    nodes: int = 1
+
+    @property
+    def output(self) -> str:
+        return self.outputs[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +53,9 @@ class Program:
     labels: Mapping[str, str]
 
     @property
-    def float_steps(self) -> tuple[Step, ...]:
-        return tuple(s for s in self.steps if s.kind == "float")
+    def float_nodes(self) -> int:
+        """How many nodes run in float, in the runtime's kernels."""
+        return sum(s.nodes for s in self.steps if s.kind == "float")
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = self._run(inputs, keep=False)
@@ -71,7 +80,9 @@ class Program:
             if step.kind == "quantize" and arguments[0].dtype == self._dtype(step.output):
                 values[step.output] = arguments[0]  # given in codes
             else:
-                values[step.output] = step.kernel(*arguments)
+                found = step.kernel(*arguments)
+                found = found if len(step.outputs) > 1 else (found,)
+                values |= dict(zip(step.outputs, found, strict=True))
             for name in last.get(i, ()):
                 del values[name]
         return values
@@ -83,7 +94,7 @@ class Program:
         """Step number -> tensors that nobody reads after it: memory is freed as the run goes."""
         last: dict[str, int] = {}
         for i, step in enumerate(self.steps):
-            for name in (*step.inputs, step.output):
+            for name in (*step.inputs, *step.outputs):
                 last[name] = i
         kept = {*self.outputs, *self.constants}
         found: dict[int, list[str]] = {}

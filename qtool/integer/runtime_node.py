@@ -1,8 +1,12 @@
-"""Nodes that stay in float run in ONNX Runtime's own kernel, one node at a time."""
+"""Nodes that stay in float run in ONNX Runtime's own kernels, together as the runtime has them.
+
+The runtime fuses float operators with each other (an add and the LayerNorm behind it), and a fused
+kernel rounds in other places than its parts. So a float part of a model runs as one graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -13,54 +17,66 @@ from onnx import helper, numpy_helper
 from qtool.errors import KernelError
 from qtool.integer.qdq import QdqGraph
 
-__all__ = ["runtime_node"]
+__all__ = ["runtime_graph"]
+
+Known = Mapping[str, onnx.ValueInfoProto]
 
 
-def runtime_node(
-    node: onnx.NodeProto, graph: QdqGraph, index: int = 0
+def runtime_graph(
+    nodes: Sequence[onnx.NodeProto], graph: QdqGraph, outputs: Sequence[str], known: Known
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """A function that gives one output of a node, run in the runtime, and the names of the node's
-    computed inputs.
+    """A function that runs some nodes of a model in the runtime, and the names of its inputs.
 
-    Raises:
-        KernelError: the runtime does not take the node alone.
+    Args:
+        nodes: in an order in which they can run.
+        outputs: what the function returns: a tensor, or a tuple where it is several.
+        known: types and shapes of the model's tensors, as far as they are known; the runtime does
+            not fuse what it knows no shapes of.
+
+    The function raises KernelError where the runtime does not take the nodes.
     """
-    computed = tuple(n for n in dict.fromkeys(node.input) if n and n not in graph.arrays)
-    stored = [
-        numpy_helper.from_array(graph.arrays[n], n) for n in set(node.input) & set(graph.arrays)
-    ]
-    untyped = onnx.TypeProto()
-    made: dict[tuple[Any, ...], ort.InferenceSession] = {}
+    made = dict.fromkeys(o for n in nodes for o in n.output)
+    read = dict.fromkeys(i for n in nodes for i in n.input if i and i not in made)
+    computed = tuple(n for n in read if n not in graph.arrays)
+    stored = [numpy_helper.from_array(graph.arrays[n], n) for n in read if n in graph.arrays]
+    inside = [known[n] for n in made if n in known and n not in outputs]
+    sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
-        if types not in made:
-            inputs = [
-                helper.make_tensor_value_info(
-                    n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank
-                )
-                for n, (dtype, rank) in zip(computed, types, strict=True)
+        if types not in sessions:
+            inputs = [_input(known, n, *t) for n, t in zip(computed, types, strict=True)]
+            given = [
+                known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
-            outputs = [onnx.ValueInfoProto(name=node.output[index], type=untyped)]
-            body = helper.make_graph([node], "node", inputs, outputs, stored)
+            body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
             model = helper.make_model(body, opset_imports=graph.model.opset_import)
             model.ir_version = graph.model.ir_version
             options = ort.SessionOptions()
             options.log_severity_level = 4
             options.intra_op_num_threads = 1
-            made[types] = ort.InferenceSession(
+            sessions[types] = ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        return made[types]
+        return sessions[types]
 
-    def run(*values: torch.Tensor) -> torch.Tensor:
+    def run(*values: torch.Tensor) -> Any:
         arrays = [v.contiguous().numpy() for v in values]
         types = tuple((a.dtype, a.ndim) for a in arrays)
         try:
-            found = session(types).run(None, dict(zip(computed, arrays, strict=True)))[0]
+            found = session(types).run(None, dict(zip(computed, arrays, strict=True)))
         except Exception as error:
-            raise KernelError(
-                f"{node.name} ({node.op_type}) cannot be run alone: {error}"
-            ) from error
-        return torch.from_numpy(found)
+            names = ", ".join(f"{n.name} ({n.op_type})" for n in nodes[:3])
+            more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+            raise KernelError(f"{names}{more} cannot be run alone: {error}") from error
+        tensors = tuple(map(torch.from_numpy, found))
+        return tensors[0] if len(tensors) == 1 else tensors
 
     return run, computed
+
+
+def _input(known: Known, name: str, dtype: Any, rank: int) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    info = known.get(name)
+    if info is not None and info.type.tensor_type.elem_type == kind:
+        return info
+    return helper.make_tensor_value_info(name, kind, [None] * rank)

@@ -26,8 +26,9 @@ class Exactness:
 
     elements: output values compared. identical: how many are the same to the last bit. worst: the
     largest difference in codes (of an output in float: in 1/255 of its range). first: the first
-    tensor of the graph whose codes differ. float_steps: nodes that run in float, whose results the
-    runtime may round differently when it fuses them; exactness is promised where there are none.
+    tensor of the graph whose codes differ. float_steps: nodes that both run in the runtime's
+    own kernels, which may round differently when they are fused; exactness is promised where there
+    are none.
     """
 
     samples: int
@@ -57,7 +58,7 @@ class Exactness:
             text += f" ({100 * self.share:.3f} %), worst difference {self.worst:g} codes"
             text += f", first in {self.first}" if self.first else ""
         if self.float_steps:
-            text += f"; {self.float_steps} nodes run in float"
+            text += f"; {self.float_steps} nodes run in the runtime's own kernels"
         return text
 
 
@@ -95,7 +96,7 @@ def compare_codes(
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if first is None and identical < elements:
             first = _first_difference(model, program, batch)
-    return Exactness(samples, elements, identical, worst, first, len(program.float_steps))
+    return Exactness(samples, elements, identical, worst, first, program.float_nodes)
 
 
 def _as_file(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:

@@ -38,7 +38,9 @@ def test_the_integer_program_is_near_fake_quantization(name: str) -> None:
     model, x = converted(name, "tflite"), samples(name)[:32]
     program = model.integer()
     assert program.profile == "tflite"
-    assert [s.name for s in program.float_steps] == (["relu"] if name == "activations" else [])
+    assert [s.name for s in program.steps if s.kind == "float"] == (
+        ["relu"] if name == "activations" else []
+    )
     params = program.params[program.outputs[0]]
     with torch.no_grad():
         expected = params.quantize(model(x)).int()
