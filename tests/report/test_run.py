@@ -185,26 +185,37 @@ def test_batch_that_is_fixed(tmp_path):
     assert [t.batch for t in found.latency] == [2]
 
 
-def test_killed_at_random_times(made, tmp_path):
+EVAL = ROOT / "examples/digits/eval.npz"
+COMMANDS = {
+    "compare": ("compare", "a.onnx", "b.onnx"),
+    "report": (
+        *("report", "a.onnx", "--model", "examples.digits.network:digits_net", "--weights"),
+        str(ROOT / "examples/digits/weights.safetensors"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_at_random_times(name, made, tmp_path):
     """After kill -9 there is the old report or the new one, and the next run completes it."""
     folder, _ = made
-    for name in ("a", "b"):  # two models in turn: what another model left must not count
-        (tmp_path / f"{name}.onnx").write_bytes((folder / "model.int8.onnx").read_bytes())
-    target, draw = tmp_path / "r", random.Random(0)
+    for each in ("a", "b"):  # two models in turn: what another model left must not count
+        (tmp_path / f"{each}.onnx").write_bytes((folder / "model.int8.onnx").read_bytes())
+    target, draw = tmp_path / "r", random.Random(name)
     command = [
-        *(sys.executable, "-m", "qtool", "compare", "a.onnx", "b.onnx"),
-        *("--data", str(ROOT / "examples/digits/eval.npz"), "--labels", "labels"),
-        *("--seconds", "0.1", "-o", "r", "--batch-sizes", "1,8"),
+        *(sys.executable, "-m", "qtool", *COMMANDS[name], "--data", str(EVAL)),
+        *("--labels", "labels", "--seconds", "0.1", "-o", "r", "--batch-sizes", "1,8"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(3):
         with subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
         ) as run:
-            time.sleep(draw.uniform(1.0, 5.0))
+            time.sleep(draw.uniform(1.0, 7.0))
             run.send_signal(signal.SIGKILL)
         if target.exists():
-            assert Report.from_json(json.loads((target / "report.json").read_text()))
+            found = Report.from_json(json.loads((target / "report.json").read_text()))
+            assert (found.layers is not None) == (name == "report")
             assert (target / "report.html").read_bytes().endswith(b"</html>\n")
     subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
     left = {p.name for p in tmp_path.iterdir()} - {"a.onnx", "b.onnx"}
