@@ -66,12 +66,15 @@ def _plain_transformers() -> Iterator[None]:
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    look = "torch.nn.modules.transformer._detect_is_causal_mask"
     try:
-        with mock.patch(look, lambda mask, is_causal=None, size=None: bool(is_causal)):
+        with mock.patch("torch.nn.modules.transformer._detect_is_causal_mask", _as_given):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _as_given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return bool(is_causal)
 
 
 def _refuse_training(model: nn.Module) -> None:

@@ -274,8 +274,10 @@ NETWORKS: dict[str, Network] = {
         Attention,
         shaped((5, 6)),
         {
-            **{"QGemm": 5, "FusedMatMul": 1, "Softmax": 1, "MatMul": 1, "Tanh": 1, "Add": 1},
-            **{"Cast": 1, "Mul": 1},  # the scale of the keys
+            **dict.fromkeys(("FusedMatMul", "Softmax", "MatMul", "Tanh", "Add"), 1),
+            "QGemm": 5,
+            "Cast": 1,  # the scale of the keys,
+            "Mul": 1,  # and its product with them
         },
         5 * (6 * 8 + 3 * 8 * 8 + 8 * 3) + 2 * 2 * 5 * 5 * 4,
         ("first", "query", "scaled_dot_product_attention", "last"),
