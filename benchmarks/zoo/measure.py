@@ -88,6 +88,7 @@ def measure(name: str, network: Network, seconds: float) -> Record:
     data = [network.inputs(BATCH, generator) for _ in range(BATCHES)]
     held_out = network.inputs(HELD_OUT, generator)
     model = network.build().eval()
+    _wake(model)
     _estimate_norms(model, data)
     with tempfile.TemporaryDirectory() as folder:
         file, plain = Path(folder) / "int8.onnx", Path(folder) / "float.onnx"
@@ -125,6 +126,16 @@ def measure(name: str, network: Network, seconds: float) -> Record:
             ratio=latency.ratios[1],
             costliest=_costliest(files, one) if slower else (),
         )
+
+
+def _wake(model: nn.Module) -> None:
+    """Layers that are initialised to give nothing, or next to nothing, would hide their error and
+    that of all behind them: they get weights and scales as training leaves them."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("layer_scale"):
+            nn.init.constant_(parameter, 0.2)
+        elif parameter.dim() > 1 and not parameter.any():
+            nn.init.xavier_uniform_(parameter)
 
 
 def _estimate_norms(model: nn.Module, data: Sequence[dict[str, torch.Tensor]]) -> None:
@@ -198,4 +209,6 @@ def _costliest(files: Sequence[Path], inputs: Arrays) -> tuple[Any, ...]:
     """The nodes that lose most time in integers."""
     times = profiled(files, inputs)
     lost = sorted(times, key=lambda t: t.microseconds[0] - t.microseconds[1])[:COSTLIEST]
-    return tuple((t.name, t.kernels[0], t.microseconds[0], t.kernels[1], t.microseconds[1]) for t in lost)
+    return tuple(
+        (t.name, t.kernels[0], t.microseconds[0], t.kernels[1], t.microseconds[1]) for t in lost
+    )

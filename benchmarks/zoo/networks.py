@@ -1,7 +1,7 @@
 """The networks of the benchmark: what people have, with random weights, so nothing is downloaded.
 
-Their architecture is what is tried here; benchmarks/realdata.py has trained weights. torchvision and
-transformers are optional: a network whose library is missing is a row that says so.
+Their architecture is what is tried here; benchmarks/realdata.py has trained weights. torchvision
+and transformers are optional: a network whose library is missing is a row that says so.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ def _library() -> Any:
     return torchvision
 
 
-def _vision(
-    group: str, family: str, path: str, *sizes: int, **options: Any
-) -> tuple[str, Network]:
+def _vision(group: str, family: str, path: str, *sizes: int, **options: Any) -> tuple[str, Network]:
     """A torchvision builder by its path below torchvision.models."""
     folder, _, name = path.rpartition(".")
 
@@ -117,11 +115,7 @@ def _vision(
         builder = getattr(getattr(models, folder) if folder else models, name)
         return builder(weights=None, **options)
 
-    return name, Network(group, family, build, _images(_argument(folder), *sizes))
-
-
-def _argument(folder: str) -> str:
-    return "input" if folder == "segmentation" else "x"
+    return name, Network(group, family, build, _images("x", *sizes))
 
 
 _WHOLE = {"aux_logits": False, "init_weights": False}  # as for inference; no slow initialisation
@@ -159,6 +153,7 @@ VISION, TEXT = "Vision transformers", "Transformers"
 # --- transformers, from configurations ---------------------------------------------------------
 
 VOCABULARY, TOKENS, WIDTH = 200, 32, 96
+SPREAD = WIDTH**-0.5  # of weights: the libraries' 0.02 is for wider layers, and would hide these
 _SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
@@ -166,6 +161,7 @@ _SIZES = {
     "num_attention_heads": 4,
     "intermediate_size": 4 * WIDTH,
     "max_position_embeddings": 64,
+    "initializer_range": SPREAD,
 }
 
 
@@ -241,7 +237,13 @@ NETWORKS: Mapping[str, Network] = dict(
         *(_vision(VISION, family, name, 3, 224, 224) for family, name in _VISION_TRANSFORMERS),
         _vision(SEGMENT, "fcn", "segmentation.fcn_resnet50", 3, 224, 224, **_BACKBONE),
         _vision(
-            SEGMENT, "deeplab", "segmentation.deeplabv3_mobilenet_v3_large", 3, 224, 224, **_BACKBONE
+            SEGMENT,
+            "deeplab",
+            "segmentation.deeplabv3_mobilenet_v3_large",
+            3,
+            224,
+            224,
+            **_BACKBONE,
         ),
         _vision(
             SEGMENT, "lraspp", "segmentation.lraspp_mobilenet_v3_large", 3, 224, 224, **_BACKBONE
@@ -258,6 +260,7 @@ NETWORKS: Mapping[str, Network] = dict(
             n_layers=2,
             n_heads=4,
             hidden_dim=4 * WIDTH,
+            initializer_range=SPREAD,
             max_position_embeddings=64,
         ),
         _text("roberta", "RobertaModel", "RobertaConfig", **_SIZES),
@@ -271,6 +274,9 @@ NETWORKS: Mapping[str, Network] = dict(
             n_layer=2,
             n_head=4,
             n_positions=64,
+            initializer_range=SPREAD,
+            bos_token_id=1,
+            eos_token_id=2,
             use_cache=False,
         ),
         _text(
@@ -307,23 +313,26 @@ NETWORKS: Mapping[str, Network] = dict(
             Network(
                 TEXT,
                 "whisper",
-                lambda: _transformer(
-                    "WhisperModel",
-                    "WhisperConfig",
-                    vocab_size=VOCABULARY,
-                    d_model=WIDTH,
-                    encoder_layers=2,
-                    decoder_layers=1,
-                    encoder_attention_heads=4,
-                    decoder_attention_heads=4,
-                    encoder_ffn_dim=4 * WIDTH,
-                    decoder_ffn_dim=4 * WIDTH,
-                    max_source_positions=64,
-                    pad_token_id=0,
-                    bos_token_id=1,
-                    eos_token_id=2,
-                    decoder_start_token_id=1,
-                )().encoder,
+                lambda: (
+                    _transformer(
+                        "WhisperModel",
+                        "WhisperConfig",
+                        vocab_size=VOCABULARY,
+                        d_model=WIDTH,
+                        encoder_layers=2,
+                        decoder_layers=1,
+                        encoder_attention_heads=4,
+                        decoder_attention_heads=4,
+                        encoder_ffn_dim=4 * WIDTH,
+                        decoder_ffn_dim=4 * WIDTH,
+                        max_source_positions=64,
+                        init_std=SPREAD,
+                        pad_token_id=0,
+                        bos_token_id=1,
+                        eos_token_id=2,
+                        decoder_start_token_id=1,
+                    )().encoder
+                ),
                 lambda n, g: {"input_features": smooth((n, 1, 80, 128), g)[:, 0]},
             ),
         ),
