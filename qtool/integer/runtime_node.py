@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
@@ -35,10 +36,8 @@ def runtime_node(
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
         if types not in made:
             inputs = [
-                helper.make_tensor_value_info(
-                    n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank
-                )
-                for n, (dtype, rank) in zip(computed, types, strict=True)
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(dtype), shape)
+                for n, (dtype, shape) in zip(computed, types, strict=True)
             ]
             outputs = [onnx.ValueInfoProto(name=node.output[index], type=untyped)]
             body = helper.make_graph([node], "node", inputs, outputs, stored)
@@ -54,7 +53,7 @@ def runtime_node(
 
     def run(*values: torch.Tensor) -> torch.Tensor:
         arrays = [v.contiguous().numpy() for v in values]
-        types = tuple((a.dtype, a.ndim) for a in arrays)
+        types = tuple((a.dtype, _declared(a)) for a in arrays)
         try:
             found = session(types).run(None, dict(zip(computed, arrays, strict=True)))[0]
         except Exception as error:
@@ -64,3 +63,9 @@ def runtime_node(
         return torch.from_numpy(found)
 
     return run, computed
+
+
+def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+    """Of any sizes; but a vector of sizes (Resize's) is as long as it is."""
+    is_sizes = array.ndim == 1 and array.dtype == np.int64
+    return array.shape if is_sizes else (None,) * array.ndim

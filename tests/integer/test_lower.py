@@ -89,6 +89,7 @@ BODIES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "permuted_twice": lambda m, x: m.last(m.conv(x).permute(0, 2, 3, 1).permute(0, 3, 1, 2)),
     "shared_input": shared,
     "nearest": lambda m, x: m.last(F.interpolate(m.conv(x), scale_factor=2, mode="nearest")),
+    "bilinear": lambda m, x: m.last(F.interpolate(m.conv(x), (17, 21), mode="bilinear")),
     "pixel_shuffle": lambda m, x: m.small(F.pixel_shuffle(m.conv(x), 2)),
     "scalar": lambda m, x: m.last(m.conv(x) * 0.5 + 1.0),
     "shuffle": shuffle,
