@@ -10,6 +10,7 @@ from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
+from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.remove_identity import remove_identity
 
@@ -32,6 +33,7 @@ FOR_TARGETS = {
         average_pool_as_conv,
         channel_shuffle,
         hard_swish,
+        merge_groups,
         pad_channels,
     )
 }

@@ -52,6 +52,7 @@ ONNXRUNTIME_X86 = Target(
         "average_pool_as_conv",
         "channel_shuffle",
         "hard_swish",
+        "merge_groups",
         "pad_channels",
     ),
     opset=18,
