@@ -109,13 +109,14 @@ def _library() -> Any:
 def _vision(group: str, family: str, path: str, *sizes: int, **options: Any) -> tuple[str, Network]:
     """A torchvision builder by its path below torchvision.models."""
     folder, _, name = path.rpartition(".")
+    argument = "input" if family == "lraspp" else "x"
 
     def build() -> nn.Module:
         models = _library().models
         builder = getattr(getattr(models, folder) if folder else models, name)
         return builder(weights=None, **options)
 
-    return name, Network(group, family, build, _images("x", *sizes))
+    return name, Network(group, family, build, _images(argument, *sizes))
 
 
 _WHOLE = {"aux_logits": False, "init_weights": False}  # as for inference; no slow initialisation
