@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -44,7 +46,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet():
+        with quiet(), _plain_transformers():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
@@ -53,6 +55,26 @@ def capture_module(
     graph = from_program(program)
     _name_dims(graph, dynamic)
     return graph
+
+
+@contextmanager
+def _plain_transformers() -> Iterator[None]:
+    """nn.Transformer layer by layer, as it is without its fast paths, which no graph can hold.
+
+    One is a single fused operator, the other a look at the values of a mask to see whether it is
+    the causal one. The result is the same without: the mask is applied as it is given.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with mock.patch("torch.nn.modules.transformer._detect_is_causal_mask", _as_given):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _as_given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return bool(is_causal)
 
 
 def _refuse_training(model: nn.Module) -> None:

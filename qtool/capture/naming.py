@@ -17,6 +17,9 @@ from qtool import graph as G
 
 __all__ = ["assign_names"]
 
+# modules of torch.nn that are made of others, or of many operators
+_COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")
+
 
 def assign_names(graph: fx.Graph) -> None:
     """Gives every node of a freshly captured graph its name (in `meta`)."""
@@ -39,7 +42,7 @@ def _wanted(node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return f"{G.name_of(node.args[0])}.{node.args[1]}"
     path, kind = _module_of(node)
-    if path and kind.startswith("torch.nn.modules."):
+    if path and kind.startswith("torch.nn.modules.") and not kind.startswith(_COMPOSED):
         return path
     op = _operator_name(node)
     return f"{path}.{op}" if path else op

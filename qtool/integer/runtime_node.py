@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
@@ -61,7 +62,7 @@ def runtime_graph(
 
     def run(*values: torch.Tensor) -> Any:
         arrays = [v.contiguous().numpy() for v in values]
-        types = tuple((a.dtype, a.ndim) for a in arrays)
+        types = tuple((a.dtype, _declared(a)) for a in arrays)
         try:
             found = session(types).run(None, dict(zip(computed, arrays, strict=True)))
         except Exception as error:
@@ -74,9 +75,16 @@ def runtime_graph(
     return run, computed
 
 
-def _input(known: Known, name: str, dtype: Any, rank: int) -> onnx.ValueInfoProto:
-    kind = helper.np_dtype_to_tensor_dtype(dtype)
-    info = known.get(name)
-    if info is not None and info.type.tensor_type.elem_type == kind:
+def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> Any:
+    """What is known of an input of this type, else the shape that its values have."""
+    kind, info = helper.np_dtype_to_tensor_dtype(dtype), known.get(name)
+    sizes = any(size is not None for size in shape)
+    if info is not None and info.type.tensor_type.elem_type == kind and not sizes:
         return info
-    return helper.make_tensor_value_info(name, kind, [None] * rank)
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+    """Of any sizes; but a vector of sizes (Resize's) is as long as it is."""
+    is_sizes = array.ndim == 1 and array.dtype == np.int64
+    return array.shape if is_sizes else (None,) * array.ndim

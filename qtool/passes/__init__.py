@@ -6,9 +6,11 @@ from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
 from qtool.passes.flatten_linear import flatten_linear
 from qtool.passes.fold_batch_norm import fold_batch_norm
+from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
+from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.remove_identity import remove_identity
 
@@ -17,6 +19,7 @@ __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function
 CANONICAL = (
     remove_identity,  # first: an identity between two layers hides the pattern
     canonicalize,
+    fold_constants,  # before the norm, which is folded into stored weights alone
     fold_batch_norm,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
     flatten_linear,
@@ -30,6 +33,7 @@ FOR_TARGETS = {
         average_pool_as_conv,
         channel_shuffle,
         hard_swish,
+        merge_groups,
         pad_channels,
     )
 }

@@ -3,7 +3,8 @@
 Convolutions of every rank and both ATen spellings become `qtool::conv`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`; an average over all spatial
-positions, however it is written, becomes `qtool::global_average_pool`.
+positions, however it is written, becomes `qtool::global_average_pool`; a product with a stored
+matrix becomes `aten::linear`.
 """
 
 from __future__ import annotations
@@ -74,6 +75,29 @@ def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     for user in users:
         G.replace(user, made)
     return made
+
+
+def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    bias, x, weight = node.args[:3]
+    factors = [G.argument(node, i, name, 1) for i, name in ((3, "beta"), (4, "alpha"))]
+    constant = isinstance(bias, fx.Node) and bias.op == "get_attr" and G.rank(bias) == 1
+    if not constant or factors != [1, 1] or G.shape(bias)[0] != G.shape(node)[1]:  # type: ignore[arg-type]  # a node
+        return None
+    return _linear(node, x, weight, bias)
+
+
+def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x, weight = node.args[:2]
+    return _linear(node, x, weight, None)
+
+
+def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
+    """A product with a stored matrix is a linear layer, whose weight stands [out, in]."""
+    if weight.op != "get_attr" or G.rank(weight) != 2 or x.op == "get_attr" or G.rank(x) < 2:
+        return None
+    name = f"{G.name_of(node)}.weight"
+    turned = G.add_call(node, aten.transpose.int, (weight, 0, 1), name, node)
+    return _made(node, aten.linear.default, (x, turned, bias))
 
 
 def _clamp(low: float | None, high: float | None) -> Rule:
@@ -205,6 +229,9 @@ RULES: Mapping[Any, Rule] = {
     aten.conv3d.padding: _conv,
     aten.convolution.default: _convolution,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.addmm.default: _addmm,
+    aten.mm.default: _product,
+    aten.matmul.default: _product,
     aten.hardtanh.default: _clamp(-1.0, 1.0),
     aten.relu6.default: _clamp(0.0, 6.0),
     aten.clip.default: _clamp(None, None),

@@ -13,6 +13,8 @@ from qtool.plan.ops import row_of
 
 __all__ = ["macs"]
 
+COUNTED = frozenset({"conv", "conv_transpose", "linear", "matmul", "attention"})
+
 
 def hint(size: Any) -> int:
     """A size as a number; a symbolic one has the value it was captured with."""
@@ -23,14 +25,19 @@ def hint(size: Any) -> int:
 
 
 def macs(node: fx.Node, batch: int) -> int:
-    """MACs of one sample at the captured sizes; 0 for anything but conv, linear and matmul."""
+    """MACs of one sample at the captured sizes; 0 for anything but layers with weights, products
+    of activations and attention, which is two of them."""
     row = row_of(node)
-    if row is None or row.key not in ("conv", "conv_transpose", "linear", "matmul"):
+    if row is None or row.key not in COUNTED:
         return 0
     sizes = [hint(s) for s in G.shape(node)]
     other = node.args[1]
     assert isinstance(other, fx.Node)
     weight = [hint(s) for s in G.shape(other)]
+    if row.key == "attention":  # queries x keys, then weights x values: [.., L, S] in between
+        query = node.args[0]
+        assert isinstance(query, fx.Node)
+        return (prod(hint(s) for s in G.shape(query)) + prod(sizes)) * weight[-2] // batch
     if row.key == "conv_transpose":
         source = node.args[0]
         assert isinstance(source, fx.Node)

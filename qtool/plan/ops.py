@@ -56,6 +56,7 @@ OPS: Mapping[Any, OpRow] = {
     aten.linear.default: _weighted("linear"),
     aten.matmul.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
     aten.bmm.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
+    aten.scaled_dot_product_attention.default: OpRow("attention", Role.COMPUTE, (0, 1, 2)),
     aten.add.Tensor: OpRow("add", Role.COMPUTE, (0, 1)),
     aten.mul.Tensor: OpRow("mul", Role.COMPUTE, (0, 1)),
     aten.cat.default: OpRow("concat", Role.COMPUTE, (0,)),

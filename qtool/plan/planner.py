@@ -188,7 +188,7 @@ def _place_points(work: _Work) -> None:
 def _place_activation(work: _Work, node: fx.Node) -> None:
     if node not in work.wanted and node not in work.native:
         return
-    everyone = node in work.native
+    everyone = node in work.native or _one_output(work, node)
     edges = tuple(
         Edge(G.name_of(node), _user(user))
         for user in node.users
@@ -197,6 +197,10 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
     fixed = work.target.fixed_outputs.get(_key(node))
     spec = _observed(work, _observer(work, node)) if fixed is None else Fixed(fixed)
     work.points.append(Point(G.name_of(node), "activation", spec, edges))
+
+
+def _one_output(work: _Work, node: fx.Node) -> bool:
+    return node in work.integer and work.target.kernels[_key(node)].one_output
 
 
 def _observed(work: _Work, observer: ObserverSpec) -> Observed:

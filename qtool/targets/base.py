@@ -28,6 +28,7 @@ class KernelRule:
     follows: takes part only where an input already comes in codes (an add behind a convolution);
         otherwise the operator is worth quantizing its inputs for.
     float_output: the kernel can also give its result in float, without an output quantization.
+    one_output: the kernel gives codes or floats, not both: where one reader takes codes, all do.
     in_float: no integer kernel, but cheap enough to run in float between two integer kernels, so
         that its result is quantized again at once.
     stays_float: the operand that the kernel takes in float: an add that is fused into the layer
@@ -37,6 +38,7 @@ class KernelRule:
     refuse: Callable[[fx.Node], str | None] = _no_objection
     follows: bool = False
     float_output: bool = False
+    one_output: bool = False
     in_float: bool = False
     stays_float: Callable[[fx.Node], fx.Node | None] = _none
 

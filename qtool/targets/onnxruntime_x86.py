@@ -20,7 +20,7 @@ ONNXRUNTIME_X86 = Target(
     bias=INT32,
     kernels={
         "conv": KernelRule(rules.constant_weights),
-        "linear": KernelRule(rules.constant_weights, float_output=True),
+        "linear": KernelRule(rules.constant_weights, float_output=True, one_output=True),
         "add": KernelRule(rules.tensors_only, follows=True),
         "mul": KernelRule(rules.tensors_only, follows=True),
         "concat": KernelRule(rules.float32, follows=True),
@@ -43,6 +43,7 @@ ONNXRUNTIME_X86 = Target(
     no_kernel={
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         "matmul": "a product of two activations is not faster in integers",
+        "attention": "its two products of activations are not faster in integers",
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
     },
     on_codes=frozenset({"pad", "rescale"}),
@@ -51,6 +52,7 @@ ONNXRUNTIME_X86 = Target(
         "average_pool_as_conv",
         "channel_shuffle",
         "hard_swish",
+        "merge_groups",
         "pad_channels",
     ),
     opset=18,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
@@ -52,6 +53,7 @@ _WEIGHT = {  # operators with MACs -> where their weight stands
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
+_PRODUCTS = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat")  # MACs of the plan
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def audit(path: str | Path) -> Coverage:
         for node in source.graph.node
         if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
     )
-    rows = (_row(node, source, running, shapes, planned) for node in audited)
+    parts = Counter(_name(n, planned) for n in source.graph.node if n.op_type in _PRODUCTS)
+    rows = (_row(node, source, running, shapes, planned, parts) for node in audited)
     return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
 
 
@@ -172,23 +175,36 @@ def _row(
     running: _Running,
     shapes: _Shapes,
     planned: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, int],
 ) -> AuditRow | None:
-    """None where the runtime takes the node into the kernel of a matrix product: that has a row."""
+    """None where the runtime takes the node into the kernel of a matrix product: that has a row.
+
+    The planned MACs of an operator that is written as several products (an attention) are shared
+    out among them, `parts` of each name.
+    """
     found = running.find(node, source)
     kernel = found.op_type if found is not None else "folded away"
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
-    name = node.name.removesuffix(f"/{node.op_type}:{node.output[0]}")  # a part of one operator
-    name = name if name in planned else node.name
+    name = _name(node, planned)
     plan = planned.get(name, {})
     if found is None:  # taken into another kernel: a convolution only where codes are planned
         integer = bool(plan) or node.op_type not in _WEIGHT
     else:
         integer = running.is_integer(found)
     integer = integer and plan.get("form") not in ("float", "weights")
-    macs = int(plan.get("macs", shapes.macs(node)))
+    if plan:
+        macs = int(plan["macs"]) // parts[name] if node.op_type in _PRODUCTS else 0
+    else:
+        macs = shapes.macs(node)
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
     return AuditRow(name, node.op_type, kernel, integer, macs, reason)
+
+
+def _name(node: onnx.NodeProto, planned: Mapping[str, Mapping[str, Any]]) -> str:
+    """The operator that the node was written for, which may be several nodes; else its own name."""
+    name = node.name.removesuffix(f"/{node.op_type}:{node.output[0]}")
+    return name if name in planned else str(node.name)
 
 
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:

@@ -330,3 +330,30 @@ def test_the_model_is_only_read() -> None:
 def test_checks_that_torch_adds_are_dropped() -> None:
     graph = capture(Function(lambda x: x.double().float() + 1), X)
     assert not [n for n in G.calls(graph.graph) if "assert" in str(n.target)]
+
+
+class Masked(nn.Module):
+    """nn.TransformerEncoder with a causal mask and a padding mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.layers(x, causal, padding)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_transformers_of_torch_are_captured_layer_by_layer(trained: bool) -> None:
+    model = Masked().eval().requires_grad_(trained)
+    x, padding = torch.randn(2, 6, 8), torch.arange(6) >= torch.tensor([[4], [6]])
+    with torch.set_grad_enabled(trained):
+        dims = {0: "batch", 1: "time"}
+        graph = capture_module(model, Batch((x, padding)), {"x": dims, "padding": dims})
+    assert sum(n.target is torch.ops.aten.linear.default for n in G.calls(graph.graph)) == 4
+    assert [i.shape[:2] for i in graph.inputs] == [("batch", "time")] * 2
+    shorter = (x[:1, :5], padding[:1, :5])
+    torch.testing.assert_close(graph.module(*shorter), model(*shorter))
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -140,6 +140,22 @@ def _transposed() -> nn.Module:
     return Applied(lambda m, x: m.last(m.up(m.conv(x))), **layers, last=nn.Conv2d(6, 2, 1))
 
 
+class Attention(nn.Module):
+    """Two heads over five steps, with a shortcut that reads what the layers read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        parts = (layer(x) for layer in (self.query, self.key, self.value))
+        heads = (p.unflatten(-1, (2, 4)).transpose(1, 2) for p in parts)
+        y = F.scaled_dot_product_attention(*heads)
+        return self.last(torch.tanh(x) + y.transpose(1, 2).flatten(2))
+
+
 def shaped(*shapes: tuple[int, ...]) -> Callable[[int], Inputs]:
     return lambda batch: tuple(torch.randn(batch, *shape) for shape in shapes)
 
@@ -253,6 +269,19 @@ NETWORKS: dict[str, Network] = {
         5 * (6 * 8 + 8 * 3),
         ("0", "2"),
         input_names=("input",),
+    ),
+    "attention": Network(
+        Attention,
+        shaped((5, 6)),
+        {
+            **dict.fromkeys(("FusedMatMul", "Softmax", "MatMul", "Tanh", "Add"), 1),
+            "QGemm": 5,
+            "Cast": 1,  # the scale of the keys,
+            "Mul": 1,  # and its product with them
+        },
+        5 * (6 * 8 + 3 * 8 * 8 + 8 * 3) + 2 * 2 * 5 * 5 * 4,
+        ("first", "query", "scaled_dot_product_attention", "last"),
+        integer=5 * (6 * 8 + 3 * 8 * 8 + 8 * 3),
     ),
     "outputs": Network(
         Outputs,

@@ -19,8 +19,8 @@ from qtool.integer import lower
 from qtool.verify import Exactness, compare_codes
 from tests.export.networks import NETWORKS, Applied, conv_bn, float_file, model, samples
 
-ONLY_FLOAT_STEPS = {"conv_transpose", "pad_with_ones", "two_inputs"}  # a node the runtime has no
-# integer kernel for: run in the runtime's own float kernel
+# a node the runtime has no integer kernel for: run in the runtime's own float kernel
+ONLY_FLOAT_STEPS = {"attention", "conv_transpose", "pad_with_ones", "two_inputs"}
 
 
 def exact(file: onnx.ModelProto, inputs: Iterable[torch.Tensor], folder: Path) -> Exactness:
@@ -89,6 +89,7 @@ BODIES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "permuted_twice": lambda m, x: m.last(m.conv(x).permute(0, 2, 3, 1).permute(0, 3, 1, 2)),
     "shared_input": shared,
     "nearest": lambda m, x: m.last(F.interpolate(m.conv(x), scale_factor=2, mode="nearest")),
+    "bilinear": lambda m, x: m.last(F.interpolate(m.conv(x), (17, 21), mode="bilinear")),
     "pixel_shuffle": lambda m, x: m.small(F.pixel_shuffle(m.conv(x), 2)),
     "scalar": lambda m, x: m.last(m.conv(x) * 0.5 + 1.0),
     "shuffle": shuffle,

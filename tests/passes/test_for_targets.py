@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qtool import graph as G
 from qtool.passes import CANONICAL, FOR_TARGETS
 from qtool.targets import TARGETS
 from tests.passes.differential import Function, rewritten
@@ -177,6 +178,28 @@ def test_pad_channels(conv: Callable[[], nn.Module], count: int) -> None:
     result = rewritten(layer, shape, passes=[*CANONICAL, FOR_TARGETS["pad_channels"]])
     assert result.counts["pad_channels"] == count
     assert result.ops() == [*["constant_pad_nd"] * count, "conv"]
+
+
+@pytest.mark.parametrize(
+    ("conv", "groups"),
+    [
+        pytest.param(
+            lambda: nn.Conv2d(128, 64, 3, groups=32), 4, id="to 32 channels, where 64 are too many"
+        ),
+        pytest.param(lambda: nn.Conv2d(48, 48, (1, 3), 2, (0, 1), 2, groups=3), 1, id="to all"),
+        pytest.param(lambda: nn.Conv2d(60, 20, 1, groups=5, bias=False), 5, id="a prime number"),
+        pytest.param(lambda: nn.Conv2d(16, 32, 3, groups=16), 16, id="depthwise"),
+        pytest.param(lambda: nn.Conv2d(98, 4, 1, groups=2), 2, id="wide"),
+        pytest.param(lambda: nn.Conv1d(16, 16, 3, groups=4), 4, id="a signal"),
+    ],
+)
+def test_merge_groups(conv: Callable[[], nn.Module], groups: int) -> None:
+    layer = conv()
+    shape = (2, layer.in_channels, *[6] * (layer.weight.dim() - 2))
+    result = rewritten(layer, shape, passes=[*CANONICAL, FOR_TARGETS["merge_groups"]])
+    assert result.counts["merge_groups"] == (groups < layer.groups)
+    (node,) = G.calls(result.graph.graph)
+    assert node.args[6] == groups
 
 
 @pytest.mark.parametrize("name", TARGETS)

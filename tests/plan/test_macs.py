@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from qtool import graph as G
 from qtool.capture import capture_module
@@ -54,6 +55,11 @@ def test_the_captured_batch_does_not_matter(batch: int) -> None:
     [
         pytest.param(lambda x: x @ x.transpose(1, 2), 4 * 4 * 5, id="matmul"),
         pytest.param(lambda x: torch.bmm(x.transpose(1, 2), x), 5 * 5 * 4, id="bmm"),
+        pytest.param(
+            lambda x: F.scaled_dot_product_attention(x, x[:, :3], torch.ones(2, 3, 6)),
+            4 * 3 * 5 + 4 * 3 * 6,
+            id="attention",
+        ),
         pytest.param(lambda x: x @ torch.ones(5, 3), 4 * 3 * 5, id="by a matrix"),
         pytest.param(lambda x: x @ torch.ones(5), 4 * 5, id="by a vector"),
     ],

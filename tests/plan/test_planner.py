@@ -144,6 +144,13 @@ def _input_read_twice(x: torch.Tensor, conv: nn.Module) -> tuple[torch.Tensor, .
     return conv(x), x.sin()
 
 
+def _float_reader_of_linear(
+    x: torch.Tensor, first: nn.Module, second: nn.Module
+) -> tuple[torch.Tensor, ...]:
+    y = first(x)
+    return second(y), y.sin()
+
+
 def _two_heads(x: torch.Tensor, first: nn.Module, second: nn.Module) -> tuple[torch.Tensor, ...]:
     y = first(x)
     return y, second(y)
@@ -261,6 +268,15 @@ def test_patterns(model: Callable[[], nn.Module], shape: tuple[int, ...], rows: 
 )
 def test_readers(model: Callable[[], nn.Module], expected: dict[str, list[str]]) -> None:
     assert reads(plan(model(), IMAGE)) == expected
+
+
+@pytest.mark.parametrize(
+    ("on", "readers"), [("onnxruntime-x86", ["parts.1", "sin"]), ("tensorrt", ["parts.1"])]
+)
+def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: list[str]) -> None:
+    """ONNX Runtime runs a Gemm that is read both ways in float; TensorRT gives both."""
+    model = Function(_float_reader_of_linear, nn.Linear(4, 4), nn.Linear(4, 4))
+    assert reads(plan(model, (2, 4), on=target(on)))["parts.0"] == readers
 
 
 @pytest.mark.parametrize(

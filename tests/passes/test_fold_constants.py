@@ -1,0 +1,110 @@
+"""What is made of parameters alone is computed once, and its layers have stored weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from qtool import graph as G
+from qtool.passes import CANONICAL
+from qtool.passes.fold_constants import fold_constants
+from tests.passes.differential import Function, rewritten
+
+
+class Packed(nn.Module):
+    """One matrix that holds the weights of two layers, as nn.MultiheadAttention keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(7, 5)), nn.Parameter(torch.randn(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.weight.split([3, 4])
+        a, b = self.bias.split([3, 4])
+        return torch.cat([F.linear(x, first, a), F.linear(x, second, b)], 1)
+
+
+class Normalized(nn.Module):
+    """A convolution whose kernels have length one, and a norm behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.norm = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = self.weight.square().sum((1, 2, 3), keepdim=True).sqrt()
+        return self.norm(F.conv2d(x, self.weight / length))
+
+
+class Masked(nn.Module):
+    """A bias with a part of it set to zero: Swin V2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.layer.bias.clone()
+        bias[2:4].zero_()
+        return F.linear(x, self.layer.weight, bias)
+
+
+class Looked(nn.Module):
+    """A table looked up at fixed places: the position bias of Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 2))
+        self.register_buffer("index", torch.tensor([4, 0, 0, 1, 3, 3]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table[self.index].view(2, 3, 2).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "ops"),
+    [
+        pytest.param(Packed, (2, 5), ["linear", "linear", "cat"], id="packed"),
+        pytest.param(Normalized, (2, 3, 6, 6), ["conv"], id="normalized"),
+        pytest.param(Masked, (2, 5), ["linear"], id="a part set to zero"),
+        pytest.param(Looked, (4, 2, 2, 3), ["add"], id="looked up"),
+        pytest.param(
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)),
+            (2, 5),
+            ["linear"],
+            id="weight norm",
+        ),
+    ],
+)
+def test_nothing_is_left_to_compute(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], ops: list[str]
+) -> None:
+    result = rewritten(model(), shape)
+    assert result.ops() == ops
+    weights = [n for n in result.graph.graph.nodes if n.op == "get_attr"]
+    assert all(isinstance(G.tensor(result.graph.module, n), nn.Parameter) for n in weights)
+
+
+def test_the_same_is_stored_once() -> None:
+    layer = nn.Linear(5, 5)
+    model = Function(lambda x, m: F.linear(F.linear(x, m.weight.t()), m.weight.t()), layer)
+    result = rewritten(model, (2, 5))
+    assert [n.op for n in result.graph.graph.nodes].count("get_attr") == 1
+    assert result.counts["fold_constants"] == 2
+
+
+def test_what_would_be_stored_many_times_larger_is_left() -> None:
+    model = Function(lambda x, m: x + m.weight.expand(2048, 1024), nn.Linear(1024, 1))
+    result = rewritten(model, (2, 2048, 1024), passes=[fold_constants])
+    assert result.counts == {"fold_constants": 0}
+
+
+def test_the_model_is_only_read() -> None:
+    model = Masked()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    rewritten(model, (2, 5), passes=CANONICAL)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
