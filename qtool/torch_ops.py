@@ -1,9 +1,9 @@
 """The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
 
 conv and global_average_pool are composite: torch sees through them for autograd and devices.
-quantize, dequantize, pad_codes and the linear layers on integer weights stand only in graphs about
-to be exported; they are opaque, so that tracing them costs nothing and adds no guards on dynamic
-sizes.
+quantize, dequantize, pad_codes, reshape and the linear layers on integer weights stand only in
+graphs about to be exported; they are opaque, so that tracing them costs nothing and adds no guards
+on dynamic sizes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "quantize",
     "range_of_batch",
     "rescale",
+    "reshape",
     "unpack_4bit",
 ]
 
@@ -206,6 +207,13 @@ linear_4bit = _define(
 
 rescale = _define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""
+
+reshape = _define(
+    "reshape(Tensor x, SymInt[] sizes) -> Tensor",
+    lambda x, sizes: x.reshape(sizes).clone(),
+    fake=lambda x, sizes: x.new_empty(x.reshape(sizes).shape),
+)
+"""Reshape: ATen's, but opaque."""
 
 global_average_pool = _define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
 """GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
@@ -35,10 +36,8 @@ def runtime_node(
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
         if types not in made:
             inputs = [
-                helper.make_tensor_value_info(
-                    n, helper.np_dtype_to_tensor_dtype(dtype), [None] * rank
-                )
-                for n, (dtype, rank) in zip(computed, types, strict=True)
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(dtype), sizes)
+                for n, (dtype, sizes) in zip(computed, types, strict=True)
             ]
             outputs = [onnx.ValueInfoProto(name=node.output[index], type=untyped)]
             body = helper.make_graph([node], "node", inputs, outputs, stored)
@@ -54,13 +53,20 @@ def runtime_node(
 
     def run(*values: torch.Tensor) -> torch.Tensor:
         arrays = [v.contiguous().numpy() for v in values]
-        types = tuple((a.dtype, a.ndim) for a in arrays)
+        types = tuple((a.dtype, _sizes(a)) for a in arrays)
         try:
             found = session(types).run(None, dict(zip(computed, arrays, strict=True)))[0]
         except Exception as error:
             raise KernelError(
                 f"{node.name} ({node.op_type}) cannot be run alone: {error}"
             ) from error
+        if not isinstance(found, np.ndarray):
+            raise KernelError(f"{node.name} ({node.op_type}) gives a sequence, not a tensor")
         return torch.from_numpy(found)
 
     return run, computed
+
+
+def _sizes(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+    """Free for data; fixed for what may be a shape, whose length decides about ranks."""
+    return array.shape if array.dtype == np.int64 else (None,) * array.ndim

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -82,7 +83,11 @@ def _selectable(graph: fx.Graph) -> dict[str, str]:
 
 def _op(node: fx.Node) -> str:
     row = row_of(node)
-    return row.key if row is not None else str(node.target).removeprefix("aten.")
+    if row is not None:
+        return row.key
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _op(node.args[0])  # one result of several
+    return str(node.target).removeprefix("aten.")
 
 
 def _choose_integer(work: _Work) -> None:

@@ -178,7 +178,7 @@ def _row(
     kernel = found.op_type if found is not None else "folded away"
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
-    name = node.name.removesuffix(f"/{node.op_type}:{node.output[0]}")  # a part of one operator
+    name = node.name.partition(f"/{node.op_type}:")[0]  # it may be a part of one operator
     name = name if name in planned else node.name
     plan = planned.get(name, {})
     if found is None:  # taken into another kernel: a convolution only where codes are planned
