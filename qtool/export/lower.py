@@ -57,8 +57,26 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
+    stored = {d.node for d in plan.nodes if d.form == "weights" and d.op == "conv_transpose"}
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and G.name_of(node) in stored:
+            _split_bias(module, node)
     G.finish(module)
     return module
+
+
+def _split_bias(module: fx.GraphModule, node: fx.Node) -> None:
+    """The bias added behind: between DQ and Q the runtime would round that of the operator, too."""
+    bias = G.argument(node, 2, "bias")
+    if not isinstance(bias, fx.Node):
+        return
+    name = G.name_of(node)
+    shape = [-1] + [1] * (G.rank(node) - 2)
+    data = G.tensor(module, bias).detach().reshape(shape)
+    column = G.add_tensor(module, node, data, f"{G.name_of(bias)}.column")
+    alone = (*node.args[:2], None, *node.args[3:])
+    product = G.add_call(node, node.target, alone, name, node)
+    G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
 
 
 def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:

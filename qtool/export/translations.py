@@ -204,6 +204,28 @@ def _global_average_pool(x: Any) -> Any:
     return op.GlobalAveragePool(x)
 
 
+def _recurrent(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
+        direction = "bidirectional" if w.shape[0] == 2 else "forward"
+        size = int(r.shape[2])
+        return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
+
+    return write
+
+
+def _lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
+    return _recurrent(op.LSTM)(x, w, r, b, h, c)
+
+
+def _gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
+    return _recurrent(op.GRU, linear_before_reset=1)(x, w, r, b, h)
+
+
+def _rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
+    names = [function.capitalize()] * int(w.shape[0])
+    return _recurrent(op.RNN, activations=names)(x, w, r, b, h)
+
+
 def _pad(x: Any, widths: Sequence[int], fill: Any) -> Any:
     rank = len(x.shape)
     begins, ends = [0] * rank, [0] * rank
@@ -238,6 +260,9 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch_ops.gemm: _gemm,
     torch_ops.dynamic_linear: _dynamic_linear,
     torch_ops.global_average_pool: _global_average_pool,
+    torch_ops.gru: _gru,
+    torch_ops.lstm: _lstm,
+    torch_ops.rnn: _rnn,
     aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py
     aten.constant_pad_nd.default: _constant_pad,
 }

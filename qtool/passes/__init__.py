@@ -10,12 +10,14 @@ from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
 from qtool.passes.pad_channels import pad_channels
+from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
 CANONICAL = (
     remove_identity,  # first: an identity between two layers hides the pattern
+    recurrent,
     canonicalize,
     fold_batch_norm,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm

@@ -47,6 +47,8 @@ class Target:
 
     bias: None where biases stay in float.
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
+    weights_only: key -> why its weights alone are stored as codes, of operators without an integer
+        kernel in the formats of this target.
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
     symmetric: activations have zero point 0.
@@ -74,6 +76,7 @@ class Target:
     rewrites: tuple[str, ...]
     opset: int
     ir_version: int
+    weights_only: Mapping[str, str] = field(default_factory=dict)
     symmetric: bool = False
     fixed_outputs: Mapping[str, QuantParams] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()

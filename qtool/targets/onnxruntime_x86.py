@@ -41,9 +41,13 @@ ONNXRUNTIME_X86 = Target(
         "pass": KernelRule(rules.moved),
     },
     no_kernel={
-        "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
-        "matmul": "a product of two activations is not faster in integers",
+        **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
+    },
+    weights_only={
+        # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
+        "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
+        **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
     },
     on_codes=frozenset({"pad", "rescale"}),
     rewrites=(

@@ -9,6 +9,8 @@ from qtool import graph as G
 from qtool import torch_ops
 
 __all__ = [
+    "PRODUCTS",
+    "RECURRENT",
     "average_pool",
     "average_pool_inside",
     "constant_weights",
@@ -21,6 +23,9 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+PRODUCTS = ("attention", "einsum", "matmul")
+"""Products of two activations."""
+RECURRENT = ("gru", "lstm", "rnn")
 _WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
 
 
