@@ -93,7 +93,12 @@ def _average(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     divisor = G.argument(node, 6, "divisor_override")
     n = G.rank(node) - 2
     if divisor is not None:
-        mean = made(node, node.target, (*node.args[:5], True), "mean")
+        x, padding = node.args[0], G.argument(node, 3, "padding", 0)
+        args = (x, node.args[1], _stride(node), padding, False, True)
+        mean = made(node, node.target, args, "mean")
+        if not G.same_sizes(G.shape(mean), G.shape(node)):  # ceil_mode: windows of several sizes
+            node.graph.erase_node(mean)
+            return None
         mean = _average(module, mean) or mean
         return made(node, aten.mul.Tensor, (mean, prod(ints(node.args[1], n)) / divisor))
     if not any(ints(G.argument(node, 3, "padding", 0), n)):

@@ -85,8 +85,8 @@ def _op(node: fx.Node) -> str:
     row = row_of(node)
     if row is not None:
         return row.key
-    if node.target is operator.getitem:
-        return "result"
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return "result" if row_of(node.args[0]) is not None else _op(node.args[0])
     return str(node.target).removeprefix("aten.")
 
 
@@ -96,7 +96,7 @@ def _choose_integer(work: _Work) -> None:
         if choice.form == "float":
             work.reasons[node] = f"left in float by the recipe ({choice.because})"
         elif row is None:
-            if node.target is operator.getitem:
+            if _op(node) == "result":
                 work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
             elif G.is_float(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
