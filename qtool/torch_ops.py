@@ -1,14 +1,15 @@
 """The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
 
 conv and global_average_pool are composite: torch sees through them for autograd and devices.
-quantize, dequantize, pad_codes and the linear layers on integer weights stand only in graphs about
-to be exported; they are opaque, so that tracing them costs nothing and adds no guards on dynamic
-sizes.
+quantize, dequantize, pad_codes, reshape and the linear layers on integer weights stand only in
+graphs about to be exported; they are opaque, so that tracing them costs nothing and adds no guards
+on dynamic sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -19,12 +20,16 @@ __all__ = [
     "dynamic_linear",
     "gemm",
     "global_average_pool",
+    "gru",
     "linear_4bit",
+    "lstm",
     "pack_4bit",
     "pad_codes",
     "quantize",
     "range_of_batch",
     "rescale",
+    "reshape",
+    "rnn",
     "unpack_4bit",
 ]
 
@@ -34,8 +39,8 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 def _define(
     schema: str,
-    function: Callable[..., torch.Tensor],
-    fake: Callable[..., torch.Tensor] | None = None,
+    function: Callable[..., Any],
+    fake: Callable[..., Any] | None = None,
 ) -> torch._ops.OpOverload:
     name = _lib.define(schema)
     _lib.impl(name, function, "CompositeExplicitAutograd" if fake else "CompositeImplicitAutograd")
@@ -161,6 +166,67 @@ def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> 
     return x.new_empty([*x.shape[:-1], packed.shape[0]])
 
 
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+"""Recurrent layer -> where torch has the gates that ONNX has in this order."""
+
+
+def _recurrent(
+    kind: str,
+    kernel: Callable[..., Any],
+    x: torch.Tensor,
+    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    state: Sequence[torch.Tensor | None],
+) -> Any:
+    w, r, b = weights
+    count, hidden, back = (
+        len(w),
+        r.shape[2],
+        [GATES[kind].index(g) for g in range(len(GATES[kind]))],
+    )
+
+    def as_torch(t: torch.Tensor) -> torch.Tensor:
+        stacked: torch.Tensor = t.reshape(-1, hidden, *t.shape[1:])
+        return stacked[back].flatten(0, 1)
+
+    parts = []
+    for d in range(count):
+        both = b[d].chunk(2)
+        parts += [as_torch(t) for t in (w[d], r[d], *both)]
+    given = [x.new_zeros(count, x.shape[1], hidden) if s is None else s for s in state]
+    first = given if kind == "lstm" else given[0]
+    y, *last = kernel(x, first, parts, True, 1, 0.0, False, count == 2, False)
+    return (y.unflatten(-1, (count, hidden)).transpose(1, 2), *last)
+
+
+def _lstm(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    c: torch.Tensor | None,
+) -> Any:
+    return _recurrent("lstm", torch.ops.aten.lstm.input, x, (w, r, b), (h, c))
+
+
+def _gru(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, h: torch.Tensor | None
+) -> Any:
+    return _recurrent("gru", torch.ops.aten.gru.input, x, (w, r, b), (h,))
+
+
+def _rnn(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    function: str,
+) -> Any:
+    kernels = {"tanh": torch.ops.aten.rnn_tanh.input, "relu": torch.ops.aten.rnn_relu.input}
+    return _recurrent("rnn", kernels[function], x, (w, r, b), (h,))
+
+
 quantize = _define(
     "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
     _quantize,
@@ -206,6 +272,30 @@ linear_4bit = _define(
 
 rescale = _define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""
+
+lstm = _define(
+    "lstm(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, Tensor? c)"
+    " -> (Tensor, Tensor, Tensor)",
+    _lstm,
+)
+"""LSTM, one layer: x [time, batch, in], w [directions, 4 x hidden, in], r [directions, 4 x hidden,
+hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch, hidden], zeros
+where None. Gives all states [time, directions, batch, hidden], and the last h and c."""
+
+gru = _define("gru(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru)
+"""GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
+
+rnn = _define(
+    "rnn(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, str function) -> (Tensor, Tensor)", _rnn
+)
+"""RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
+
+reshape = _define(
+    "reshape(Tensor x, SymInt[] sizes) -> Tensor",
+    lambda x, sizes: x.reshape(sizes).clone(),
+    fake=lambda x, sizes: x.new_empty(x.reshape(sizes).shape),
+)
+"""Reshape: ATen's, but opaque."""
 
 global_average_pool = _define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
 """GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""

@@ -42,10 +42,19 @@ def _wanted(node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return f"{G.name_of(node.args[0])}.{node.args[1]}"
     path, kind = _module_of(node)
-    if path and kind.startswith("torch.nn.modules.") and not kind.startswith(_COMPOSED):
+    single = kind.startswith("torch.nn.modules.") and not kind.startswith(_COMPOSED)
+    if path and single and _computes(node):
         return path
     op = _operator_name(node)
     return f"{path}.{op}" if path else op
+
+
+def _computes(node: fx.Node) -> bool:
+    """Not a size, and not zeros to begin with: they would take the name of what the layer is."""
+    results = G.value(node)
+    tensors = results if isinstance(results, list | tuple) else [results]
+    made = all(isinstance(t, torch.Tensor) for t in tensors)
+    return made and any(isinstance(G.value(n), torch.Tensor) for n in node.all_input_nodes)
 
 
 def _module_of(node: fx.Node) -> tuple[str, str]:

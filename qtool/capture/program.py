@@ -23,6 +23,12 @@ from qtool.errors import CaptureError
 __all__ = ["from_program", "load_program", "quiet"]
 
 aten = torch.ops.aten
+_RECURRENT = (
+    aten.lstm.input,
+    aten.gru.input,
+    aten.rnn_tanh.input,
+    aten.rnn_relu.input,
+)
 _DROPOUTS = (
     aten.dropout.default,
     aten.feature_dropout.default,
@@ -177,6 +183,8 @@ def _objection(node: fx.Node) -> str | None:
 def _draws_random_numbers(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", ())
     inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
+    if node.target in _RECURRENT:
+        inactive = not (node.args[5] and node.args[6])
     if node.target is torch.ops.aten.scaled_dot_product_attention.default:
         inactive = not G.argument(node, 4, "dropout_p", 0.0)
     return torch.Tag.nondeterministic_seeded in tags and not inactive

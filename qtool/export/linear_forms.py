@@ -24,7 +24,7 @@ _Stored = dict[tuple[str, str, bytes], list[fx.Node]]
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
-    forms = {d.node: d.form for d in plan.nodes if d.form in _FORMS}
+    forms = {d.node: d.form for d in plan.nodes if d.form in _FORMS and d.op == "linear"}
     stored: _Stored = {}
     for node in list(module.graph.nodes):
         if node.op == "call_function" and G.name_of(node) in forms:

@@ -9,9 +9,10 @@ weights alone) become operators of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from qtool import graph as G
 from qtool import torch_ops
@@ -57,8 +58,38 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
+    stored = {d.node for d in plan.nodes if d.form == "weights" and d.op == "conv_transpose"}
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and G.name_of(node) in stored:
+            _split_bias(module, node)
+        elif (row := row_of(node)) is not None and row.key in target.kept_float:
+            _keep_float(node, target.kept_float[row.key])
     G.finish(module)
     return module
+
+
+def _split_bias(module: fx.GraphModule, node: fx.Node) -> None:
+    """The bias added behind: between DQ and Q the runtime would round that of the operator, too."""
+    bias = G.argument(node, 2, "bias")
+    if not isinstance(bias, fx.Node):
+        return
+    name = G.name_of(node)
+    shape = [-1] + [1] * (G.rank(node) - 2)
+    data = nn.Parameter(G.tensor(module, bias).detach().reshape(shape))
+    column = G.add_tensor(module, node, data, G.name_of(bias))
+    alone = (*node.args[:2], None, *node.args[3:])
+    product = G.add_call(node, node.target, alone, name, node)
+    G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
+
+
+def _keep_float(node: fx.Node, idle: Any) -> None:
+    """An operator that changes nothing between this one, which reads codes, and its Q."""
+    source, readers = node.args[0], [u for u in node.users if u.target is torch_ops.quantize]
+    if not isinstance(source, fx.Node) or source.target is not torch_ops.dequantize or not readers:
+        return
+    after = G.add_call(node.next, idle, (node,), G.name_of(node), node)
+    for reader in readers:
+        reader.replace_input_with(node, after)
 
 
 def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:

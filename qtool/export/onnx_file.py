@@ -101,9 +101,14 @@ def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> Non
     for name, nodes in groups.items():
         for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
             node.name = f"{name}/{node.op_type}:{node.outputs[0].name}"
+            for value in node.outputs:  # a library's own names: another node may be called so
+                value.name = f"{name}/{node.op_type}:{value.name}"
         nodes[-1].name = name
         if len(nodes[-1].outputs) == 1:
             nodes[-1].outputs[0].name = name
+        else:
+            for i, value in enumerate(nodes[-1].outputs):  # as the graph names what it takes out
+                value.name = f"{name}.{i}"
     readable = {str(n.target): G.name_of(n) for n in module.graph.nodes if n.op == "get_attr"}
     for old, value in list(model.graph.initializers.items()):
         value.metadata_props.clear()

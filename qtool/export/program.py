@@ -22,10 +22,13 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool import torch_ops
 
 __all__ = ["SCOPE", "to_program"]
 
 SCOPE = "qtool.node"
+_OPAQUE = {torch.ops.aten.reshape.default: torch_ops.reshape}
+"""What the exporter would take apart, with a size that is left to the runtime computed."""
 
 
 def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
@@ -52,6 +55,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
             nodes[node] = env[str(node.target)]
         elif node.op != "output":
             nodes[node] = lifted.node_copy(node, lambda n: nodes[n])
+            nodes[node].target = _OPAQUE.get(node.target, node.target)
             nodes[node].meta = _with_scope(node)
         if node.op == "placeholder":
             specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))

@@ -145,12 +145,85 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     return _GELU(x) if approximate == "none" else _FAST_GELU(x)
 
 
+def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
+    if all(isinstance(s, int) for s in sizes):
+        return op.Reshape(x, op.Constant(value_ints=list(sizes)))
+    one = op.Constant(value_ints=[1])
+    parts = [
+        op.Constant(value_ints=[s]) if isinstance(s, int) else op.Reshape(s, one) for s in sizes
+    ]
+    return op.Reshape(x, op.Concat(*parts, axis=0))
+
+
+def _resize(mode: str, **fixed: float) -> Callable[..., Any]:
+    """upsample_*.vec, by factors where they say the same as sizes: the size of the batch would have
+    to be computed. (The runtime moves transposes over a Resize whatever its `axes` say.)"""
+
+    def write(
+        x: Any,
+        sizes: Sequence[int] | None,
+        align: bool = False,
+        factors: Sequence[float] | None = None,
+    ) -> Any:
+        mapping = "align_corners" if align else "pytorch_half_pixel"
+        options = {"coordinate_transformation_mode": mapping, **fixed, "mode": mode}
+        scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
+        if scales is not None:
+            return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *scales]), **options)
+        wanted = op.Concat(op.Shape(x, end=2), op.Constant(value_ints=list(sizes or ())), axis=0)
+        return op.Resize(x, None, None, wanted, **options)
+
+    return write
+
+
+def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
+    """out / in, where float32 gives the same sizes and neighbours as the two integers."""
+    found = []
+    for size, wanted in zip(before, after, strict=True):
+        if not isinstance(size, int) or not isinstance(wanted, int):
+            return None
+        factor = np.float32(wanted / size)
+        at = np.arange(wanted)
+        near = np.floor(at.astype(np.float32) / factor).astype(np.int64)
+        if int(np.float32(size) * factor) != wanted or (near != at * size // wanted).any():
+            return None
+        found.append(float(factor))
+    return found
+
+
+def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None) -> Any:
+    mapping = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return _resize("nearest", **mapping)(x, sizes, False, factors)
+
+
 def _index_select(x: Any, dim: int, index: Any) -> Any:
     return op.Gather(x, index, axis=dim)
 
 
 def _global_average_pool(x: Any) -> Any:
     return op.GlobalAveragePool(x)
+
+
+def _recurrent(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
+        direction = "bidirectional" if w.shape[0] == 2 else "forward"
+        size = int(r.shape[2])
+        return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
+
+    return write
+
+
+def _lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
+    return _recurrent(op.LSTM)(x, w, r, b, h, c)
+
+
+def _gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
+    return _recurrent(op.GRU, linear_before_reset=1)(x, w, r, b, h)
+
+
+def _rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
+    names = [function.capitalize()] * int(w.shape[0])
+    return _recurrent(op.RNN, activations=names)(x, w, r, b, h)
 
 
 def _pad(x: Any, widths: Sequence[int], fill: Any) -> Any:
@@ -175,10 +248,21 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
     aten.index_select.default: _index_select,
+    torch_ops.reshape: _reshape,
+    aten.upsample_nearest1d.vec: _nearest,
+    aten.upsample_nearest2d.vec: _nearest,
+    aten.upsample_nearest3d.vec: _nearest,
+    aten.upsample_linear1d.vec: _resize("linear"),
+    aten.upsample_bilinear2d.vec: _resize("linear"),
+    aten.upsample_trilinear3d.vec: _resize("linear"),
+    aten.upsample_bicubic2d.vec: _resize("cubic", cubic_coeff_a=-0.75),
     torch_ops.conv: _conv,
     torch_ops.gemm: _gemm,
     torch_ops.dynamic_linear: _dynamic_linear,
     torch_ops.global_average_pool: _global_average_pool,
+    torch_ops.gru: _gru,
+    torch_ops.lstm: _lstm,
+    torch_ops.rnn: _rnn,
     aten.linear.default: _linear,  # flat by the time it gets here: see passes/flatten_linear.py
     aten.constant_pad_nd.default: _constant_pad,
 }

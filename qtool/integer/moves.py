@@ -100,7 +100,7 @@ def _gather(attributes: Attributes, constants: Constants) -> Move:
     def move(x: Tensor) -> Tensor:
         at = axis % x.dim()
         found = x.index_select(at, flat % x.shape[at])
-        return found.reshape(*x.shape[:at], *indices.shape, *x.shape[at + 1 :])
+        return found.reshape((*x.shape[:at], *indices.shape, *x.shape[at + 1 :]))
 
     return move
 
@@ -127,19 +127,52 @@ def _depth_to_space(attributes: Attributes, constants: Constants) -> Move:
     return move
 
 
+def _tile(attributes: Attributes, constants: Constants) -> Move:
+    repeats = _ints(constants[0]) or []
+    return lambda x: x.repeat(repeats)
+
+
+def _resize(attributes: Attributes, constants: Constants) -> Move | None:
+    """Nearest neighbours, the lower one, at positions that are multiples of the input's size."""
+    floor = attributes.get("nearest_mode") == b"floor"
+    asymmetric = attributes.get("coordinate_transformation_mode") == b"asymmetric"
+    if attributes.get("mode", b"nearest") != b"nearest" or not (floor and asymmetric):
+        return None
+    scales = constants[1] if len(constants) > 1 else None
+    sizes = _ints(constants[2]) if len(constants) > 2 else None
+
+    def move(x: Tensor) -> Tensor:
+        axes = attributes.get("axes", range(x.dim()))
+        for i, axis in enumerate(axes):
+            count = x.shape[axis]
+            if sizes is not None:
+                wanted, step = sizes[i], np.float32(sizes[i] / count)
+            else:
+                assert scales is not None, "a Resize has scales or sizes"
+                step = np.float32(scales[i])
+                wanted = int(count * step)
+            at = np.floor(np.arange(wanted, dtype=np.float32) / step).astype(np.int64)
+            x = x.index_select(axis, torch.from_numpy(at.clip(0, count - 1)))
+        return x
+
+    return move if scales is not None or sizes is not None else None
+
+
 def _identity(attributes: Attributes, constants: Constants) -> Move:
     return lambda x: x
 
 
-MOVES: Mapping[str, Callable[[Attributes, Constants], Move]] = {
+MOVES: Mapping[str, Callable[[Attributes, Constants], Move | None]] = {
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
     "Identity": _identity,
     "Reshape": _reshape,
+    "Resize": _resize,
     "Slice": _slice,
     "Squeeze": _squeeze,
+    "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }

@@ -69,6 +69,8 @@ def runtime_graph(
             names = ", ".join(f"{n.name} ({n.op_type})" for n in nodes[:3])
             more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
             raise KernelError(f"{names}{more} cannot be run alone: {error}") from error
+        if any(not isinstance(f, np.ndarray) for f in found):
+            raise KernelError(f"{nodes[-1].name} gives a sequence, not a tensor")
         tensors = tuple(map(torch.from_numpy, found))
         return tensors[0] if len(tensors) == 1 else tensors
 

@@ -12,12 +12,14 @@ from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
 from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
+from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
 CANONICAL = (
     remove_identity,  # first: an identity between two layers hides the pattern
+    recurrent,
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
     fold_batch_norm,

@@ -1,4 +1,6 @@
-"""Linear layers in other forms than static: dynamic, and integer weights alone.
+"""Layers in other forms than static: dynamic, and integer weights alone.
+
+Recurrent layers have the second one alone: int8 codes in the file, dequantized by the runtime.
 
 Convolutions have none: ONNX Runtime's dynamic convolution runs in float32 speed at best, and its
 4-bit kernel is one for matrix products.
@@ -15,7 +17,7 @@ from qtool import graph as G
 from qtool.plan.ops import OpRow
 from qtool.plan.plan import Edge, Point
 from qtool.recipe import Choice
-from qtool.targets import Target
+from qtool.targets import Target, rules
 from qtool.types import UINT4, Dynamic, Observed, ObserverSpec
 
 __all__ = ["BLOCK", "DECISIONS", "place", "refuse"]
@@ -40,6 +42,8 @@ class _Names:
 
 def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the form that was chosen, or None."""
+    if row.key in target.weights_only and choice.form != "int4-weights":
+        return rules.constant_weights(node)
     if row.key != "linear":
         return f"only linear layers have a form for that ({choice.because})"
     if choice.form != "int8-weights" and not target.contrib:
@@ -57,6 +61,11 @@ def place(node: fx.Node, row: OpRow, form: str, target: Target) -> list[Point]:
         spec = Dynamic(target.activation)
         found.append(Point(f"{names.node}.input", "activation", spec, (edge,)))
     weight = Observed(target.weight, _MINMAX, row.channel_axis, symmetric=True)
+    if row.recurrent is not None:
+        state = node.args[row.recurrent]
+        assert isinstance(state, fx.Node)
+        edge = Edge(G.name_of(state), names.node)
+        found.append(Point(f"{names.node}.recurrent", "weight", weight, (edge,)))
     if form == "int4-weights":
         weight = Observed(UINT4, _MINMAX, 1 - row.channel_axis, block=BLOCK)
     edge = Edge(names.weight, names.node)

@@ -32,7 +32,8 @@ class Role(Enum):
 @dataclass(frozen=True)
 class OpRow:
     """key: name of the operator. inputs: positions of the data arguments. weight, bias: positions
-    of constant arguments; the weight's output channels lie along `channel_axis`."""
+    of constant arguments; the weight's output channels lie along `channel_axis`. recurrent:
+    position of the weight that a recurrent layer has for its state, alike in its axes."""
 
     key: str
     role: Role
@@ -40,10 +41,15 @@ class OpRow:
     weight: int | None = None
     bias: int | None = None
     channel_axis: int = 0
+    recurrent: int | None = None
 
 
 def _weighted(key: str, channel_axis: int = 0) -> OpRow:
     return OpRow(key, Role.COMPUTE, (0,), weight=1, bias=2, channel_axis=channel_axis)
+
+
+def _recurrent(key: str) -> OpRow:
+    return OpRow(key, Role.COMPUTE, (0,), weight=1, channel_axis=1, recurrent=2)
 
 
 _PASS = OpRow("pass", Role.PASS)
@@ -56,12 +62,20 @@ OPS: Mapping[Any, OpRow] = {
     aten.linear.default: _weighted("linear"),
     aten.matmul.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
     aten.bmm.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
+    aten.mm.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
+    aten.baddbmm.default: OpRow("matmul", Role.COMPUTE, (1, 2)),
+    aten.einsum.default: OpRow("einsum", Role.COMPUTE, (1,)),
+    torch_ops.lstm: _recurrent("lstm"),
+    torch_ops.gru: _recurrent("gru"),
+    torch_ops.rnn: _recurrent("rnn"),
     aten.scaled_dot_product_attention.default: OpRow("attention", Role.COMPUTE, (0, 1, 2)),
     aten.add.Tensor: OpRow("add", Role.COMPUTE, (0, 1)),
     aten.mul.Tensor: OpRow("mul", Role.COMPUTE, (0, 1)),
     aten.cat.default: OpRow("concat", Role.COMPUTE, (0,)),
     torch_ops.global_average_pool: OpRow("global_average_pool", Role.COMPUTE),
+    aten.avg_pool1d.default: OpRow("average_pool", Role.COMPUTE),
     aten.avg_pool2d.default: OpRow("average_pool", Role.COMPUTE),
+    aten.avg_pool3d.default: OpRow("average_pool", Role.COMPUTE),
     aten.max_pool1d.default: OpRow("max_pool", Role.PASS),
     aten.max_pool2d.default: OpRow("max_pool", Role.PASS),
     aten.max_pool3d.default: OpRow("max_pool", Role.PASS),
@@ -90,6 +104,10 @@ OPS: Mapping[Any, OpRow] = {
     aten.transpose.int: _PASS,
     aten.slice.Tensor: _PASS,
     aten.select.int: _PASS,
+    aten.flip.default: _PASS,
+    aten.expand.default: _PASS,
+    aten.repeat.default: _PASS,
+    aten.tile.default: _PASS,
     aten.upsample_nearest2d.default: _PASS,
     aten.upsample_nearest2d.vec: _PASS,
     aten.pixel_shuffle.default: _PASS,

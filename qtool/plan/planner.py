@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -24,7 +25,7 @@ from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
-from qtool.targets import Target
+from qtool.targets import Target, rules
 from qtool.types import Derived, Fixed, Observed, ObserverSpec
 
 __all__ = ["make_plan"]
@@ -84,7 +85,11 @@ def _selectable(graph: fx.Graph) -> dict[str, str]:
 
 def _op(node: fx.Node) -> str:
     row = row_of(node)
-    return row.key if row is not None else str(node.target).removeprefix("aten.")
+    if row is not None:
+        return row.key
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return "result" if row_of(node.args[0]) is not None else _op(node.args[0])
+    return str(node.target).removeprefix("aten.")
 
 
 def _choose_integer(work: _Work) -> None:
@@ -93,18 +98,30 @@ def _choose_integer(work: _Work) -> None:
         if choice.form == "float":
             work.reasons[node] = f"left in float by the recipe ({choice.because})"
         elif row is None:
-            if G.is_float(node):
+            if _op(node) == "result":
+                work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
+            elif G.is_float(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
         elif row.role is Role.CLIP:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
+        elif row.key in work.target.weights_only and choice.form == "static":
+            _choose_weights(work, node)
         elif row.weight is None or choice.form == "static":
             _choose_static(work, node, row)
         elif (refusal := forms.refuse(node, row, choice, work.target)) is not None:
             work.reasons[node] = refusal
         else:
-            work.linears[node] = choice.form
+            alone = row.key in work.target.weights_only
+            work.linears[node] = "int8-weights" if alone else choice.form
+
+
+def _choose_weights(work: _Work, node: fx.Node) -> None:
+    if (objection := rules.constant_weights(node)) is not None:
+        work.reasons[node] = objection
+    else:
+        work.linears[node] = "int8-weights"
 
 
 def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
@@ -270,7 +287,13 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
         why = "" if output or any(u in work.fused for u in node.users) else "result in float"
         return Decision(name, op, "integer", why, cost, inputs, output)
     if node in work.linears:
-        return Decision(name, op, *forms.DECISIONS[work.linears[node]], cost, inputs, output)
+        form, why = forms.DECISIONS[work.linears[node]]
+        if op in work.target.weights_only:
+            form, why = (
+                "weights",
+                f"{work.target.weights_only[op]}: int8 weights, the rest in float",
+            )
+        return Decision(name, op, form, why, cost, inputs, output)
     if output and node in work.moves:
         return Decision(name, op, "pass", "", cost, inputs, output)
     if not G.is_float(node):

@@ -6,6 +6,8 @@ activations have to be scalars, weights symmetric. Measured on ONNX Runtime 1.31
 
 from __future__ import annotations
 
+import torch
+
 from qtool.targets import rules
 from qtool.targets.base import KernelRule, Target
 from qtool.types import INT8_NARROW, INT32, UINT8
@@ -41,11 +43,15 @@ ONNXRUNTIME_X86 = Target(
         "pass": KernelRule(rules.moved),
     },
     no_kernel={
-        "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
-        "matmul": "a product of two activations is not faster in integers",
-        "attention": "its two products of activations are not faster in integers",
+        **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
     },
+    weights_only={
+        # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
+        "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
+        **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
+    },
+    kept_float={"softmax": torch.ops.aten.abs.default},  # QLinearSoftmax: up to 3 times slower
     on_codes=frozenset({"pad", "rescale"}),
     rewrites=(
         "batch_norm_as_conv",

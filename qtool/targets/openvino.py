@@ -36,8 +36,9 @@ OPENVINO = Target(
         **{key: KernelRule(rules.float32, follows=True, in_float=True) for key in _IN_FLOAT},
     },
     no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
         "conv_transpose": "left in float: not proven on this target",
-        "matmul": "a product of two activations is left in float",
+        **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
     on_codes=frozenset(),

@@ -9,6 +9,8 @@ from qtool import graph as G
 from qtool import torch_ops
 
 __all__ = [
+    "PRODUCTS",
+    "RECURRENT",
     "average_pool",
     "average_pool_inside",
     "constant_weights",
@@ -21,6 +23,9 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+PRODUCTS = ("attention", "einsum", "matmul")
+"""Products of two activations."""
+RECURRENT = ("gru", "lstm", "rnn")
 _WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
 
 
@@ -69,13 +74,20 @@ def zero_fill(node: fx.Node) -> str | None:
 def average_pool(node: fx.Node) -> str | None:
     if G.argument(node, 6, "divisor_override") is not None:
         return "a divisor of its own has no integer kernel"
+    padded = any(G.argument(node, 3, "padding", ()) or ())
+    if padded and G.argument(node, 4, "ceil_mode", False) and _counts_padding(node):
+        return "ceil_mode with padding that counts has no exact integer kernel"
     return float32(node)
+
+
+def _counts_padding(node: fx.Node) -> bool:
+    return bool(G.argument(node, 5, "count_include_pad", True))
 
 
 def average_pool_inside(node: fx.Node) -> str | None:
     """For runtimes whose kernel averages only the cells inside the image."""
     padded = any(G.argument(node, 3, "padding", ()) or ())
-    if padded and G.argument(node, 5, "count_include_pad", True):
+    if padded and _counts_padding(node):
         return "its mean counts the padding, the kernel's does not"
     if G.argument(node, 4, "ceil_mode", False):
         return "ceil_mode has no integer kernel"

@@ -32,11 +32,12 @@ TENSORRT = Target(
         "pass": KernelRule(rules.moved),
     },
     no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
         "average_pool": "TensorRT moves the quantization behind it over it",
         "concat": "TensorRT moves the quantization behind it over it",
         "conv_transpose": "left in float: its integer form is not planned yet",
         "global_average_pool": "a small operator, left in float",
-        "matmul": "a product of two activations is left in float",
+        **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "mul": "left in float, fused with its neighbours",
         "softmax": "left in float, as the runtime has it",
     },

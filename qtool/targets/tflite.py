@@ -54,10 +54,11 @@ TFLITE = Target(
         "pass": KernelRule(rules.moved),
     },
     no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
         "conv_transpose": "left in float: its integer form is not planned yet",
         "gelu": "left in float: its integer form is not planned yet",
         "hard_swish": "left in float: its integer form is not planned yet",
-        "matmul": "left in float: its integer form is not planned yet",
+        **dict.fromkeys(rules.PRODUCTS, "left in float: its integer form is not planned yet"),
         "silu": "TFLite has no such operator; write x * sigmoid(x)",
     },
     on_codes=frozenset({"pad"}),

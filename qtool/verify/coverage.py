@@ -33,7 +33,7 @@ def _names(text: str) -> frozenset[str]:
 
 AUDITED = _names(
     "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
-    " GlobalAveragePool GlobalMaxPool"
+    " GlobalAveragePool GlobalMaxPool LSTM GRU RNN"
 )
 INTEGER = _names(
     "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
@@ -53,12 +53,13 @@ _WEIGHT = {  # operators with MACs -> where their weight stands
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
-_PRODUCTS = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat")  # MACs of the plan
+_HEAVY = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat LSTM GRU RNN")
 
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One operator of the file: `kernel` is what the runtime runs for it."""
+    """One operator of the file: `kernel` is what the runtime runs for it, in integers, or on
+    integer weights alone."""
 
     name: str
     op: str
@@ -66,10 +67,7 @@ class AuditRow:
     integer: bool
     macs: int
     reason: str
-
-    @property
-    def weights_only(self) -> bool:
-        return self.kernel in ON_WEIGHTS
+    weights_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,13 @@ def audit(path: str | Path) -> Coverage:
         for node in source.graph.node
         if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
     )
-    parts = Counter(_name(n, planned) for n in source.graph.node if n.op_type in _PRODUCTS)
-    rows = (_row(node, source, running, shapes, planned, parts) for node in audited)
+    found = [(node, _name_in(node, planned)) for node in audited]
+    heavy = Counter(name for node, name in found if node.op_type in _HEAVY)
+    rows = (
+        _row(node, name, heavy[name], source, running, shapes, planned.get(name, {}))
+        for node, name in found
+        if node.op_type in _HEAVY or not (name in planned and heavy[name])
+    )
     return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
 
 
@@ -169,42 +172,38 @@ def _running(path: str | Path, source: onnx.ModelProto) -> _Running:
         return _Running(optimised_graph(named))
 
 
+def _name_in(node: onnx.NodeProto, planned: Mapping[str, Any]) -> str:
+    """The operator of the plan that a node is, or is a part of; else its own name."""
+    name = node.name.partition(f"/{node.op_type}:")[0]
+    return name if name in planned else node.name
+
+
 def _row(
     node: onnx.NodeProto,
+    name: str,
+    parts: int,
     source: onnx.ModelProto,
     running: _Running,
     shapes: _Shapes,
-    planned: Mapping[str, Mapping[str, Any]],
-    parts: Mapping[str, int],
+    plan: Mapping[str, Any],
 ) -> AuditRow | None:
     """None where the runtime takes the node into the kernel of a matrix product: that has a row.
 
-    The planned MACs of an operator that is written as several products (an attention) are shared
-    out among them, `parts` of each name.
+    `parts`: how many nodes with MACs the operator is written as; they share what is planned for it.
     """
     found = running.find(node, source)
     kernel = found.op_type if found is not None else "folded away"
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
-    name = _name(node, planned)
-    plan = planned.get(name, {})
     if found is None:  # taken into another kernel: a convolution only where codes are planned
         integer = bool(plan) or node.op_type not in _WEIGHT
     else:
         integer = running.is_integer(found)
     integer = integer and plan.get("form") not in ("float", "weights")
-    if plan:
-        macs = int(plan["macs"]) // parts[name] if node.op_type in _PRODUCTS else 0
-    else:
-        macs = shapes.macs(node)
+    macs = int(plan["macs"]) // max(parts, 1) if plan else shapes.macs(node)
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
-    return AuditRow(name, node.op_type, kernel, integer, macs, reason)
-
-
-def _name(node: onnx.NodeProto, planned: Mapping[str, Mapping[str, Any]]) -> str:
-    """The operator that the node was written for, which may be several nodes; else its own name."""
-    name = node.name.removesuffix(f"/{node.op_type}:{node.output[0]}")
-    return name if name in planned else str(node.name)
+    stored = kernel in ON_WEIGHTS or plan.get("form") == "weights"
+    return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
 
 
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from qtool.integer.moves import MOVES, move_of
 from qtool.integer.qdq import QdqGraph
 
+NEAREST = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any]]] = {
     "reshape": ("Reshape", (2, 6), [[0, 2, -1]], {}),
     "flatten": ("Flatten", (2, 3, 4), [], {"axis": 2}),
@@ -29,6 +30,9 @@ CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any]]] = {
     "gather": ("Gather", (3, 4, 2), [[2, 0, -1]], {"axis": 1}),
     "gather a grid": ("Gather", (3, 4), [[[0, 1], [2, 3]]], {"axis": 1}),
     "gather one": ("Gather", (3, 4), [1], {"axis": 0}),
+    "tile": ("Tile", (1, 3, 2), [[2, 1, 3]], {}),
+    "resize": ("Resize", (1, 2, 3, 5), [None, [1.0, 1.0, 2.0, 1.4]], NEAREST),
+    "resize to sizes": ("Resize", (1, 2, 3, 7), [None, None, [1, 2, 5, 3]], NEAREST),
     "expand": ("Expand", (1, 3, 1), [[2, 1, 4]], {}),
     "depth to space": ("DepthToSpace", (1, 8, 2, 3), [], {"blocksize": 2}),
     "depth to space, columns": ("DepthToSpace", (1, 8, 2, 3), [], {"blocksize": 2, "mode": "CRD"}),
@@ -36,12 +40,17 @@ CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any]]] = {
 }
 
 
+def _real(constant: list[Any] | Any) -> bool:
+    return isinstance(constant, list) and isinstance(constant[0], float)
+
+
 def built(op: str, constants: list[Any], attributes: dict[str, Any]) -> onnx.ModelProto:
-    names = [f"c{i}" for i in range(len(constants))]
+    names = [f"c{i}" if c is not None else "" for i, c in enumerate(constants)]
     node = helper.make_node(op, ["x", *names], ["y"], **attributes)
     arrays = [
-        numpy_helper.from_array(np.array(c, np.int64), n)
+        numpy_helper.from_array(np.array(c, np.float32 if _real(c) else np.int64), n)
         for c, n in zip(constants, names, strict=True)
+        if n
     ]
     x = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, None)
     y = helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, None)

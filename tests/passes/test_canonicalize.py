@@ -102,7 +102,44 @@ def test_clamps(model: Callable[[], nn.Module], bounds: tuple[float | None, ...]
         pytest.param(lambda: nn.AvgPool2d(2), IMAGE, ["avg_pool2d"], id="many windows"),
         pytest.param(lambda: nn.AvgPool2d(10, padding=1), IMAGE, ["avg_pool2d"], id="padded"),
         pytest.param(
-            lambda: nn.AvgPool2d(8, divisor_override=3), IMAGE, ["avg_pool2d"], id="other divisor"
+            lambda: nn.AvgPool2d(8, divisor_override=3),
+            IMAGE,
+            [*GLOBAL, "mul"],
+            id="other divisor",
+        ),
+        pytest.param(
+            lambda: nn.AvgPool2d(3, 2, divisor_override=3, padding=1, count_include_pad=False),
+            IMAGE,
+            ["avg_pool2d", "mul"],
+            id="other divisor, padded",
+        ),
+        pytest.param(
+            lambda: nn.AvgPool2d(3, 3, ceil_mode=True), IMAGE, ["avg_pool2d"], id="hanging over"
+        ),
+        pytest.param(
+            lambda: nn.AvgPool2d(3, 2, padding=1, ceil_mode=True),
+            IMAGE,
+            ["constant_pad_nd", "avg_pool2d"],
+            id="hanging over padding",
+        ),
+        pytest.param(
+            lambda: nn.AvgPool2d(4, 5, padding=2, ceil_mode=True),
+            (2, 4, 9, 7),
+            ["constant_pad_nd", "avg_pool2d", "slice"],
+            id="a window that would begin in the padding",
+        ),
+        pytest.param(lambda: nn.AdaptiveMaxPool2d(4), IMAGE, ["max_pool2d"], id="equal largest"),
+        pytest.param(
+            lambda: nn.AdaptiveMaxPool2d((8, 3)),
+            IMAGE,
+            [*["slice", "max_pool2d"] * 8, "cat", *["slice", "max_pool2d"] * 3, "cat"],
+            id="unequal largest",
+        ),
+        pytest.param(
+            lambda: nn.AdaptiveMaxPool2d(4, return_indices=True),
+            IMAGE,
+            ["adaptive_max_pool2d", "getitem", "getitem"],
+            id="with indices",
         ),
         pytest.param(of(lambda x: x.mean(1)), IMAGE, ["mean"], id="mean over channels"),
         pytest.param(of(lambda x: x.mean((1, 2, 3))), IMAGE, ["mean"], id="mean over all"),

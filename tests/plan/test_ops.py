@@ -22,7 +22,7 @@ def test_positions_fit_the_operator(target: torch._ops.OpOverload) -> None:
     for index in row.inputs:
         assert "Tensor" in str(arguments[index].type)
     if row.weight is not None:
-        assert arguments[row.weight].name == "weight"
+        assert arguments[row.weight].name in ("weight", "w")
     if row.bias is not None:
         assert arguments[row.bias].name == "bias"
 

@@ -1,0 +1,157 @@
+"""What only moves elements, in few forms: slice, select, reshape, permute, cat, index_select."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.rules import Rule, made
+
+__all__ = ["MOVE_RULES"]
+
+aten = torch.ops.aten
+
+
+def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """split, chunk, unbind: one slice (or select) for each part that is read."""
+    x, parts = node.args[0], G.value(node)
+    assert isinstance(x, fx.Node)
+    users = list(node.users)
+    if any(u.target is not operator.getitem for u in users):
+        return None
+    unbind = node.target is aten.unbind.int
+    axis = int(G.argument(node, 1 if unbind else 2, "dim", 0))
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + (1 if unbind else part.shape[axis]))
+    if not all(isinstance(s, int) for s in starts):
+        return None
+    for user in users:
+        i = user.args[1]
+        assert isinstance(i, int)
+        i = i % len(parts)
+        target, args = (
+            (aten.select.int, (x, axis, i))
+            if unbind
+            else (aten.slice.Tensor, (x, axis, starts[i], starts[i + 1]))
+        )
+        G.replace(user, made(user, target, args))
+    return x if not node.users else None
+
+
+def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """A view whose computed sizes are those of its input at the same place, but for one: these are
+    0 in ONNX, and the one is left to the runtime (-1). No subgraph computes a shape."""
+    sizes = node.args[1]
+    assert isinstance(sizes, list | tuple)
+    computed = [i for i, s in enumerate(sizes) if isinstance(s, fx.Node)]
+    if len(computed) != 1 or 0 in sizes:
+        return None
+    if -1 not in sizes:
+        free = [-1 if i in computed else s for i, s in enumerate(sizes)]
+        return made(node, aten.reshape.default, (node.args[0], free))
+    known = G.shape(node)[list(sizes).index(-1)]  # view(x.size(0), -1): the other is the known one
+    if not isinstance(known, int):
+        return None
+    free = [-1 if i in computed else known if s == -1 else s for i, s in enumerate(sizes)]
+    return made(node, aten.reshape.default, (node.args[0], free))
+
+
+def _concat(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    return made(node, aten.cat.default, (node.args[0], G.argument(node, 1, "dim", 0)))
+
+
+def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    axis, parts = G.argument(node, 1, "dim", 0), node.args[0]
+    assert isinstance(parts, list | tuple)
+    axis = axis % G.rank(node)
+    lifted = [
+        made(node, aten.unsqueeze.default, (p, axis), f"unsqueeze{i}") for i, p in enumerate(parts)
+    ]
+    return made(node, aten.cat.default, (lifted, axis))
+
+
+def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """The end first, then the beginning, along each axis."""
+    x, shifts, axes = node.args[0], node.args[1], G.argument(node, 2, "dims", [])
+    assert isinstance(x, fx.Node)
+    assert isinstance(shifts, list | tuple)
+    sizes = [G.shape(x)[a] for a in axes]
+    if not axes or not all(isinstance(s, int) for s in (*sizes, *shifts)):
+        return None
+    turns = [(a, size, s % size) for a, size, s in zip(axes, sizes, shifts, strict=True)]
+    for axis, size, shift in turns:
+        if shift:
+            x = _joined(node, x, axis, [(size - shift, size), (0, size - shift)])
+    return x
+
+
+def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]]) -> fx.Node:
+    parts = [
+        made(node, aten.slice.Tensor, (x, axis, begin, end), f"slice{axis}_{i}")
+        for i, (begin, end) in enumerate(ranges)
+    ]
+    return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
+
+
+def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    channels = G.shape(node)[1]
+    groups = node.args[1]
+    assert isinstance(groups, int)
+    order = torch.arange(int(channels)).reshape(groups, -1).t().reshape(-1)
+    return _taken(module, node, 1, order)
+
+
+def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """x[:, i] with one list of indices."""
+    indices = node.args[1]
+    assert isinstance(indices, list | tuple)
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(given) != 1:
+        return None
+    axis, index = given[0]
+    whole = isinstance(index, fx.Node) and G.value(index).dtype in (torch.int64, torch.int32)
+    if not whole or G.rank(index) != 1:
+        return None
+    return made(node, aten.index_select.default, (node.args[0], axis, index))
+
+
+def _taken(module: fx.GraphModule, node: fx.Node, axis: int, order: torch.Tensor) -> fx.Node:
+    index = G.add_tensor(module, next(iter(module.graph.nodes)), order, f"{G.name_of(node)}.order")
+    return made(node, aten.index_select.default, (node.args[0], axis, index))
+
+
+def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x, block = node.args[0], node.args[1]
+    assert isinstance(x, fx.Node)
+    assert isinstance(block, int)
+    sizes = G.shape(x)
+    if len(sizes) != 4 or not all(isinstance(s, int) for s in sizes[1:]):
+        return None
+    c, h, w = sizes[1:]
+    cells = made(
+        node, aten.reshape.default, (x, [-1, c, h // block, block, w // block, block]), "cells"
+    )
+    moved = made(node, aten.permute.default, (cells, [0, 1, 3, 5, 2, 4]), "permute")
+    return made(node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block]))
+
+
+MOVE_RULES: Mapping[Any, Rule] = {
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
+    aten.chunk.default: _split,
+    aten.unbind.int: _split,
+    aten.reshape.default: _view,
+    aten.concat.default: _concat,
+    aten.concatenate.default: _concat,
+    aten.stack.default: _stack,
+    aten.roll.default: _roll,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.index.Tensor: _index,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
+}

@@ -1,0 +1,153 @@
+"""Recurrent networks as one operator per layer, with weights as ONNX has them.
+
+ATen's lstm, gru and rnn hold all layers at once, and gates in another order. Initial states of
+zeros, which every call without states has, are left out: the runtime takes zeros itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.passes.infra import GraphPass
+from qtool.passes.rules import made
+
+__all__ = ["recurrent"]
+
+aten = torch.ops.aten
+_KINDS: Mapping[object, tuple[str, Any, tuple[str, ...]]] = {
+    aten.lstm.input: ("lstm", torch_ops.lstm, ()),
+    aten.gru.input: ("gru", torch_ops.gru, ()),
+    aten.rnn_tanh.input: ("rnn", torch_ops.rnn, ("tanh",)),
+    aten.rnn_relu.input: ("rnn", torch_ops.rnn, ("relu",)),
+}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of ATen's: its weights layer by layer and direction by direction."""
+
+    x: fx.Node
+    states: Sequence[fx.Node]
+    weights: Sequence[Sequence[fx.Node]]
+    directions: int
+    batch_first: bool
+
+
+def _read(node: fx.Node) -> _Call | None:
+    """None for what ONNX has no form for: projections, computed weights."""
+    arguments: tuple[Any, ...] = node.args
+    x, states, flat, biased, layers, _, _, both, batch_first = arguments
+    assert isinstance(x, fx.Node)
+    assert isinstance(flat, list | tuple)
+    given = states if isinstance(states, list | tuple) else [states]
+    size, count = 4 if biased else 2, 2 if both else 1
+    if len(flat) != size * layers * count or any(w.op != "get_attr" for w in flat):
+        return None
+    weights = [flat[i : i + size] for i in range(0, len(flat), size)]
+    return _Call(x, given, weights, count, bool(batch_first))
+
+
+def _applies(node: fx.Node) -> bool:
+    return node.target in _KINDS and _read(node) is not None
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [n for n in G.calls(module.graph) if _applies(n)]
+    for node in found:
+        _layers(module, node)
+    return len(found)
+
+
+def _layers(module: fx.GraphModule, node: fx.Node) -> None:
+    call = _read(node)
+    assert call is not None
+    kind, target, options = _KINDS[node.target]
+    x = made(node, aten.transpose.int, (call.x, 0, 1), "time") if call.batch_first else call.x
+    count, last = len(call.weights) // call.directions, []
+    for layer in range(count):
+        part = f"layer{layer}" if count > 1 else ""
+        begin = layer * call.directions
+        weights = call.weights[begin : begin + call.directions]
+        tensors = _onnx_weights(module, node, kind, weights, part)
+        states = [
+            _state(node, s, begin, call.directions, f"{part}.state{i}".lstrip("."))
+            for i, s in enumerate(call.states)
+        ]
+        whole = made(node, target, (x, *tensors, *states, *options), part)
+        results = [
+            made(node, operator.getitem, (whole, i), f"{part}.{i}".lstrip("."))
+            for i in range(1 + len(call.states))
+        ]
+        x = _one_row(node, results[0], call.directions, part)
+        last.append(results[1:])
+    y = made(node, aten.transpose.int, (x, 0, 1), "batch") if call.batch_first else x
+    finals = [
+        parts[0] if count == 1 else made(node, aten.cat.default, (list(parts), 0), f"last{i}")
+        for i, parts in enumerate(zip(*last, strict=True))
+    ]
+    for user in list(node.users):
+        index = user.args[1]
+        assert isinstance(index, int)
+        G.replace(user, [y, *finals][index])
+    node.graph.erase_node(node)
+
+
+def _onnx_weights(
+    module: fx.GraphModule,
+    node: fx.Node,
+    kind: str,
+    weights: Sequence[Sequence[fx.Node]],
+    part: str,
+) -> list[fx.Node]:
+    """w, r and b of one layer: directions stacked, gates in ONNX's order, both biases in a row."""
+    order = list(torch_ops.GATES[kind])
+
+    def turned(t: torch.Tensor) -> torch.Tensor:
+        stacked: torch.Tensor = t.detach().reshape(len(order), -1, *t.shape[1:])
+        return stacked[order].flatten(0, 1)
+
+    tensors = [[turned(G.tensor(module, w)) for w in one] for one in weights]
+    w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))
+    zeros = [w.new_zeros(w.shape[1])] * 2
+    b = torch.stack([torch.cat(one[2:] or zeros) for one in tensors])
+    name, first = G.name_of(node) + (f".{part}" if part else ""), next(iter(module.graph.nodes))
+    return [
+        G.add_tensor(module, first, nn.Parameter(t), f"{name}.{what}")
+        for t, what in ((w, "weight"), (r, "recurrent"), (b, "bias"))
+    ]
+
+
+def _state(node: fx.Node, state: fx.Node, begin: int, count: int, part: str) -> fx.Node | None:
+    if state.target is aten.zeros.default:
+        return None
+    if G.same_sizes(G.shape(state)[:1], [count]):
+        return state
+    return made(node, aten.slice.Tensor, (state, 0, begin, begin + count), part)
+
+
+def _one_row(node: fx.Node, y: fx.Node, directions: int, part: str) -> fx.Node:
+    """[time, directions, batch, hidden] -> [time, batch, directions * hidden]."""
+    name = f"{part}.y".lstrip(".")
+    if directions == 1:
+        return made(node, aten.squeeze.dim, (y, 1), name)
+    beside: Any = made(node, aten.transpose.int, (y, 1, 2), f"{name}.transpose")
+    time, batch, _, hidden = G.shape(beside)
+    if isinstance(time, int) or isinstance(batch, int):
+        sizes = [s if isinstance(s, int) else -1 for s in (time, batch)]
+        return made(node, aten.reshape.default, (beside, [*sizes, directions * hidden]), name)
+    return made(node, aten.flatten.using_ints, (beside, 2), name)
+
+
+recurrent = GraphPass(
+    "recurrent",
+    _rewrite,
+    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
+)

@@ -1,0 +1,114 @@
+"""Many small networks in one file: each an arm of its own from the input to an output of its own.
+
+Converting costs about the same for one arm as for ten, so arms of one input shape travel together.
+What the runtime executes for an arm is what its output depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from qtool.api import quantize
+from qtool.integer import lower
+from qtool.plan import Decision
+from qtool.verify.runtime import optimised_graph, run, session
+from tests.export.networks import computing
+from tests.operators.table import CASES
+
+__all__ = ["Arm", "arm_of"]
+
+PER_FILE = 10
+Array = np.ndarray[Any, Any]
+
+
+class _Arms(nn.Module):
+    def __init__(self, arms: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, arm in arms.items():
+            self.add_module(name, arm)
+        self.names = list(arms)
+
+    def forward(self, *x: torch.Tensor) -> dict[str, Any]:
+        return {f"{name}_out": getattr(self, name)(*x) for name in self.names}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What became of one network.
+
+    real: outputs of the user's module. simulated: of fake quantization. runtime, engine: of the
+    file in ONNX Runtime and in the integer engine. kernels: see `Case`. nodes: the file's.
+    """
+
+    decisions: tuple[Decision, ...]
+    kernels: Counter[str]
+    nodes: Counter[str]
+    real: Array
+    simulated: Array
+    runtime: Array
+    engine: Array
+
+
+def arm_of(name: str) -> Arm:
+    """The arm of a case, converted with its neighbours through the public API."""
+    case = CASES[name]
+    alike = [n for n, c in CASES.items() if (c.shapes, c.indices) == (case.shapes, case.indices)]
+    at = alike.index(name) // PER_FILE * PER_FILE
+    return _converted(tuple(alike[at : at + PER_FILE]))[name]
+
+
+@functools.cache
+def _converted(names: tuple[str, ...]) -> dict[str, Arm]:
+    first = CASES[names[0]]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = _Arms({n: CASES[n].make() for n in names}).eval()
+        inputs = tuple(
+            torch.randint(0, 10, s) if first.indices else torch.randn(s) for s in first.shapes
+        )
+    model = quantize(network, [inputs], observer="minmax")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        model.export(path)
+        file, executed = onnx.load(path), optimised_graph(path)
+        outputs = run(session(path), [x.numpy() for x in inputs])
+    program = lower(file)
+    codes = program(*inputs)
+    with torch.no_grad():
+        real, simulated = network(*inputs), model(*inputs)
+    made: dict[str, Arm] = {}
+    for i, name in enumerate(names):
+        params = program.params.get(program.outputs[i])
+        engine = codes[i] if params is None else params.dequantize(codes[i])
+        made[name] = Arm(
+            tuple(d for d in model.plan.nodes if d.node.startswith(f"{name}.")),
+            computing(_needed_for(executed, f"{name}_out")),
+            Counter(n.op_type for n in _needed_for(file, f"{name}_out").node),
+            real[f"{name}_out"].numpy(),
+            simulated[f"{name}_out"].numpy(),
+            outputs[i],
+            engine.numpy(),
+        )
+    return made
+
+
+def _needed_for(model: onnx.ModelProto, output: str) -> onnx.GraphProto:
+    """The part of a graph that an output depends on."""
+    needed, kept = {output}, onnx.GraphProto()
+    for node in reversed(model.graph.node):
+        if needed & set(node.output):
+            needed |= set(node.input)
+            kept.node.insert(0, node)
+    kept.initializer.extend(model.graph.initializer)
+    return kept

@@ -1,0 +1,63 @@
+"""Every operator through the public API: captured, quantized, written, run, and accounted for.
+
+Exporting verifies each file against ONNX Runtime; here each arm is looked at alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.operators.arms import arm_of
+from tests.operators.table import CASES
+
+every = pytest.mark.parametrize("name", CASES)
+COMPUTED = {  # by onnxscript's translations
+    *(
+        "attention",
+        "attention_causal",
+        "attention_mask",
+        "group_norm",
+        "mask",
+        "unfold",
+        "variance",
+    ),
+}
+MOVES = ("pass", "result")  # of floats: what is around them has the reason
+
+
+@every
+def test_it_runs_in_these_kernels(name: str) -> None:
+    assert arm_of(name).kernels == CASES[name].kernels
+
+
+@every
+def test_the_integer_engine_computes_what_the_runtime_does(name: str) -> None:
+    arm = arm_of(name)
+    np.testing.assert_array_equal(arm.engine, arm.runtime)
+
+
+@every
+def test_what_stays_in_float_says_why(name: str) -> None:
+    floats = {
+        d.op: d.reason
+        for d in arm_of(name).decisions
+        if d.form in ("float", "weights") and d.op not in MOVES
+    }
+    assert set(floats) == set(CASES[name].floats)
+    for op, words in CASES[name].floats.items():
+        assert words in floats[op]
+
+
+@every
+def test_the_result_is_near_the_model(name: str) -> None:
+    """8 bits of a handful of operators: a wrong axis, order or scale is far outside."""
+    arm = arm_of(name)
+    span = np.ptp(arm.real)
+    assert arm.real.shape == arm.runtime.shape
+    assert np.abs(arm.real - arm.runtime).max() < 0.06 * span
+
+
+@every
+def test_no_shape_is_computed(name: str) -> None:
+    assert bool(arm_of(name).nodes["Shape"]) == (name in COMPUTED)
