@@ -11,8 +11,8 @@ Row = Mapping[str, Any]
 HEAD = """# Networks: what converts, and what runs in integers
 
 Every network below is converted with default settings and without a change to it.
-`python benchmarks/zoo -o FOLDER --page docs/coverage.md` writes this page. Weights are random, norms
-have the statistics of the inputs (smooth random images, random tokens with padding): it shows
+`python benchmarks/zoo -o FOLDER --page docs/coverage.md` writes this page. Weights are random,
+norms have the statistics of the inputs (smooth random images, random tokens with padding): it shows
 what converts, what runs in integers, that the file is right, and how fast it is. It says little
 about accuracy, since untrained networks amplify errors and have no margin between classes; trained
 ones are in the README.
@@ -60,8 +60,8 @@ def _summary(rows: Sequence[Row]) -> str:
     whole = sum(r["weighted_share"] == 1.0 for r in done)
     faster = sum(r["ratio"] > 1 for r in done)
     return (
-        f"**{len(done)} of {len(rows)} networks convert and verify.** In {whole} of them all layers "
-        f"with weights run in integer kernels; {faster} are faster than float."
+        f"**{len(done)} of {len(rows)} networks convert and verify.** In {whole} of them all "
+        f"layers with weights run in integer kernels; {faster} are faster than float."
     )
 
 

@@ -142,15 +142,16 @@ def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
 def _for_a_layer(work: _Work, node: fx.Node) -> bool:
     """Whether a layer with weights, or the output, reads a result: as it is, moved or pooled.
 
-    In a transformer none does: the sums between its blocks go to norms and to the next sum. In codes
-    they would be rounded again and again, and dequantized for every norm.
+    In a transformer none does: the sums between its blocks go to norms and to the next sum. In
+    codes they would be rounded again and again, and dequantized for every norm.
     """
     for user in node.users:
         row = row_of(user)
         if user.op == "output" or (row is not None and row.weight is not None):
             return True
-        alone = row is not None and len(data_inputs(user)) == 1
-        known = alone and (row.role is Role.CLIP or row.key in work.target.kernels)
+        if row is None or len(data_inputs(user)) > 1:
+            continue
+        known = row.role is Role.CLIP or row.key in work.target.kernels
         if known and _for_a_layer(work, user):
             return True
     return False

@@ -153,7 +153,7 @@ def _float_reader_of_linear(
 
 def _sum_for_a_norm(x: torch.Tensor, conv: nn.Module) -> torch.Tensor:
     """Between the blocks of a transformer: codes and floats are added, a norm reads the sum."""
-    return F.layer_norm(conv(x) + x.sin(), (6,))
+    return F.layer_norm(conv(x) + x.sin(), x.shape[-1:])
 
 
 def _sum_for_a_layer(x: torch.Tensor, conv: nn.Module, last: nn.Module) -> torch.Tensor:
