@@ -18,9 +18,11 @@ from networks import Network
 from torch import nn
 
 import qtool
+from qtool import graph as G
 from qtool.analysis.latency import interleaved
 from qtool.analysis.profile import profiled
 from qtool.export import write_onnx
+from qtool.plan.macs import macs
 from qtool.quantized import QuantizedModel, Verification, float_onnx
 from qtool.targets import DEFAULT, target
 from qtool.verify.runtime import run, session
@@ -38,12 +40,12 @@ COSTLIEST = 5
 class Record:
     """What was found of one network.
 
-    parameters, macs: of the float model, macs of one sample. integer, moves, float_nodes: nodes of
-    the plan that compute in integers (with those fused into them), move codes, and stay in float.
-    reasons: (operator, reason, nodes) of the float ones, most frequent first. share,
-    weighted_share: share of all MACs, and of those of layers with weights, in integer kernels.
-    float_kernels: convolutions, adds and concats that the runtime runs in float. rewrites: (pass,
-    times). sqnr_db: int8 against float in the runtime on held-out inputs, the worst output.
+    parameters, macs: of the float model, for one sample of the captured size. integer, moves,
+    float_nodes: nodes of the plan that compute in integers (with those fused into them), move
+    codes, and stay in float. reasons: (operator, reason, nodes) of the float ones, most frequent
+    first. share, weighted_share: share of all MACs, and of those of layers with weights, in integer
+    kernels. float_kernels: convolutions, adds and concats that the runtime runs in float. rewrites:
+    (pass, times). sqnr_db: int8 against float in the runtime on held-out inputs, the worst output.
     identical, elements: output values equal to the integer engine's. float_steps: nodes whose
     float kernels the engine shares with the runtime. sizes: inputs of other dynamic sizes ran.
     convert, export: seconds, the latter with verification. mebibytes: peak of the process by then.
@@ -111,7 +113,7 @@ def measure(name: str, network: Network, seconds: float) -> Record:
             group=network.group,
             family=network.family,
             parameters=sum(p.numel() for p in model.parameters()),
-            macs=sum(d.macs for d in quantized.plan.nodes),
+            macs=sum(macs(n, BATCH) for n in G.calls(captured.graph.graph)),
             **_plan(quantized),
             **_audit(quantized, verified),
             notes=tuple(quantized.notes),

@@ -148,9 +148,32 @@ def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
     if (reason := rule.refuse(node)) is not None:
         return reason
-    if rule.follows and not any(x in work.native for x in data_inputs(node)):
-        return "its inputs are float"
+    if rule.follows:
+        sources = [x for x in data_inputs(node) if isinstance(x, fx.Node)]
+        if not any(x in work.native for x in sources):
+            return "its inputs are float"
+        mixed = any(x.op == "call_function" and x not in work.native for x in sources)
+        if mixed and not _for_a_layer(work, node):
+            return "one of its inputs is float, and no layer reads its result"
     return None
+
+
+def _for_a_layer(work: _Work, node: fx.Node) -> bool:
+    """Whether a layer with weights, or the output, reads a result: as it is, moved or pooled.
+
+    In a transformer none does: the sums between its blocks go to norms and to the next sum. In
+    codes they would be rounded again and again, and dequantized for every norm.
+    """
+    for user in node.users:
+        row = row_of(user)
+        if user.op == "output" or (row is not None and row.weight is not None):
+            return True
+        if row is None or len(data_inputs(user)) > 1:
+            continue
+        known = row.role is Role.CLIP or row.key in work.target.kernels
+        if known and _for_a_layer(work, user):
+            return True
+    return False
 
 
 def _choose_wanted(work: _Work) -> None:

@@ -151,6 +151,16 @@ def _float_reader_of_linear(
     return second(y), y.sin()
 
 
+def _sum_for_a_norm(x: torch.Tensor, conv: nn.Module) -> torch.Tensor:
+    """Between the blocks of a transformer: codes and floats are added, a norm reads the sum."""
+    return F.layer_norm(conv(x) + x.sin(), x.shape[-1:])
+
+
+def _sum_for_a_layer(x: torch.Tensor, conv: nn.Module, last: nn.Module) -> torch.Tensor:
+    """As in a feature pyramid: what comes from a float operator is added, a layer reads the sum."""
+    return last(F.max_pool2d(F.relu(conv(x) + x.sin()), 2))
+
+
 def _two_heads(x: torch.Tensor, first: nn.Module, second: nn.Module) -> tuple[torch.Tensor, ...]:
     y = first(x)
     return y, second(y)
@@ -265,6 +275,11 @@ def test_readers(model: Callable[[], nn.Module], expected: dict[str, list[str]])
     assert reads(plan(model(), IMAGE)) == expected
 
 
+def test_a_sum_with_a_float_that_a_layer_reads_is_in_integers() -> None:
+    found = plan(Function(_sum_for_a_layer, conv(), conv()), IMAGE)
+    assert [d.form for d in found.nodes if d.op == "add"] == ["integer"]
+
+
 @pytest.mark.parametrize(
     ("on", "readers"), [("onnxruntime-x86", ["parts.1", "sin"]), ("tensorrt", ["parts.1"])]
 )
@@ -297,6 +312,12 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
         ),
         pytest.param(
             lambda: Function(lambda x, c: c(x) + 1, conv()), "add", "a number", id="plus a number"
+        ),
+        pytest.param(
+            lambda: Function(_sum_for_a_norm, conv()),
+            "add",
+            "one of its inputs is float, and no layer reads its result",
+            id="a sum for a norm",
         ),
         pytest.param(
             lambda: Function(lambda x, c: torch.add(c(x), x, alpha=2), conv()),
