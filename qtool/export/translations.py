@@ -155,7 +155,7 @@ def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
     return op.Reshape(x, op.Concat(*parts, axis=0))
 
 
-def _resize(mode: str, **fixed: str) -> Callable[..., Any]:
+def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
     """upsample_*.vec, by factors where they say the same as sizes: the size of the batch would have
     to be computed. (The runtime moves transposes over a Resize whatever its `axes` say.)"""
 

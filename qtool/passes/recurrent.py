@@ -7,7 +7,7 @@ zeros, which every call without states has, are left out: the runtime takes zero
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from qtool.passes.rules import made
 __all__ = ["recurrent"]
 
 aten = torch.ops.aten
-_KINDS = {
+_KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
     aten.lstm.input: ("lstm", torch_ops.lstm, ()),
     aten.gru.input: ("gru", torch_ops.gru, ()),
     aten.rnn_tanh.input: ("rnn", torch_ops.rnn, ("tanh",)),
@@ -43,12 +43,11 @@ class _Call:
 
 def _read(node: fx.Node) -> _Call | None:
     """None for what ONNX has no form for: projections, computed weights."""
-    x, states, flat, biased, layers, _, _, both, batch_first = node.args
-    assert isinstance(x, fx.Node)
-    assert isinstance(flat, list | tuple)
+    arguments: Any = node.args
+    x, states, flat, biased, layers, _, _, both, batch_first = arguments
     given = states if isinstance(states, list | tuple) else [states]
     size, count = 4 if biased else 2, 2 if both else 1
-    if len(flat) != size * int(layers) * count or any(w.op != "get_attr" for w in flat):  # type: ignore[call-overload]  # an int by its schema
+    if len(flat) != size * layers * count or any(w.op != "get_attr" for w in flat):
         return None
     weights = [flat[i : i + size] for i in range(0, len(flat), size)]
     return _Call(x, given, weights, count, bool(batch_first))
@@ -110,7 +109,8 @@ def _onnx_weights(
     order = list(torch_ops.GATES[kind])
 
     def turned(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().unflatten(0, (len(order), -1))[order].flatten(0, 1)
+        gates: torch.Tensor = t.detach().unflatten(0, (len(order), -1))[order]
+        return gates.flatten(0, 1)
 
     tensors = [[turned(G.tensor(module, w)) for w in one] for one in weights]
     w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))

@@ -330,3 +330,30 @@ def test_the_model_is_only_read() -> None:
 def test_checks_that_torch_adds_are_dropped() -> None:
     graph = capture(Function(lambda x: x.double().float() + 1), X)
     assert not [n for n in G.calls(graph.graph) if "assert" in str(n.target)]
+
+
+class _Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+
+class _Loop(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(x.max())):
+            x = x + 1
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [(_Branch(), "if x.sum() > 0:"), (_Loop(), "for _ in range(int(x.max())):")],
+    ids=["branch", "loop"],
+)
+def test_decisions_by_data_are_refused_at_their_line(model: nn.Module, line: str) -> None:
+    with pytest.raises(CaptureError) as refused:
+        capture(model, X)
+    message = str(refused.value)
+    assert re.search(rf"test_module\.py:\d+: {re.escape(line)};", message)
+    assert "torch.where, a loop by one of a fixed length" in message
