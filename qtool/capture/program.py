@@ -186,7 +186,8 @@ def _objection(node: fx.Node) -> str | None:
 
 
 def _has_projections(lstm: fx.Node) -> bool:
-    hidden, cell = (G.shape(state) for state in lstm.args[1])  # type: ignore[union-attr]  # two
+    states: Any = lstm.args[1]
+    hidden, cell = (G.shape(state) for state in states)
     return int(hidden[-1]) != int(cell[-1])
 
 
