@@ -42,6 +42,14 @@ def test_what_stays_in_float_says_why(name: str) -> None:
         assert words in floats[op]
 
 
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.floats])
+def test_without_floats_there_are_codes_all_the_way(name: str) -> None:
+    """The input is quantized, the output dequantized, and nothing in between."""
+    found = arm_of(name).executed
+    assert found["QuantizeLinear"] <= 1
+    assert found["DequantizeLinear"] <= 1
+
+
 @every
 def test_the_result_is_near_the_model(name: str) -> None:
     """8 bits of a handful of operators: a wrong axis, order or scale is far outside."""

@@ -60,8 +60,9 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
     file.CopyFrom(written("activations", "tflite"))
     (scale,) = (i for i in file.graph.initializer if i.name == "sigmoid.scale")
     scale.CopyFrom(numpy_helper.from_array(np.array(1 / 255, np.float32), scale.name))
-    assert len(lower(written("activations", "tflite"), "tflite").float_steps) == 0
-    assert [s.name for s in lower(file, "tflite").float_steps] == ["sigmoid"]
+    right = lower(written("activations", "tflite"), "tflite")
+    assert [s.name for s in right.float_steps] == ["relu"]
+    assert [s.name for s in lower(file, "tflite").float_steps] == ["sigmoid", "relu"]
 
 
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
