@@ -196,6 +196,17 @@ def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | Non
     return _resize("nearest", **mapping)(x, sizes, False, factors)
 
 
+def _nearest_exact(
+    x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
+) -> Any:
+    """The neighbour of each pixel's centre: floor((i + 1/2) / factor)."""
+    mapping = {
+        "coordinate_transformation_mode": "half_pixel",
+        "nearest_mode": "round_prefer_ceil",
+    }
+    return _resize("nearest", **mapping)(x, sizes, False, factors)
+
+
 def _index_select(x: Any, dim: int, index: Any) -> Any:
     return op.Gather(x, index, axis=dim)
 
@@ -252,6 +263,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     aten.upsample_nearest1d.vec: _nearest,
     aten.upsample_nearest2d.vec: _nearest,
     aten.upsample_nearest3d.vec: _nearest,
+    aten._upsample_nearest_exact2d.vec: _nearest_exact,
     aten.upsample_linear1d.vec: _resize("linear"),
     aten.upsample_bilinear2d.vec: _resize("linear"),
     aten.upsample_trilinear3d.vec: _resize("linear"),
