@@ -53,8 +53,10 @@ def command(
     """
     import qtool
     from qtool.files import check_writable
+    from qtool.targets import check_format
 
     check_writable(output_)
+    check_format(target or qtool.Calibration.load(calibration).target, format_)
     loaded = options.load_model(model, weights)
     quantized = qtool.convert(
         loaded,

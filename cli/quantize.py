@@ -54,9 +54,10 @@ def command(
     import qtool
     from qtool.api import DEFAULT_OBSERVER
     from qtool.files import check_writable
-    from qtool.targets import DEFAULT
+    from qtool.targets import DEFAULT, check_format
 
     check_writable(output_)
+    check_format(target or DEFAULT, format_)
     loaded = options.load_model(model, weights)
     batches = options.load_data(data, batch_size)
     quantized = qtool.quantize(

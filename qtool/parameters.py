@@ -104,9 +104,15 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
-    if point.kind == "weight" and limit is not None:
+    if point.kind == "weight" and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
+
+
+def _multiplied(plan: QuantPlan, weight: Point) -> bool:
+    """Whether codes are multiplied by these: not where the arithmetic is in float."""
+    user = plan.decision(weight.edges[0].user)
+    return user is not None and user.form in ("integer", "dynamic")
 
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:

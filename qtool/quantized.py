@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.errors import ExportError, VerificationError
+from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
 from qtool.fake_quant import insert_points, points_of
 from qtool.files import atomic_path
@@ -27,7 +27,7 @@ from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.parameters import Parameters
 from qtool.plan import QuantPlan
 from qtool.smoothing import Factors, to_text
-from qtool.targets import target
+from qtool.targets import check_format, target
 from qtool.verify import (
     Coverage,
     Exactness,
@@ -124,9 +124,7 @@ class QuantizedModel:
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """The ONNX model, unverified. Most people want `export`, which has the arguments."""
         chosen = target(self.plan.target)
-        if format not in chosen.formats:
-            known = ", ".join(chosen.formats)
-            raise ExportError(f"target {chosen.name} takes no format '{format}'; it takes: {known}")
+        check_format(chosen.name, format)
         self.__dict__.pop("qdq", None)  # weights may have been trained since
         model = to_onnx(
             self.qdq,

@@ -185,8 +185,8 @@ def _recurrent(
     )
 
     def as_torch(t: torch.Tensor) -> torch.Tensor:
-        stacked: torch.Tensor = t.reshape(-1, hidden, *t.shape[1:])
-        return stacked[back].flatten(0, 1)
+        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[back]
+        return gates.flatten(0, 1)
 
     parts = []
     for d in range(count):

@@ -149,7 +149,8 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: Exception) -
     if "data-dependent" in text:
         return CaptureError(
             f"the model decides by the values of its data{where}; a graph has one path: replace "
-            "the branch by torch.where, or fix it by a constructor argument"
+            "the branch by torch.where, a loop by one of a fixed length, or fix the decision by a "
+            "constructor argument"
         )
     if fixed := _FIXED.search(text):
         name, axis, size = fixed.groups()

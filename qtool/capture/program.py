@@ -173,11 +173,22 @@ def _objection(node: fx.Node) -> str | None:
             f"the model draws random numbers ({node.target}); if that is dropout, call "
             "model.eval() and give F.dropout training=self.training"
         )
+    if node.target is aten.lstm.input and _has_projections(node):
+        return (
+            "an LSTM with projections (proj_size) has no form in ONNX; give it the hidden size of "
+            "the projection, or a linear layer behind it"
+        )
     if str(node.target).startswith("aten.conv"):
         x, weight = node.args[:2]
         if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
             return f"a convolution gets one sample, {list(G.shape(x))}, where it has to get a batch"
     return None
+
+
+def _has_projections(lstm: fx.Node) -> bool:
+    states: Any = lstm.args[1]
+    hidden, cell = (G.shape(state) for state in states)
+    return int(hidden[-1]) != int(cell[-1])
 
 
 def _draws_random_numbers(node: fx.Node) -> bool:

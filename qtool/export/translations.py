@@ -155,7 +155,7 @@ def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
     return op.Reshape(x, op.Concat(*parts, axis=0))
 
 
-def _resize(mode: str, **fixed: str | float) -> Callable[..., Any]:
+def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
     """upsample_*.vec, by factors where they say the same as sizes: the size of the batch would have
     to be computed. (The runtime moves transposes over a Resize whatever its `axes` say.)"""
 
@@ -193,6 +193,17 @@ def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
 
 def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None) -> Any:
     mapping = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return _resize("nearest", **mapping)(x, sizes, False, factors)
+
+
+def _nearest_exact(
+    x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
+) -> Any:
+    """The neighbour of each pixel's centre: floor((i + 1/2) / factor)."""
+    mapping = {
+        "coordinate_transformation_mode": "half_pixel",
+        "nearest_mode": "round_prefer_ceil",
+    }
     return _resize("nearest", **mapping)(x, sizes, False, factors)
 
 
@@ -252,6 +263,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     aten.upsample_nearest1d.vec: _nearest,
     aten.upsample_nearest2d.vec: _nearest,
     aten.upsample_nearest3d.vec: _nearest,
+    aten._upsample_nearest_exact2d.vec: _nearest_exact,
     aten.upsample_linear1d.vec: _resize("linear"),
     aten.upsample_bilinear2d.vec: _resize("linear"),
     aten.upsample_trilinear3d.vec: _resize("linear"),

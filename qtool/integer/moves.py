@@ -138,19 +138,14 @@ def _resize(attributes: Attributes, constants: Constants) -> Move | None:
     asymmetric = attributes.get("coordinate_transformation_mode") == b"asymmetric"
     if attributes.get("mode", b"nearest") != b"nearest" or not (floor and asymmetric):
         return None
-    scales = constants[1] if len(constants) > 1 else None
-    sizes = _ints(constants[2]) if len(constants) > 2 else None
+    _, scales, sizes = ([*constants, None, None])[:3]
 
     def move(x: Tensor) -> Tensor:
-        axes = attributes.get("axes", range(x.dim()))
-        for i, axis in enumerate(axes):
+        for i, axis in enumerate(attributes.get("axes", range(x.dim()))):
             count = x.shape[axis]
-            if sizes is not None:
-                wanted, step = sizes[i], np.float32(sizes[i] / count)
-            else:
-                assert scales is not None, "a Resize has scales or sizes"
-                step = np.float32(scales[i])
-                wanted = int(count * step)
+            wanted = int(sizes[i]) if sizes is not None else 0
+            step = scales[i] if scales is not None else np.float32(wanted / count)
+            wanted = wanted or int(np.float32(count) * step)
             at = np.floor(np.arange(wanted, dtype=np.float32) / step).astype(np.int64)
             x = x.index_select(axis, torch.from_numpy(at.clip(0, count - 1)))
         return x

@@ -14,7 +14,7 @@ from qtool.integer.qdq import Codes, QdqGraph
 from qtool.kernels import Profile
 from qtool.types import INT32, QuantParams
 
-__all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator"]
+__all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator", "same"]
 
 Bounds = tuple[float | None, float | None]
 
@@ -57,12 +57,30 @@ class Call:
 
 @dataclass(frozen=True)
 class Operator:
-    """inputs: how many leading inputs are data (None: all). float_output: may go without a Q."""
+    """inputs: how many leading inputs are data (None: all). float_output: may go without a Q.
+    alike: its output has to have the parameters of its input; output: scale and zero point that it
+    has to have. With others it is no integer operator."""
 
     bind: Callable[[Call], Callable[..., Any]]
     inputs: int | None = 1
     weight: bool = False
     float_output: bool = False
+    alike: bool = False
+    output: tuple[float, int] | None = None
+
+    def fits(self, x: QuantParams, out: QuantParams) -> bool:
+        given = (float(out.scale), int(out.zero_point))
+        return (not self.alike or same(x, out)) and self.output in (None, given)
+
+
+def same(a: QuantParams, b: QuantParams | None) -> bool:
+    """Whether equal codes mean equal values."""
+    return (
+        b is not None
+        and a.qtype is b.qtype
+        and torch.equal(a.scale, b.scale)
+        and torch.equal(a.zero_point, b.zero_point)
+    )
 
 
 def _weight(call: Call) -> Codes:
@@ -226,13 +244,15 @@ OPERATORS: Mapping[str, Operator] = {
     "GlobalAveragePool": Operator(_global_average),
     "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
     "MatMul": Operator(_matmul, inputs=2, float_output=True),
-    "MaxPool": Operator(_max),
+    "MaxPool": Operator(_max, alike=True),
     "Mul": Operator(_elementwise("mul"), inputs=2),
     "Sigmoid": Operator(_table("sigmoid")),
 }
 
 SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
     **OPERATORS,
-    "Softmax": Operator(_table("softmax", "axis")),
-    "Tanh": Operator(_table("tanh")),
+    "AveragePool": Operator(_average, alike=True),
+    "Sigmoid": Operator(_table("sigmoid"), output=(1 / 256, -128)),
+    "Softmax": Operator(_table("softmax", "axis"), output=(1 / 256, -128)),
+    "Tanh": Operator(_table("tanh"), output=(1 / 128, 0)),
 }

@@ -15,11 +15,11 @@ import onnx
 import torch
 
 from qtool.integer.moves import move_of
-from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Bounds, Operator
+from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Bounds, Operator, same
 from qtool.integer.qdq import Codes, QdqGraph
 from qtool.types import QuantParams
 
-__all__ = ["Fused", "Moved", "fused", "moved", "same"]
+__all__ = ["Fused", "Moved", "fused", "moved"]
 
 _CLAMPS = ("Relu", "Clip")
 
@@ -67,7 +67,7 @@ def fused(graph: QdqGraph, node: onnx.NodeProto) -> Fused | None:
     out = graph.params(end)
     if not _counts(graph, end.output[0], out):
         return None
-    if node.op_type == "MaxPool" and not same(inputs[0].params, out):
+    if not operator.fits(inputs[0].params, out):
         return None
     return Fused(node, operator, inputs, end, out, bounds, covered)
 
@@ -82,16 +82,6 @@ def moved(graph: QdqGraph, node: onnx.NodeProto) -> Moved | None:
     if end.op_type != "QuantizeLinear" or not same(codes.params, graph.params(end)):
         return None
     return Moved(node, codes, move, end, graph.params(end))
-
-
-def same(a: QuantParams, b: QuantParams | None) -> bool:
-    """Whether equal codes mean equal values."""
-    return (
-        b is not None
-        and a.qtype is b.qtype
-        and torch.equal(a.scale, b.scale)
-        and torch.equal(a.zero_point, b.zero_point)
-    )
 
 
 def _reads_integer_bias(graph: QdqGraph, node: onnx.NodeProto) -> bool | None:

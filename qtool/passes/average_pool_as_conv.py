@@ -7,7 +7,9 @@ has the same divisor: no padding, or padding that counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -22,7 +24,7 @@ __all__ = ["average_pool_as_conv"]
 aten = torch.ops.aten
 
 
-_POOLS: dict[object, int] = {
+_POOLS: Mapping[Any, int] = {
     aten.avg_pool1d.default: 1,
     aten.avg_pool2d.default: 2,
     aten.avg_pool3d.default: 3,

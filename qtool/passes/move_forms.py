@@ -100,11 +100,9 @@ def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]])
 
 
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    channels = G.shape(node)[1]
-    groups = node.args[1]
+    channels, groups = int(G.shape(node)[1]), node.args[1]
     assert isinstance(groups, int)
-    order = torch.arange(int(channels)).reshape(groups, -1).t().reshape(-1)
-    return _taken(module, node, 1, order)
+    return _taken(module, node, 1, torch.arange(channels).reshape(groups, -1).t().reshape(-1))
 
 
 def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

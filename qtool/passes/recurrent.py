@@ -22,7 +22,7 @@ from qtool.passes.rules import made
 __all__ = ["recurrent"]
 
 aten = torch.ops.aten
-_KINDS: Mapping[object, tuple[str, Any, tuple[str, ...]]] = {
+_KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
     aten.lstm.input: ("lstm", torch_ops.lstm, ()),
     aten.gru.input: ("gru", torch_ops.gru, ()),
     aten.rnn_tanh.input: ("rnn", torch_ops.rnn, ("tanh",)),
@@ -43,10 +43,8 @@ class _Call:
 
 def _read(node: fx.Node) -> _Call | None:
     """None for what ONNX has no form for: projections, computed weights."""
-    arguments: tuple[Any, ...] = node.args
+    arguments: Any = node.args
     x, states, flat, biased, layers, _, _, both, batch_first = arguments
-    assert isinstance(x, fx.Node)
-    assert isinstance(flat, list | tuple)
     given = states if isinstance(states, list | tuple) else [states]
     size, count = 4 if biased else 2, 2 if both else 1
     if len(flat) != size * layers * count or any(w.op != "get_attr" for w in flat):
@@ -111,8 +109,8 @@ def _onnx_weights(
     order = list(torch_ops.GATES[kind])
 
     def turned(t: torch.Tensor) -> torch.Tensor:
-        stacked: torch.Tensor = t.detach().reshape(len(order), -1, *t.shape[1:])
-        return stacked[order].flatten(0, 1)
+        gates: torch.Tensor = t.detach().unflatten(0, (len(order), -1))[order]
+        return gates.flatten(0, 1)
 
     tensors = [[turned(G.tensor(module, w)) for w in one] for one in weights]
     w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))

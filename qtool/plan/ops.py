@@ -110,6 +110,7 @@ OPS: Mapping[Any, OpRow] = {
     aten.tile.default: _PASS,
     aten.upsample_nearest2d.default: _PASS,
     aten.upsample_nearest2d.vec: _PASS,
+    aten._upsample_nearest_exact2d.vec: _PASS,
     aten.pixel_shuffle.default: _PASS,
 }
 

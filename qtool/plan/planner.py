@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from qtool import graph as G
@@ -88,7 +89,7 @@ def _op(node: fx.Node) -> str:
     if row is not None:
         return row.key
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return "result" if row_of(node.args[0]) is not None else _op(node.args[0])
+        return "result"
     return str(node.target).removeprefix("aten.")
 
 
@@ -100,7 +101,7 @@ def _choose_integer(work: _Work) -> None:
         elif row is None:
             if _op(node) == "result":
                 work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
-            elif G.is_float(node):
+            elif _gives_floats(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
         elif row.role is Role.CLIP:
             source = node.args[0]
@@ -234,7 +235,7 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
         for user in node.users
         if everyone or user in work.integer or _passes(work, user)
     )
-    fixed = work.target.fixed_outputs.get(_key(node))
+    fixed = work.target.fixed_outputs.get(_key(node)) if node in work.integer else None
     spec = _observed(work, _observer(work, node)) if fixed is None else Fixed(fixed)
     work.points.append(Point(G.name_of(node), "activation", spec, edges))
 
@@ -319,11 +320,18 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
         return Decision(name, op, form, why, cost, inputs, output)
     if output and node in work.moves:
         return Decision(name, op, "pass", "", cost, inputs, output)
-    if not G.is_float(node):
+    if not _gives_floats(node):
         return Decision(name, op, "shape", "not a float tensor", cost)
     return Decision(
         name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output
     )
+
+
+def _gives_floats(node: fx.Node) -> bool:
+    """One result, or several of which one is float."""
+    results = G.value(node)
+    several = results if isinstance(results, list | tuple) else [results]
+    return any(isinstance(r, torch.Tensor) and r.is_floating_point() for r in several)
 
 
 def _why_nothing(work: _Work) -> str:

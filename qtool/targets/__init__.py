@@ -1,6 +1,6 @@
 """Targets: one file per runtime on a kind of hardware."""
 
-from qtool.errors import PlanError
+from qtool.errors import ExportError, PlanError
 from qtool.targets.base import KernelRule, Target
 from qtool.targets.onnxruntime_arm import ONNXRUNTIME_ARM
 from qtool.targets.onnxruntime_novnni import ONNXRUNTIME_X86_NOVNNI
@@ -9,7 +9,7 @@ from qtool.targets.openvino import OPENVINO
 from qtool.targets.tensorrt import TENSORRT
 from qtool.targets.tflite import TFLITE
 
-__all__ = ["DEFAULT", "TARGETS", "KernelRule", "Target", "target"]
+__all__ = ["DEFAULT", "TARGETS", "KernelRule", "Target", "check_format", "target"]
 
 _ALL = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM, OPENVINO, TENSORRT, TFLITE)
 TARGETS = {t.name: t for t in _ALL}
@@ -25,3 +25,15 @@ def target(name: str) -> Target:
     if name not in TARGETS:
         raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
     return TARGETS[name]
+
+
+def check_format(name: str, wanted: str) -> None:
+    """Before anything is calibrated.
+
+    Raises:
+        ExportError: files for that target do not have this form. PlanError: unknown target.
+    """
+    chosen = target(name)
+    if wanted not in chosen.formats:
+        known = ", ".join(chosen.formats)
+        raise ExportError(f"target {name} takes no format '{wanted}'; it takes: {known}")

@@ -52,6 +52,8 @@ def check_structure(
     for node in model.graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             _check_scale(node, arrays, expected)
+        if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
+            _check_pairs(node, arrays[node.input[1]], 1, expected.pair_limit)
         if node.name in integer_nodes and node.op_type in _AXIS:
             _check_layer(node, arrays, makers, expected)
 

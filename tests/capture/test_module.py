@@ -357,3 +357,30 @@ def test_transformers_of_torch_are_captured_layer_by_layer(trained: bool) -> Non
     shorter = (x[:1, :5], padding[:1, :5])
     torch.testing.assert_close(graph.module(*shorter), model(*shorter))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class _Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+
+class _Loop(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(x.max())):
+            x = x + 1
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [(_Branch(), "if x.sum() > 0:"), (_Loop(), "for _ in range(int(x.max())):")],
+    ids=["branch", "loop"],
+)
+def test_decisions_by_data_are_refused_at_their_line(model: nn.Module, line: str) -> None:
+    with pytest.raises(CaptureError) as refused:
+        capture(model, X)
+    message = str(refused.value)
+    assert re.search(rf"test_module\.py:\d+: {re.escape(line)};", message)
+    assert "torch.where, a loop by one of a fixed length" in message

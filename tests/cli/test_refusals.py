@@ -50,6 +50,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     "unknown observer": ([*quantize(), "--observer", "median"], "no observer 'median'"),
     "bad observer option": ([*quantize(), "--observer", "percentile:200"], "between 50 and 100"),
     "unknown target": ([*quantize(), "--target", "npu"], "unknown target 'npu'; there are"),
+    "a form the target lacks": (  # said before any data is read
+        [*quantize(data=f"{M}fails"), "--target", "tflite", "--format", "qoperator"],
+        "target tflite takes no format 'qoperator'; it takes: qdq",
+    ),
     "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
     "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),
     "no such calibration": (

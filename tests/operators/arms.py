@@ -48,11 +48,13 @@ class Arm:
     """What became of one network.
 
     real: outputs of the user's module. simulated: of fake quantization. runtime, engine: of the
-    file in ONNX Runtime and in the integer engine. kernels: see `Case`. nodes: the file's.
+    file in ONNX Runtime and in the integer engine. kernels: see `Case`. executed, nodes: all
+    operators of the runtime's graph, and of the file.
     """
 
     decisions: tuple[Decision, ...]
     kernels: Counter[str]
+    executed: Counter[str]
     nodes: Counter[str]
     real: Array
     simulated: Array
@@ -94,6 +96,7 @@ def _converted(names: tuple[str, ...]) -> dict[str, Arm]:
         made[name] = Arm(
             tuple(d for d in model.plan.nodes if d.node.startswith(f"{name}.")),
             computing(_needed_for(executed, f"{name}_out")),
+            Counter(n.op_type for n in _needed_for(executed, f"{name}_out").node),
             Counter(n.op_type for n in _needed_for(file, f"{name}_out").node),
             real[f"{name}_out"].numpy(),
             simulated[f"{name}_out"].numpy(),

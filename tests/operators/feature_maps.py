@@ -162,6 +162,9 @@ POOLS: Mapping[str, Case] = {
 LAYERS: Mapping[str, Case] = {
     "nearest": image(lambda m, x: F.interpolate(x, scale_factor=2), "Resize"),
     "nearest_size": image(lambda m, x: F.interpolate(x, size=(5, 12)), "Resize"),
+    "nearest_exact": image(
+        lambda m, x: F.interpolate(x, scale_factor=2, mode="nearest-exact"), "Resize"
+    ),
     "bilinear": image(
         lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"),
         "Resize",

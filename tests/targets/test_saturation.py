@@ -9,8 +9,10 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch import nn
 
 from qtool import observers
+from qtool.api import quantize
 from qtool.errors import VerificationError
 from qtool.targets.saturation import largest_pairs, pair_limit, widened
 from qtool.types import INT8_NARROW, UINT8, QuantParams
@@ -118,6 +120,30 @@ def test_a_file_that_could_saturate_is_refused() -> None:
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
         check_structure(written("depthwise", X86), integer, expected)
     check_structure(written("depthwise", NOVNNI), integer, expected)
+
+
+def test_weights_of_dynamic_layers_keep_to_the_limit_and_are_checked() -> None:
+    layer = nn.Linear(40, 6).eval()
+    with torch.no_grad():
+        layer.weight[:, :2] = 1.0  # two largest codes side by side
+    found = {
+        t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t) for t in (X86, NOVNNI)
+    }
+    check_structure(found[NOVNNI].to_onnx(), set(), Expected(pair_limit=128))
+    with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
+        check_structure(found[X86].to_onnx(), set(), Expected(pair_limit=128))
+
+
+def test_weights_that_no_code_is_multiplied_by_keep_their_scale() -> None:
+    layer = nn.Linear(40, 6).eval()
+    with torch.no_grad():
+        layer.weight[:, :2] = 1.0
+    scales = [
+        quantize(layer, [torch.randn(4, 40)], mode="weight-only", target=t).parameters
+        for t in (X86, NOVNNI)
+    ]
+    plain, safe = (next(iter(s.values())).scale for s in scales)
+    assert torch.equal(plain, safe)
 
 
 def test_the_price_is_small() -> None:

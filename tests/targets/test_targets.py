@@ -32,7 +32,7 @@ def test_tables_are_consistent(each: Target) -> None:
 
 
 def _divided(x: torch.Tensor) -> torch.Tensor:
-    return F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3)
+    return F.avg_pool2d(x, 3, 2, ceil_mode=True, divisor_override=3)
 
 
 @pytest.mark.parametrize(

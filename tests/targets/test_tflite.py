@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch import nn
+from torch.nn import functional as F
 
-from qtool.errors import KernelError
+from qtool.api import quantize
 from qtool.integer import lower
 from qtool.types import SharedWith
-from tests.targets.converted import converted, samples, written
+from tests.passes.differential import Function
+from tests.targets.converted import converted, images, samples, written
 
 FIXED = {"sigmoid": (1 / 256, -128), "tanh": (1 / 128, 0), "softmax": (1 / 256, -128)}
 
@@ -52,13 +57,14 @@ def test_the_integer_program_is_near_fake_quantization(name: str) -> None:
     assert float(apart.float().mean()) < 0.35
 
 
-def test_the_profile_refuses_other_parameters() -> None:
+def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
     file = onnx.ModelProto()
     file.CopyFrom(written("activations", "tflite"))
     (scale,) = (i for i in file.graph.initializer if i.name == "sigmoid.scale")
     scale.CopyFrom(numpy_helper.from_array(np.array(1 / 255, np.float32), scale.name))
-    with pytest.raises(KernelError, match=r"LOGISTIC has the fixed output scale 0\.00390625"):
-        lower(file, "tflite")
+    right = lower(written("activations", "tflite"), "tflite")
+    assert [s.name for s in right.float_steps] == ["relu"]
+    assert [s.name for s in lower(file, "tflite").float_steps] == ["sigmoid", "relu"]
 
 
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
@@ -76,3 +82,25 @@ def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
     assert plan.decision("avg_pool2d").reason == (
         "its mean counts the padding, the kernel's does not"
     )
+
+
+LEFT = {
+    "a function whose output is not the fixed one": (
+        lambda x: torch.softmax(x, 1),
+        [{"op": "softmax", "as": "float"}],
+    ),
+    "a pool that is left in float": (lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True), None),
+}
+
+
+@pytest.mark.parametrize(("body", "recipe"), LEFT.values(), ids=LEFT.keys())
+def test_the_program_leaves_in_float_what_the_kernels_cannot_do(body: Any, recipe: Any) -> None:
+    """Between Q and DQ, with parameters that TFLite's kernels ignore or refuse."""
+    model = Function(lambda x, a, b: b(body(a(x))), nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 1)).eval()
+    x = images(8)
+    quantized = quantize(model, [x], target="tflite", recipe=recipe)
+    program = quantized.integer()
+    assert len(program.float_steps) == 1
+    (codes,) = program(x)
+    params = program.params[program.outputs[0]]
+    assert (params.dequantize(codes) - quantized(x)).abs().max() < 3.5 * params.scale

@@ -1,0 +1,77 @@
+"""Recurrent layers: one operator each, which computes what torch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qtool import graph as G
+from qtool.capture import capture_module
+from qtool.data import Batch
+from qtool.errors import CaptureError
+from qtool.passes.recurrent import recurrent
+from tests.passes.differential import Function, rewritten
+
+SHAPE = (3, 6, 4)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (nn.LSTM, {}),
+        (nn.LSTM, {"bias": False, "batch_first": True}),
+        (nn.GRU, {"batch_first": True}),
+        (nn.GRU, {"bias": False}),
+        (nn.RNN, {}),
+        (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
+    ],
+)
+def test_every_result_is_that_of_torch(
+    kind: type[nn.RNNBase], options: dict[str, Any], layers: int, both: bool
+) -> None:
+    layer = kind(4, 5, layers, bidirectional=both, **options)
+
+    def results(x: torch.Tensor, layer: nn.Module) -> tuple[torch.Tensor, ...]:
+        y, last = layer(x if layer.batch_first else x.transpose(0, 1))
+        return (y, *last) if isinstance(last, tuple) else (y, last)
+
+    found = rewritten(Function(results, layer), SHAPE, passes=[recurrent])
+    name = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}[kind.__name__]
+    assert found.ops().count(name) == layers
+    assert found.counts == {"recurrent": 1}
+    assert "zeros" not in found.ops()
+
+
+def test_states_that_are_given() -> None:
+    def run(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        state = x[:, :2].transpose(0, 1)
+        return layer(x, (state, -state))[0]
+
+    found = rewritten(Function(run, nn.LSTM(4, 4, 2, batch_first=True)), SHAPE, passes=[recurrent])
+    assert found.ops().count("lstm") == 2
+
+
+def test_weights_stand_as_in_onnx() -> None:
+    """Gates input, output, forget, cell: the rows of torch's third are last."""
+    layer = nn.LSTM(1, 1, batch_first=True)
+    with torch.no_grad():
+        layer.weight_ih_l0.copy_(torch.tensor([[0.0], [1.0], [2.0], [3.0]]))
+    found = rewritten(Function(lambda x, r: r(x)[0], layer), (3, 2, 1), passes=[recurrent])
+    weight = found.node("parts.0.weight")
+    assert G.tensor(found.graph.module, weight).flatten().tolist() == [0, 3, 1, 2]
+
+
+def test_projections_are_refused() -> None:
+    model = Function(lambda x, r: r(x)[0], nn.LSTM(4, 8, proj_size=2)).eval()
+    with pytest.raises(CaptureError, match=r"proj_size.*a linear layer behind it"):
+        capture_module(model, Batch((torch.randn(SHAPE),), {}))
+
+
+def test_dropout_between_layers_is_off_in_eval_mode() -> None:
+    layer = nn.GRU(4, 4, 2, dropout=0.5, batch_first=True)
+    assert rewritten(Function(lambda x, r: r(x)[0], layer), SHAPE).ops().count("gru") == 2
