@@ -1,9 +1,9 @@
 """The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
 
 conv and global_average_pool are composite: torch sees through them for autograd and devices.
-quantize, dequantize, pad_codes, reshape and the linear layers on integer weights stand only in
-graphs about to be exported; they are opaque, so that tracing them costs nothing and adds no guards
-on dynamic sizes.
+quantize, dequantize, pad_codes, idle, reshape and the linear layers on integer weights stand only
+in graphs about to be exported; they are opaque, so that tracing them costs nothing and adds no
+guards on dynamic sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "gemm",
     "global_average_pool",
     "gru",
+    "idle",
     "linear_4bit",
     "lstm",
     "pack_4bit",
@@ -240,6 +241,10 @@ dequantize = _define(
     fake=_dequantized,
 )
 """DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
+
+idle = _define("idle(Tensor x) -> Tensor", torch.clone, fake=torch.empty_like)
+"""Max of one tensor: changes nothing. Between a float operator and the quantization of its result
+it keeps a runtime from taking the integer kernel all the same."""
 
 pad_codes = _define(
     "pad_codes(Tensor codes, int[] widths, int value) -> Tensor", _pad_codes, fake=_padded

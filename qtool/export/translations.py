@@ -254,10 +254,15 @@ def _pad_codes(codes: Any, widths: Sequence[int], value: int) -> Any:
     return _pad(codes, widths, op.Constant(value=onnx.numpy_helper.from_array(fill)))
 
 
+def _idle(x: Any) -> Any:
+    return op.Max(x)
+
+
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
+    torch_ops.idle: _idle,
     aten.index_select.default: _index_select,
     torch_ops.reshape: _reshape,
     aten.upsample_nearest1d.vec: _nearest,

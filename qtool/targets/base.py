@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import fx
 
@@ -52,8 +51,9 @@ class Target:
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     weights_only: key -> why its weights alone are stored as codes, of operators without an integer
         kernel in the formats of this target.
-    kept_float: key -> an operator that changes nothing of its result; written behind it between Q
-        and DQ, where the runtime would otherwise take an integer kernel that is worse.
+    takes_float: keys of operators that the runtime computes in integers wherever they stand between
+        DQ and Q, planned or not, and in float wherever a clamp of their float result follows: an
+        idle operator is written behind them where that is not what the plan says.
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
     symmetric: activations have zero point 0.
@@ -82,7 +82,7 @@ class Target:
     opset: int
     ir_version: int
     weights_only: Mapping[str, str] = field(default_factory=dict)
-    kept_float: Mapping[str, Any] = field(default_factory=dict)
+    takes_float: frozenset[str] = frozenset()
     symmetric: bool = False
     fixed_outputs: Mapping[str, QuantParams] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()

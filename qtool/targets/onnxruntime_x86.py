@@ -6,8 +6,6 @@ activations have to be scalars, weights symmetric. Measured on ONNX Runtime 1.31
 
 from __future__ import annotations
 
-import torch
-
 from qtool.targets import rules
 from qtool.targets.base import KernelRule, Target
 from qtool.types import INT8_NARROW, INT32, UINT8
@@ -51,7 +49,12 @@ ONNXRUNTIME_X86 = Target(
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
     },
-    kept_float={"softmax": torch.ops.aten.abs.default},  # QLinearSoftmax: up to 3 times slower
+    takes_float=frozenset(
+        [
+            *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
+            *("average_pool", "global_average_pool"),
+        ]
+    ),
     on_codes=frozenset({"pad", "rescale"}),
     rewrites=(
         "batch_norm_as_conv",
