@@ -9,20 +9,20 @@ from qtool.passes import CANONICAL, run_passes
 from tests.models.small import NETWORKS
 from tests.passes.differential import assert_same, captured_network, op
 
-REWRITES = {  # name: rewrites by (remove_identity, canonicalize, norm, pad, linear)
-    "conv_bn_relu": (0, 2, 1, 0, 0),
-    "residual": (0, 8, 3, 0, 0),
-    "concat": (0, 4, 0, 0, 0),
-    "separable": (0, 7, 2, 0, 0),
-    "transposed": (0, 2, 1, 0, 0),
-    "padded": (1, 5, 1, 1, 0),
-    "signal": (0, 2, 1, 0, 0),
-    "volume": (0, 3, 1, 0, 0),
-    "linear_bn": (0, 1, 1, 0, 0),
-    "mlp_3d": (0, 0, 0, 0, 2),
-    "nested_output": (0, 0, 0, 0, 0),
-    "keywords": (0, 0, 0, 0, 0),
-    "two_inputs": (1, 1, 0, 0, 0),
+REWRITES = {  # name: rewrites by (identity, recurrent, canonicalize, norm, pad, linear)
+    "conv_bn_relu": (0, 0, 2, 1, 0, 0),
+    "residual": (0, 0, 8, 3, 0, 0),
+    "concat": (0, 0, 4, 0, 0, 0),
+    "separable": (0, 0, 7, 2, 0, 0),
+    "transposed": (0, 0, 2, 1, 0, 0),
+    "padded": (1, 0, 5, 1, 1, 0),
+    "signal": (0, 0, 2, 1, 0, 0),
+    "volume": (0, 0, 3, 1, 0, 0),
+    "linear_bn": (0, 0, 1, 1, 0, 0),
+    "mlp_3d": (0, 0, 0, 0, 0, 2),
+    "nested_output": (0, 0, 0, 0, 0, 0),
+    "keywords": (0, 0, 0, 0, 0, 0),
+    "two_inputs": (1, 0, 1, 0, 0, 0),
 }
 
 
