@@ -15,9 +15,10 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool import torch_ops
+from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
 from qtool.fake_quant import QuantPoint
-from qtool.plan import QuantPlan, Role, data_inputs, row_of
+from qtool.plan import QuantPlan, row_of
 from qtool.targets import Target
 from qtool.types import QuantParams, SharedWith
 
@@ -58,16 +59,10 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
     stored = {d.node for d in plan.nodes if d.form == "weights" and d.op == "conv_transpose"}
-    taken = [d for d in plan.nodes if d.op in target.takes_float]
-    floats = {d.node for d in taken if d.form == "float"}
-    results = {d.node for d in taken if d.form == "integer" and d.output is None}
     for node in list(module.graph.nodes):
         if node.op == "call_function" and G.name_of(node) in stored:
             _split_bias(module, node)
-        elif node.op == "call_function" and G.name_of(node) in floats:
-            _keep_float(node)
-        elif node.op == "call_function" and G.name_of(node) in results:
-            _keep_integer(node)
+    keep_to_plan(module, plan, target)
     G.finish(module)
     return module
 
@@ -84,38 +79,6 @@ def _split_bias(module: fx.GraphModule, node: fx.Node) -> None:
     alone = (*node.args[:2], None, *node.args[3:])
     product = G.add_call(node, node.target, alone, name, node)
     G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
-
-
-def _keep_float(node: fx.Node) -> None:
-    """Something idle between an operator that reads codes alone, and the quantization behind it."""
-    sources = [n for n in data_inputs(node) if isinstance(n, fx.Node) and n.op != "get_attr"]
-    if all(n.target is torch_ops.dequantize for n in sources):
-        _idle_before(node, [u for u in node.users if _quantizes(u)])
-
-
-def _keep_integer(node: fx.Node) -> None:
-    """Something idle between a layer that gives floats and a clamp of them: the runtime takes the
-    clamp into a float layer before it looks for integer ones."""
-    _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])
-
-
-def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:
-    if not readers:
-        return
-    after = G.add_call(node.next, torch_ops.idle, (node,), G.name_of(node), node)
-    for reader in readers:
-        reader.replace_input_with(node, after)
-
-
-def _quantizes(user: fx.Node) -> bool:
-    """Also behind a clamp, which the runtime would take in with the rest."""
-    readers = list(user.users) if _is_clamp(user) else [user]
-    return any(r.target is torch_ops.quantize for r in readers)
-
-
-def _is_clamp(node: fx.Node) -> bool:
-    row = row_of(node) if node.op == "call_function" else None
-    return row is not None and row.role is Role.CLIP
 
 
 def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:

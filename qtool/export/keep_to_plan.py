@@ -1,0 +1,53 @@
+"""What the runtime would run otherwise than planned: something idle between keeps it from that.
+
+ONNX Runtime computes in integers whatever stands between DequantizeLinear and QuantizeLinear and
+has a kernel, and quantizes the float weights of a layer for it. And it takes a clamp of float
+results into a float layer before it looks for integer ones.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qtool import graph as G
+from qtool import torch_ops
+from qtool.plan import QuantPlan, Role, data_inputs, row_of
+from qtool.targets import Target
+
+__all__ = ["keep_to_plan"]
+
+
+def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
+    """Puts idle operators into a QDQ graph, in place, where `target.takes_float` asks for them."""
+    taken = [d for d in plan.nodes if d.op in target.takes_float]
+    floats = {d.node for d in taken if d.form == "float"}
+    results = {d.node for d in taken if d.form == "integer" and d.output is None}
+    for node in G.calls(module.graph):
+        if G.name_of(node) in floats and _reads_codes_alone(node):
+            _idle_before(node, [u for u in node.users if _quantizes(u)])
+        elif G.name_of(node) in results:
+            _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])
+
+
+def _reads_codes_alone(node: fx.Node) -> bool:
+    sources = [n for n in data_inputs(node) if isinstance(n, fx.Node) and n.op != "get_attr"]
+    return all(n.target is torch_ops.dequantize for n in sources)
+
+
+def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:
+    if not readers:
+        return
+    after = G.add_call(node.next, torch_ops.idle, (node,), G.name_of(node), node)
+    for reader in readers:
+        reader.replace_input_with(node, after)
+
+
+def _quantizes(user: fx.Node) -> bool:
+    """Also behind a clamp, which the runtime would take in with the rest."""
+    readers = list(user.users) if _is_clamp(user) else [user]
+    return any(r.target is torch_ops.quantize for r in readers)
+
+
+def _is_clamp(node: fx.Node) -> bool:
+    row = row_of(node) if node.op == "call_function" else None
+    return row is not None and row.role is Role.CLIP
