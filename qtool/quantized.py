@@ -42,6 +42,7 @@ from qtool.verify import (
 )
 
 if TYPE_CHECKING:
+    from qtool.analysis.speed import Speed
     from qtool.report import Options, Report
 
 __all__ = ["QuantizedModel", "Verification", "float_onnx"]
@@ -217,6 +218,19 @@ class QuantizedModel:
 
         asked = options or Options(Path(folder).resolve().name)
         return report_quantized(self, data, Path(folder), asked)
+
+    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
+        """Times an exported file beside the float model; None where its target runs elsewhere.
+
+        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
+        operators that cost it.
+
+        Raises:
+            VerificationError: ONNX Runtime refuses one of the files.
+        """
+        from qtool.analysis.speed import speed_of
+
+        return speed_of(self, path, seconds=seconds)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.

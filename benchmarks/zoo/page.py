@@ -23,7 +23,7 @@ ones are in the README.
 - **float**: convolutions, adds and concats that the runtime runs in float.
 - **SQNR**: signal to quantization noise of the worst output on held-out inputs.
 - **equal**: outputs that are the same to the last bit in the runtime and in qtool's integer engine.
-  Where float kernels run in between, the runtime fuses them and rounds in other places.
+  Parts that are planned in float run in the runtime's own kernels in both.
 - **sizes**: it was run with another batch and, where the sequence is dynamic, another length.
 - **speed**: float / int8, median of paired runs, one sample, one thread.
 """

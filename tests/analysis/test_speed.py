@@ -96,7 +96,7 @@ def test_a_target_that_runs_elsewhere_is_not_timed(pretend, tmp_path: Path):
 def test_real_files_run(tmp_path: Path):
     model = quantized()
     model.export(tmp_path / "m.onnx")
-    found = module.speed_of(model, tmp_path / "m.onnx", seconds=0.01)
+    found = model.speed(tmp_path / "m.onnx", seconds=0.01)
     assert found is not None
     assert found.timing.rounds >= module.LEAST_ROUNDS
     assert found.ratio > 0
