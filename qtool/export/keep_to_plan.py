@@ -30,8 +30,8 @@ def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> Non
 
 
 def _reads_codes_alone(node: fx.Node) -> bool:
-    sources = [n for n in data_inputs(node) if isinstance(n, fx.Node) and n.op != "get_attr"]
-    return all(n.target is torch_ops.dequantize for n in sources)
+    sources = data_inputs(node)  # with a number or a stored float among them nothing is fused
+    return all(isinstance(n, fx.Node) and n.target is torch_ops.dequantize for n in sources)
 
 
 def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:

@@ -176,7 +176,7 @@ LAYERS: Mapping[str, Case] = {
         {"upsample_bilinear2d.vec": NONE},
     ),
     "softmax": image(
-        lambda m, x: F.softmax(x, 1), "Softmax Abs", {"softmax": "slower than the float one"}
+        lambda m, x: F.softmax(x, 1), "Softmax Max", {"softmax": "slower than the float one"}
     ),
     "layer_norm": image(
         lambda m, x: m.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
