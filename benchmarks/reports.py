@@ -49,7 +49,8 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
         unit = 100 if top1.percent else 1
         cells = [f"{unit * v:8.2f}" for v in (*top1.values, top1.drops[1])]
         cells += [f" {unit * interval.low:.2f}..{unit * interval.high:.2f}" if interval else "-"]
-        cells += [f"{100 * outcome.agreement.value:8.2f}", f"{outcome.sqnr_db:8.2f}"]
+        agreement = f"{100 * outcome.agreement.value:8.2f}" if outcome.agreement else "       -"
+        cells += [agreement, f"{outcome.sqnr_db:8.2f}"]
         cells += [f"{t.ratios[1].median:8.2f}" for t in found.latency]
         print(name.ljust(18), *cells, found.models[1].verdict.headline, flush=True)
 

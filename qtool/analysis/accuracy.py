@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +216,14 @@ def summarize(measured: Measured, labels: Array | None, extra: Sequence[Metric] 
 
     Args:
         labels: [samples] class numbers; the first output is then scores [samples, classes].
-        extra: the user's metrics, which come first.
+        extra: the user's metrics, which come first. With them and without labels the outputs are
+            not taken for scores of classes: they may be anything, an embedding for one.
 
     Raises:
         DataError: another number of labels, or no scores to compare them with.
     """
+    if extra and labels is None:
+        measured = replace(measured, classes=measured.classes[:, :, :0])
     metrics = [*extra, *(_built_in(measured, labels) if labels is not None else ())]
     models = tuple(_outcome(measured, i, labels) for i in range(len(measured.noise)))
     return Accuracy(measured.samples, tuple(metrics), models)

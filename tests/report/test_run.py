@@ -185,6 +185,15 @@ def test_batch_that_is_fixed(tmp_path):
     assert [t.batch for t in found.latency] == [2]
 
 
+def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp_path):
+    file = made[0] / "model.int8.onnx"
+    asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
+    found = report_file(file, images, tmp_path / "r", asked)
+    assert [o.agreement for o in found.accuracy.models] == [None, None]
+    assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
+    assert "same best class" not in (tmp_path / "r" / "report.html").read_text()
+
+
 EVAL = ROOT / "examples/digits/eval.npz"
 COMMANDS = {
     "compare": ("compare", "a.onnx", "b.onnx"),
