@@ -18,6 +18,8 @@ __all__ = [
     "conv",
     "dequantize",
     "dynamic_linear",
+    "embedding",
+    "embedding_codes",
     "gemm",
     "global_average_pool",
     "gru",
@@ -99,6 +101,14 @@ def _conv(
 
 def _global_average_pool(x: torch.Tensor) -> torch.Tensor:
     return x.mean(dim=list(range(2, x.dim())), keepdim=True)
+
+
+def _embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, weight)
+
+
+def _embedding_codes(ids: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return codes[ids].float() * scale[ids].unsqueeze(-1)
 
 
 def _pad_codes(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
@@ -241,6 +251,14 @@ dequantize = _define(
     fake=_dequantized,
 )
 """DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
+
+embedding = _define("embedding(Tensor ids, Tensor weight) -> Tensor", _embedding)
+"""Gather: rows of a table [rows, width] by ids of any shape."""
+
+embedding_codes = _define(
+    "embedding_codes(Tensor ids, Tensor codes, Tensor scale) -> Tensor", _embedding_codes
+)
+"""Rows of int8 codes [rows, width], each dequantized with its own scale [rows]."""
 
 idle = _define("idle(Tensor x) -> Tensor", torch.clone, fake=torch.empty_like)
 """Max of one tensor: changes nothing. Between a float operator and the quantization of its result

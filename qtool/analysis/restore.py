@@ -84,6 +84,8 @@ def _params(
     root = plan.point(plan.root(point.name))
     if isinstance(root.spec, Fixed):
         return root.spec.params
+    if f"{point.name}.codes" in arrays and f"{point.name}.dequantize" not in readers:
+        return _of_rows(point, arrays)
     node = readers.get(f"{point.name}.dequantize") or readers.get(f"{root.name}.dequantize")
     if node is None or any(name not in arrays for name in node.input[1:3]):
         raise VerificationError(f"the file holds no parameters of '{point.name}'")
@@ -100,6 +102,16 @@ def _params(
     )
 
 
+def _of_rows(point: Point, arrays: dict[str, Any]) -> QuantParams:
+    """Of a table whose rows are looked up as codes: there is no DequantizeLinear."""
+    scale = arrays.get(f"{point.name}.scale")
+    if not isinstance(point.spec, Observed) or scale is None:
+        raise VerificationError(f"the file holds no parameters of '{point.name}'")
+    scales = torch.from_numpy(scale.astype(np.float32))
+    zeros = torch.zeros(scales.shape, dtype=torch.int64)
+    return QuantParams(point.spec.qtype, scales, zeros, point.spec.axis)
+
+
 def _take_weights(
     model: QuantizedModel, readers: dict[str, onnx.NodeProto], arrays: dict[str, Any]
 ) -> None:
@@ -108,7 +120,7 @@ def _take_weights(
     points = points_of(model.module)
     for point in model.plan:
         node = readers.get(f"{point.name}.dequantize")
-        codes = arrays.get(node.input[0]) if node is not None else None
+        codes = arrays.get(f"{point.name}.codes" if node is None else node.input[0])
         if point.kind == "activation" or codes is None or point.name not in points:
             continue
         params = model.parameters[point.name]

@@ -62,6 +62,9 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
     for node in list(module.graph.nodes):
         if node.op == "call_function" and G.name_of(node) in stored:
             _split_bias(module, node)
+    for node in list(module.graph.nodes):
+        if node.target is torch_ops.embedding:
+            _look_up_codes(node)
     keep_to_plan(module, plan, target)
     G.finish(module)
     return module
@@ -79,6 +82,14 @@ def _split_bias(module: fx.GraphModule, node: fx.Node) -> None:
     alone = (*node.args[:2], None, *node.args[3:])
     product = G.add_call(node, node.target, alone, name, node)
     G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
+
+
+def _look_up_codes(node: fx.Node) -> None:
+    """Rows are taken from the codes, so that the table is never dequantized as a whole."""
+    ids, table = node.args
+    if isinstance(table, fx.Node) and table.target is torch_ops.dequantize:
+        args = (ids, *table.args[:2])
+        G.replace(node, G.add_call(node, torch_ops.embedding_codes, args, G.name_of(node), node))
 
 
 def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:

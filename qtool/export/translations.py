@@ -254,6 +254,16 @@ def _pad_codes(codes: Any, widths: Sequence[int], value: int) -> Any:
     return _pad(codes, widths, op.Constant(value=onnx.numpy_helper.from_array(fill)))
 
 
+def _embedding(ids: Any, table: Any) -> Any:
+    return op.Gather(table, ids)
+
+
+def _embedding_codes(ids: Any, codes: Any, scale: Any) -> Any:
+    """Only the rows that are read: a DequantizeLinear of the table would take all of it."""
+    rows = op.Cast(op.Gather(codes, ids), to=onnx.TensorProto.FLOAT)
+    return op.Mul(rows, op.Unsqueeze(op.Gather(scale, ids), op.Constant(value_ints=[-1])))
+
+
 def _idle(x: Any) -> Any:
     return op.Max(x)
 
@@ -262,6 +272,8 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.pad_codes: _pad_codes,
+    torch_ops.embedding: _embedding,
+    torch_ops.embedding_codes: _embedding_codes,
     torch_ops.idle: _idle,
     aten.index_select.default: _index_select,
     torch_ops.reshape: _reshape,

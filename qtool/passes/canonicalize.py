@@ -131,7 +131,12 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, node.target, (a, scaled))
 
 
+def _embedding(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    return made(node, torch_ops.embedding, (node.args[1], node.args[0]))
+
+
 RULES: Mapping[Any, Rule] = {
+    aten.embedding.default: _embedding,
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
     aten.conv3d.default: _conv,

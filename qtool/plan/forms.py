@@ -42,8 +42,8 @@ class _Names:
 
 def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the form that was chosen, or None."""
-    if row.key in target.weights_only and choice.form != "int4-weights":
-        return rules.constant_weights(node)
+    if row.key in target.weights_only:  # int8 for 4 bits, too
+        return rules.stored_weights(node)
     if row.key != "linear":
         return f"only linear layers have a form for that ({choice.because})"
     if choice.form != "int8-weights" and not target.contrib:

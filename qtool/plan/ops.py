@@ -65,6 +65,7 @@ OPS: Mapping[Any, OpRow] = {
     aten.mm.default: OpRow("matmul", Role.COMPUTE, (0, 1)),
     aten.baddbmm.default: OpRow("matmul", Role.COMPUTE, (1, 2)),
     aten.einsum.default: OpRow("einsum", Role.COMPUTE, (1,)),
+    torch_ops.embedding: OpRow("embedding", Role.COMPUTE, (0,), weight=1),
     torch_ops.lstm: _recurrent("lstm"),
     torch_ops.gru: _recurrent("gru"),
     torch_ops.rnn: _recurrent("rnn"),

@@ -119,7 +119,7 @@ def _choose_integer(work: _Work) -> None:
 
 
 def _choose_weights(work: _Work, node: fx.Node) -> None:
-    if (objection := rules.constant_weights(node)) is not None:
+    if (objection := rules.stored_weights(node)) is not None:
         work.reasons[node] = objection
     else:
         work.linears[node] = "int8-weights"

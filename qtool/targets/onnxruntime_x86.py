@@ -47,6 +47,7 @@ ONNXRUNTIME_X86 = Target(
     weights_only={
         # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
+        "embedding": "rows of a table are looked up as codes, and dequantized then",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
     },
     takes_float=frozenset(

@@ -17,6 +17,7 @@ __all__ = [
     "first_weighted",
     "float32",
     "moved",
+    "stored_weights",
     "tensors_only",
     "with_weighted",
     "zero_fill",
@@ -25,6 +26,8 @@ __all__ = [
 aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""
+SMALL_TABLE = 1 << 16
+"""Values of an embedding that are not worth four operators more: 256 KiB in float."""
 RECURRENT = ("gru", "lstm", "rnn")
 _WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
 
@@ -35,6 +38,18 @@ def constant_weights(node: fx.Node) -> str | None:
         if isinstance(arg, fx.Node) and arg.op != "get_attr":
             return f"its {what} is computed at run time"
     return float32(node)
+
+
+def stored_weights(node: fx.Node) -> str | None:
+    """For operators whose weights alone are stored as codes."""
+    weight = node.args[1]
+    if node.target is not torch_ops.embedding:
+        return constant_weights(node)
+    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
+        return "its table is computed at run time"
+    if G.value(weight).numel() < SMALL_TABLE:
+        return "its table is small"
+    return float32(node, weight)
 
 
 def tensors_only(node: fx.Node) -> str | None:

@@ -17,6 +17,7 @@ NONE = "no integer kernel on onnxruntime-x86"
 PRODUCT = "a product of two activations is not faster in integers"
 STORED = "no integer kernel of it for QDQ files: int8 weights"
 FLOAT_IN = "its inputs are float"
+SMALL = "its table is small"
 TOKENS = (4, 6, 8)
 
 
@@ -80,7 +81,7 @@ SEQUENCES: Mapping[str, Case] = {
     "positions": tokens(
         lambda m, x: x + m.table(torch.arange(x.size(1))),
         "Add",
-        {"embedding.default": NONE, "add": FLOAT_IN},
+        {"embedding": SMALL, "add": FLOAT_IN},
         table=lambda: nn.Embedding(6, 8),
     ),
     "lstm": tokens(
@@ -114,7 +115,7 @@ SEQUENCES: Mapping[str, Case] = {
         lambda m, x: m.head(m.table(x)),
         "Gather QGemm",
         (4, 6),
-        floats={"embedding.default": NONE},
+        floats={"embedding": SMALL},
         indices=True,
         table=lambda: nn.Embedding(10, 8),
         head=lambda: nn.Linear(8, 3),
