@@ -33,7 +33,7 @@ def _names(text: str) -> frozenset[str]:
 
 AUDITED = _names(
     "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
-    " GlobalAveragePool GlobalMaxPool LSTM GRU RNN"
+    " GlobalAveragePool GlobalMaxPool Einsum LSTM GRU RNN"
 )
 INTEGER = _names(
     "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
@@ -53,7 +53,7 @@ _WEIGHT = {  # operators with MACs -> where their weight stands
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
-_HEAVY = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat LSTM GRU RNN")
+_HEAVY = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat Einsum LSTM GRU RNN")
 
 
 @dataclass(frozen=True)
