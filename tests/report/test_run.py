@@ -192,6 +192,9 @@ def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp
     assert [o.agreement for o in found.accuracy.models] == [None, None]
     assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
     assert "same best class" not in (tmp_path / "r" / "report.html").read_text()
+    written = (tmp_path / "r" / "report.md").read_text()
+    assert "same answer" not in written
+    assert "\n| output SQNR, dB |" in written
 
 
 EVAL = ROOT / "examples/digits/eval.npz"
