@@ -17,7 +17,7 @@ from qtool import graph as G
 from qtool.plan.ops import OpRow
 from qtool.plan.plan import Edge, Point
 from qtool.recipe import Choice
-from qtool.targets import Target, rules
+from qtool.targets import Target
 from qtool.types import UINT4, Dynamic, Observed, ObserverSpec
 
 __all__ = ["BLOCK", "DECISIONS", "place", "refuse"]
@@ -42,8 +42,6 @@ class _Names:
 
 def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the form that was chosen, or None."""
-    if row.key in target.weights_only:  # int8 for 4 bits, too
-        return rules.stored_weights(node)
     if row.key != "linear":
         return f"only linear layers have a form for that ({choice.because})"
     if choice.form != "int8-weights" and not target.contrib:

@@ -107,15 +107,14 @@ def _choose_integer(work: _Work) -> None:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.key in work.target.weights_only and choice.form == "static":
+        elif row.key in work.target.weights_only:  # whatever else is asked for, 4 bits too
             _choose_weights(work, node)
         elif row.weight is None or choice.form == "static":
             _choose_static(work, node, row)
         elif (refusal := forms.refuse(node, row, choice, work.target)) is not None:
             work.reasons[node] = refusal
         else:
-            alone = row.key in work.target.weights_only
-            work.linears[node] = "int8-weights" if alone else choice.form
+            work.linears[node] = choice.form
 
 
 def _choose_weights(work: _Work, node: fx.Node) -> None:
