@@ -24,7 +24,7 @@ import torch
 import qtool
 from qtool.analysis.feed import Feeder
 from qtool.integer import lower
-from qtool.verify import compare_codes
+from qtool.verification import compare_codes
 
 
 def forward(network: networks.Network):  # the float network on the tensors of a batch, in order

@@ -26,9 +26,9 @@ import qtool
 from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.export import write_onnx
-from qtool.fake_quant import points_of
+from qtool.page import Options, pages, report_file, report_quantized
+from qtool.points import points_of
 from qtool.quantized import QuantizedModel, float_onnx
-from qtool.report import Options, pages, report_file, report_quantized
 from qtool.targets import DEFAULT, target
 
 PARTS = ("reports", "sensitivity", "broken", "large")

@@ -87,7 +87,7 @@ def command(
 def _inputs(file: Path, data: str | None, size: int) -> list[Any]:
     from qtool.analysis.feed import Feeder
     from qtool.errors import DataError
-    from qtool.verify.inputs import random_inputs
+    from qtool.verification.inputs import random_inputs
 
     if data is None:
         return next(random_inputs(file, size, size))

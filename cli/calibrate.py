@@ -46,7 +46,7 @@ def command(
     """
     import qtool
     from qtool.api import DEFAULT_OBSERVER
-    from qtool.files import check_writable
+    from qtool.atomic import check_writable
     from qtool.targets import DEFAULT
 
     check_writable(output_)

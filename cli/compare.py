@@ -48,8 +48,8 @@ def command(
     """
     from qtool.analysis.restore import read_onnx
     from qtool.errors import DataError
-    from qtool.report import compare_files
-    from qtool.report.folder import check_folder
+    from qtool.page import compare_files
+    from qtool.page.folder import check_folder
 
     if output_ is not None:
         check_folder(output_)
@@ -71,7 +71,7 @@ def command(
 
 
 def _table(found: Any) -> None:
-    from qtool.report.render import FILTERS
+    from qtool.page.render import FILTERS
 
     measure, percent, size = FILTERS["measure"], FILTERS["percent"], FILTERS["bytes"]
     metrics, models = found.accuracy.metrics, found.models

@@ -52,7 +52,7 @@ def command(
           --calibration digits.calib -o digits.int8.onnx
     """
     import qtool
-    from qtool.files import check_writable
+    from qtool.atomic import check_writable
     from qtool.targets import check_format
 
     check_writable(output_)

@@ -43,7 +43,7 @@ def command(
     import qtool
     from qtool.analysis import evaluate
     from qtool.data import batches
-    from qtool.data_files import read_labels
+    from qtool.data.array_files import read_labels
 
     numbers = read_labels(Path(data), labels) if labels else None
     loaded = options.load_model(model, weights)

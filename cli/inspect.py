@@ -28,8 +28,8 @@ def command(file: Path, as_json: bool) -> None:
 
 
 def _onnx(file: Path, as_json: bool) -> None:
-    from qtool.verify import audit
-    from qtool.verify.parameters import parameters
+    from qtool.verification import audit
+    from qtool.verification.parameters import parameters
 
     with output.status("asking the runtime"):
         coverage = audit(file)

@@ -102,7 +102,7 @@ def load_data(source: str, batch_size: int, without: tuple[str, ...] = ()) -> It
         DataError: there is none.
     """
     from qtool.capture import import_object
-    from qtool.data_files import ArrayFiles
+    from qtool.data.array_files import ArrayFiles
     from qtool.errors import DataError
 
     if ":" in source and not Path(source).exists():

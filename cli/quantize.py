@@ -53,7 +53,7 @@ def command(
     """
     import qtool
     from qtool.api import DEFAULT_OBSERVER
-    from qtool.files import check_writable
+    from qtool.atomic import check_writable
     from qtool.targets import DEFAULT, check_format
 
     check_writable(output_)

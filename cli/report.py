@@ -10,7 +10,7 @@ import click
 from qtool.cli import options, output
 
 if TYPE_CHECKING:
-    from qtool.report import Options, Report
+    from qtool.page import Options, Report
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def command(source: str, weights: Path | None, output_: Path, as_json: bool, **g
           --weights examples/digits/weights.safetensors \\
           --data examples/digits/eval.npz --labels labels -o digits-report
     """
-    from qtool.report.folder import check_folder
+    from qtool.page.folder import check_folder
 
     check_folder(output_)
     data = load(given["data"], given["batch_size"], given["labels"])
@@ -130,7 +130,7 @@ def _of_file(
     from qtool.analysis.restore import read_onnx
     from qtool.data import batches
     from qtool.errors import DataError
-    from qtool.report import report_file
+    from qtool.page import report_file
 
     read_onnx(file)
     model = given["model"]
@@ -167,7 +167,7 @@ def _of_model(
 ) -> Report:
     import qtool
     from qtool.api import DEFAULT_OBSERVER
-    from qtool.report import report_quantized
+    from qtool.page import report_quantized
     from qtool.targets import DEFAULT
 
     calibrating, data = _calibration_data(data, given)
@@ -214,7 +214,7 @@ def load(source: str, batch_size: int, key: str | None) -> Iterable[Any]:
 def wanted(title: str, given: Any) -> Options:
     """What the options ask for."""
     from qtool.analysis.verdict import Goals
-    from qtool.report import Options
+    from qtool.page import Options
 
     return Options(
         title=title,
@@ -232,7 +232,7 @@ def wanted(title: str, given: Any) -> Options:
 
 
 def _labels(key: str | None, data: str) -> Any:
-    from qtool.data_files import read_arrays, read_labels
+    from qtool.data.array_files import read_arrays, read_labels
     from qtool.errors import DataError
 
     if key is None:

@@ -29,8 +29,8 @@ def command(
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
-    from qtool.verify import compare_codes
-    from qtool.verify.inputs import data_inputs, random_inputs
+    from qtool.verification import compare_codes
+    from qtool.verification.inputs import data_inputs, random_inputs
 
     if data is None:
         batches = random_inputs(int8_file, samples, batch_size)

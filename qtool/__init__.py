@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from qtool.plan import QuantPlan
     from qtool.quantized import QuantizedModel, Verification
-    from qtool.verify import Coverage
+    from qtool.verification import Coverage
 
 _HOMES = {
     "api": "Captured calibrate capture_model convert quantize",
@@ -36,7 +36,7 @@ _HOMES = {
     "PlanError QtoolError VerificationError",
     "plan": "QuantPlan",
     "quantized": "QuantizedModel Verification",
-    "verify": "Coverage",
+    "verification": "Coverage",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

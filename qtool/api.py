@@ -19,16 +19,16 @@ from qtool.calibration import Calibration, observe
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
-from qtool.fake_quant import insert_points
-from qtool.fingerprint import fingerprint
 from qtool.graph import FloatGraph, Input
-from qtool.parameters import solve_parameters
+from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
+from qtool.points import insert_points
 from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
-from qtool.smoothing import REASON as SMOOTHING
-from qtool.smoothing import Factors, find_factors, smooth, smooth_ranges
+from qtool.recovery.smoothing import REASON as SMOOTHING
+from qtool.recovery.smoothing import Factors, find_factors, smooth, smooth_ranges
+from qtool.recovery.solve import solve_parameters
 from qtool.types import UINT8, Dynamic, Observed, ObserverSpec
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
@@ -86,7 +86,7 @@ class Captured:
 
         Args:
             plan: made by `plan` with the same recipe; the new one observes nothing by itself.
-            factors: see qtool/smoothing.py.
+            factors: see qtool/recovery/smoothing.py.
 
         Returns:
             The graph, its plan, and what each of the smooth tensors is called in it.

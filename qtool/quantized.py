@@ -17,18 +17,18 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.atomic import atomic_path
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
-from qtool.fake_quant import insert_points, points_of
-from qtool.files import atomic_path
 from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.parameters import Parameters
 from qtool.plan import QuantPlan
-from qtool.smoothing import Factors, to_text
+from qtool.points import insert_points, points_of
+from qtool.recovery.smoothing import Factors, to_text
+from qtool.recovery.solve import Parameters
 from qtool.targets import check_format, target
-from qtool.verify import (
+from qtool.verification import (
     Coverage,
     Exactness,
     Expected,
@@ -43,7 +43,7 @@ from qtool.verify import (
 
 if TYPE_CHECKING:
     from qtool.analysis.speed import Speed
-    from qtool.report import Options, Report
+    from qtool.page import Options, Report
 
 __all__ = ["QuantizedModel", "Verification", "float_onnx"]
 
@@ -208,13 +208,13 @@ class QuantizedModel:
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.report.Options`.
+            options: labels, metrics, what to time; see `qtool.page.Options`.
 
         Raises:
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.report import Options, report_quantized
+        from qtool.page import Options, report_quantized
 
         asked = options or Options(Path(folder).resolve().name)
         return report_quantized(self, data, Path(folder), asked)

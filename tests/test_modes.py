@@ -16,9 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import qtool
-from qtool import torch_ops
 from qtool.api import capture_model, quantize
-from qtool.fake_quant import DynamicPoint
+from qtool.graph import torch_ops
+from qtool.points import DynamicPoint
 from qtool.quantized import QuantizedModel
 from qtool.types import UINT4, UINT8
 from tests.export.networks import run

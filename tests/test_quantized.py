@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from qtool.api import calibrate, capture_model, convert, quantize
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
-from qtool.verify.parity import TOLERANCE
+from qtool.verification.parity import TOLERANCE
 from tests.export.networks import NETWORKS, exported, network, quantized, run, samples
 
 

@@ -24,7 +24,7 @@ from networks import NETWORKS
 from page import page
 
 from qtool.analysis.machine import machine
-from qtool.files import atomic_path
+from qtool.atomic import atomic_path
 
 LIMIT = 3600  # seconds for one network
 

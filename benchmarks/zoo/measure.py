@@ -25,7 +25,7 @@ from qtool.export import write_onnx
 from qtool.plan.macs import macs
 from qtool.quantized import QuantizedModel, Verification, float_onnx
 from qtool.targets import DEFAULT, target
-from qtool.verify.runtime import run, session
+from qtool.verification.runtime import run, session
 
 __all__ = ["Record", "measure"]
 

@@ -19,7 +19,7 @@ from qtool.analysis.feed import Feeder
 from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
 from qtool.analysis.store import Store
 from qtool.errors import DataError
-from qtool.verify.runtime import run, session
+from qtool.verification.runtime import run, session
 
 __all__ = [
     "Accuracy",

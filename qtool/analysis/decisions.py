@@ -13,7 +13,7 @@ from qtool.analysis.layers import Bars
 from qtool.plan import QuantPlan, data_inputs, row_of
 from qtool.quantized import QuantizedModel
 from qtool.types import QuantParams
-from qtool.verify import Coverage
+from qtool.verification import Coverage
 
 __all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "plan_rows"]
 

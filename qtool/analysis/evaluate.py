@@ -17,8 +17,8 @@ from qtool.export import write_onnx
 from qtool.graph import FloatGraph
 from qtool.quantized import float_onnx
 from qtool.targets import DEFAULT, target
-from qtool.verify import audit
-from qtool.verify.runtime import run, session
+from qtool.verification import audit
+from qtool.verification.runtime import run, session
 
 __all__ = ["Evaluation", "Side", "evaluate", "sqnr"]
 

@@ -12,7 +12,7 @@ import torch
 
 from qtool.data import Batch, to_batch
 from qtool.errors import DataError
-from qtool.verify.runtime import run, session
+from qtool.verification.runtime import run, session
 
 __all__ = ["Feeder", "OnnxFunction", "check_same_inputs", "resized"]
 

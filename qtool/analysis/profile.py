@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.errors import VerificationError
-from qtool.verify.runtime import RUNTIME, feeds
+from qtool.verification.runtime import RUNTIME, feeds
 
 __all__ = ["NodeTime", "profiled"]
 

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.fake_quant import QuantPoint
 from qtool.plan.macs import hint
+from qtool.points import QuantPoint
 from qtool.quantized import QuantizedModel
 
 __all__ = ["Replay", "Values"]

@@ -15,12 +15,12 @@ from onnx import numpy_helper
 from qtool import graph as G
 from qtool.data import Batch
 from qtool.errors import FileError, QtoolError, VerificationError
-from qtool.fake_quant import points_of
 from qtool.graph import FloatGraph
 from qtool.integer.qdq import QdqGraph
-from qtool.parameters import Parameters
 from qtool.plan import Point, QuantPlan
+from qtool.points import points_of
 from qtool.quantized import QuantizedModel
+from qtool.recovery.solve import Parameters
 from qtool.types import INT32, Derived, Fixed, Observed, QuantParams
 
 __all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]

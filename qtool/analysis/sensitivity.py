@@ -36,8 +36,8 @@ from qtool.analysis.replay import Replay, Values
 from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
-from qtool.fake_quant import points_of
 from qtool.observers.histogram import Histogram
+from qtool.points import points_of
 from qtool.quantized import QuantizedModel
 
 __all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qtool.analysis.records import from_json, to_json
+from qtool.atomic import write_atomic
 from qtool.errors import FileError
-from qtool.files import write_atomic
 
 __all__ = ["Store"]
 

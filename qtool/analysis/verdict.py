@@ -9,7 +9,7 @@ from enum import Enum
 from qtool.analysis.accuracy import Accuracy
 from qtool.analysis.latency import Timing
 from qtool.analysis.metrics import Interval, Metric
-from qtool.verify import Exactness
+from qtool.verification import Exactness
 
 __all__ = ["Check", "Goals", "Verdict", "judge"]
 

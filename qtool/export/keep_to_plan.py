@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.plan import QuantPlan, Role, data_inputs, row_of
 from qtool.targets import Target
 

@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
-from qtool.fake_quant import DynamicPoint, QuantPoint
+from qtool.graph import torch_ops
 from qtool.plan import QuantPlan
+from qtool.points import DynamicPoint, QuantPoint
 from qtool.types import QuantParams
 
 __all__ = ["lower_linears"]

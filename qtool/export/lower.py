@@ -14,11 +14,11 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool import torch_ops
 from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
-from qtool.fake_quant import QuantPoint
+from qtool.graph import torch_ops
 from qtool.plan import QuantPlan, row_of
+from qtool.points import QuantPoint
 from qtool.targets import Target
 from qtool.types import QuantParams, SharedWith
 

@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 
 __all__ = ["SCOPE", "to_program"]
 

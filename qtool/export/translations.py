@@ -15,7 +15,7 @@ import onnxscript
 import torch
 from onnxscript import opset18
 
-from qtool import torch_ops
+from qtool.graph import torch_ops
 
 __all__ = ["CONTRIB", "TRANSLATIONS"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.passes.infra import GraphPass
 from qtool.passes.rules import ints
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold
 from qtool.passes.infra import GraphPass
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.passes.infra import GraphPass
 from qtool.passes.move_forms import MOVE_RULES
 from qtool.passes.pool_forms import POOL_RULES

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.passes.infra import GraphPass
 
 __all__ = ["fold_pad"]

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.passes.rules import Rule, ints, made
 
 __all__ = ["POOL_RULES"]

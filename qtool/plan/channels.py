@@ -1,4 +1,4 @@
-"""Whose channels to watch, so that conversion can smooth them (see qtool/smoothing.py).
+"""Whose channels to watch, so that conversion can smooth them (see qtool/recovery/smoothing.py).
 
 One range for a whole tensor is as wide as its widest channel. Behind a LayerNorm or a GELU a few
 channels are often ten times as wide as the others, which then share a tenth of the codes.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import torch_ops
+from qtool.graph import torch_ops
 
 __all__ = ["OPS", "OpRow", "Role", "data_inputs", "row_of"]
 

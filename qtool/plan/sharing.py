@@ -14,7 +14,7 @@ from dataclasses import replace
 from torch import fx
 
 from qtool import graph as G
-from qtool import torch_ops
+from qtool.graph import torch_ops
 from qtool.plan.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Point
 from qtool.types import Observed, SharedWith

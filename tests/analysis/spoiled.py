@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool.analysis.layers import layers_of
-from qtool.fake_quant import points_of
+from qtool.points import points_of
 from qtool.quantized import QuantizedModel
 
 __all__ = ["Chain", "chain", "images", "spoil"]

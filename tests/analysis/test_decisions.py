@@ -16,7 +16,7 @@ from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
 from qtool.export import write_onnx
 from qtool.quantized import float_onnx
-from qtool.verify.runtime import run, session
+from qtool.verification.runtime import run, session
 from tests.analysis.spoiled import chain, images
 
 

@@ -14,7 +14,7 @@ from qtool.analysis.sensitivity import decibels, sweep
 from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
-from qtool.fake_quant import points_of
+from qtool.points import points_of
 from tests.analysis.spoiled import chain, images
 
 EVERYTHING = 1e6  # a budget that deals every chunk to every layer

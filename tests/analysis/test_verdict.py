@@ -8,7 +8,7 @@ from qtool.analysis.accuracy import Accuracy, Outcome
 from qtool.analysis.latency import Ratio, Spread, Timing
 from qtool.analysis.metrics import Interval, Metric
 from qtool.analysis.verdict import Goals, judge
-from qtool.verify import Exactness
+from qtool.verification import Exactness
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)
 ONE = Interval(1.0, 1.0, 1.0)

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from qtool.api import quantize
 from qtool.quantized import QuantizedModel, float_onnx
 from qtool.targets import target
-from qtool.verify.runtime import optimised_graph
+from qtool.verification.runtime import optimised_graph
 
 Inputs = tuple[torch.Tensor, ...]
 Arrays = list[np.ndarray]

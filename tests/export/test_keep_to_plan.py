@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.api import Captured
-from qtool.verify.runtime import optimised_graph
+from qtool.verification.runtime import optimised_graph
 
 
 class Net(nn.Module):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from qtool import torch_ops
 from qtool.api import quantize
 from qtool.export import lower_to_qdq
-from qtool.fake_quant import points_of
+from qtool.graph import torch_ops
+from qtool.points import points_of
 from qtool.targets import target
 from tests.export.networks import NETWORKS, codes_apart, model, network, quantized, run, samples
 

@@ -21,8 +21,8 @@ from qtool.api import capture_model, quantize
 from qtool.errors import ExportError
 from qtool.export import to_onnx, write_onnx
 from qtool.targets import target
-from qtool.verify import audit
-from qtool.verify.structure import float_weights
+from qtool.verification import audit
+from qtool.verification.structure import float_weights
 from tests.export.networks import (
     NETWORKS,
     Applied,

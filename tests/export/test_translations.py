@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import torch_ops
 from qtool.export.translations import TRANSLATIONS
+from qtool.graph import torch_ops
 from tests.export.networks import run
 
 aten = torch.ops.aten

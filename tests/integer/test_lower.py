@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from qtool.api import quantize
 from qtool.errors import FileError, KernelError
 from qtool.integer import lower
-from qtool.verify import Exactness, compare_codes
+from qtool.verification import Exactness, compare_codes
 from tests.export.networks import NETWORKS, Applied, conv_bn, float_file, model, samples
 
 # a node the runtime has no integer kernel for: run in the runtime's own float kernel
@@ -32,7 +32,7 @@ def exact(file: onnx.ModelProto, inputs: Iterable[torch.Tensor], folder: Path) -
 def test_the_comparison_sees_one_wrong_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qtool.verify import exact as module
+    from qtool.verification import exact as module
 
     file = model("residual")
     program = lower(file)

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from qtool.errors import CalibrationError
 from qtool.targets import DEFAULT, TARGETS
 from qtool.types import Derived, Fixed, Observed
-from qtool.verify.runtime import run, session
+from qtool.verification.runtime import run, session
 from tests.targets.converted import (
     captured,
     converted,

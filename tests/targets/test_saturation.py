@@ -16,7 +16,7 @@ from qtool.api import quantize
 from qtool.errors import VerificationError
 from qtool.targets.saturation import largest_pairs, pair_limit, widened
 from qtool.types import INT8_NARROW, UINT8, QuantParams
-from qtool.verify import Expected, check_structure
+from qtool.verification import Expected, check_structure
 from tests.targets.converted import converted, network, samples, written
 
 X86, NOVNNI = "onnxruntime-x86", "onnxruntime-x86-novnni"

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from qtool.errors import ExportError, VerificationError
-from qtool.verify import Expected, check_structure
+from qtool.verification import Expected, check_structure
 from tests.targets.converted import captured, converted, written
 
 

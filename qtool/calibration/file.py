@@ -1,0 +1,162 @@
+"""What was seen of a model's tensors, in memory and on disk.
+
+The statistics are small, mergeable and saved as one safetensors file: a header in JSON (schema
+version, the model's fingerprint, target, observers) and the arrays. Identical statistics make
+identical files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.numpy
+
+from qtool import observers
+from qtool.atomic import write_atomic
+from qtool.errors import CalibrationError
+from qtool.graph import Input
+from qtool.observers import Statistic
+from qtool.types import UINT8, ObserverSpec
+
+__all__ = ["Calibration"]
+
+SCHEMA = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was seen of a model's tensors.
+
+    fingerprint: of the captured model; only that model can be converted with it.
+    target: the target whose plan chose the points.
+    inputs: the model's inputs as captured, enough to capture it again.
+    samples: how many samples were seen.
+    specs, statistics: point name -> observer and what it gathered.
+    """
+
+    fingerprint: str
+    target: str
+    inputs: tuple[Input, ...]
+    samples: int
+    specs: Mapping[str, ObserverSpec]
+    statistics: Mapping[str, Statistic]
+
+    @property
+    def observer(self) -> ObserverSpec:
+        """The observer of the activations."""
+        return next(iter(self.specs.values()))
+
+    def merge(self, other: Calibration) -> Calibration:
+        """The calibration on this one's data followed by the other's.
+
+        Raises:
+            CalibrationError: they are of different models, targets or observers.
+        """
+        for what in ("fingerprint", "target", "specs"):
+            if getattr(self, what) != getattr(other, what):
+                name = "model" if what == "fingerprint" else what.replace("specs", "observers")
+                raise CalibrationError(
+                    f"the two calibrations have a different {name}; merge only calibrations made "
+                    "with the same model, target and observer"
+                )
+        merged = {}
+        for name, mine in self.statistics.items():
+            statistic = observers.restore(self.specs[name], mine.axis, mine.state())
+            statistic.merge(other.statistics[name])
+            merged[name] = statistic
+        return replace(self, samples=self.samples + other.samples, statistics=merged)
+
+    def ranges(self) -> list[tuple[str, float, float]]:
+        """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
+        found = []
+        for name, statistic in self.statistics.items():
+            if statistic.axis is not None:
+                continue
+            low, high = observers.range_of(self.specs[name], statistic, UINT8, False)
+            found.append((name, float(low), float(high)))
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file, atomically."""
+        tensors = {
+            f"{name}/{key}": array
+            for name, statistic in self.statistics.items()
+            for key, array in statistic.state().items()
+        }
+        header = {
+            "schema": SCHEMA,
+            "fingerprint": self.fingerprint,
+            "target": self.target,
+            "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
+            "samples": self.samples,
+            "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
+            "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
+        }
+        metadata = {"qtool_calibration": json.dumps(header)}
+        write_atomic(path, safetensors.numpy.save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Reads a file written by `save`.
+
+        Raises:
+            CalibrationError: missing, truncated, foreign, or of a newer schema.
+        """
+        header, flat = _read(Path(path))
+        try:
+            arrays, axes = _by_point(header["observers"], flat), header["axes"]
+            specs = {
+                n: ObserverSpec(kind, tuple(options.items()))
+                for n, (kind, options) in header["observers"].items()
+            }
+            return cls(
+                header["fingerprint"],
+                header["target"],
+                tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
+                int(header["samples"]),
+                specs,
+                {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
+            )
+        except CalibrationError as error:
+            raise CalibrationError(f"{path}: {error}; calibrate again") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CalibrationError(
+                f"{path}: damaged calibration ({error!r}); calibrate again"
+            ) from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not path.is_file():
+        raise CalibrationError(f"{path}: no such calibration file")
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            text = (file.metadata() or {}).get("qtool_calibration")
+            flat = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CalibrationError(f"{path}: not a calibration file, or truncated ({error})") from error
+    if text is None:
+        raise CalibrationError(f"{path}: a safetensors file, but not a calibration of qtool")
+    try:
+        header: dict[str, Any] = json.loads(text)
+        schema = header.get("schema")
+    except (ValueError, AttributeError) as error:
+        raise CalibrationError(f"{path}: damaged header ({error!r}); calibrate again") from error
+    if schema != SCHEMA:
+        raise CalibrationError(
+            f"{path}: schema {schema}, this qtool reads {SCHEMA}; calibrate again"
+        )
+    return header, flat
+
+
+def _by_point(names: Iterable[str], flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The arrays of "name/field" by name, then by field."""
+    arrays: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, array in flat.items():
+        name, _, field = key.rpartition("/")
+        arrays[name][field] = array
+    return arrays

@@ -1,0 +1,100 @@
+"""Batches from files: a folder of arrays, one .npy or .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.data.batch import tensor_of
+from qtool.errors import DataError
+
+__all__ = ["ArrayFiles", "read_arrays", "read_labels"]
+
+SUFFIXES = (".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class ArrayFiles:
+    """The arrays of one file, or of every .npy and .npz file of a folder in order of their names.
+
+    Every array has the samples along its first dimension and is cut into batches. An .npz with
+    several arrays gives them by name, as the model's inputs are named; arrays named in `without`
+    (labels, say) are left out.
+    """
+
+    path: Path
+    batch_size: int = 32
+    without: tuple[str, ...] = ()
+
+    def files(self) -> list[Path]:
+        """Raises DataError where there is nothing to read."""
+        if self.path.is_dir():
+            found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES)
+            if not found:
+                raise DataError(f"{self.path} holds no .npy or .npz file")
+            return found
+        if not self.path.is_file():
+            raise DataError(f"{self.path}: no such file or folder")
+        if self.path.suffix not in SUFFIXES:
+            raise DataError(f"{self.path}: data files are .npy or .npz, or a folder of them")
+        return [self.path]
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return sum(
+            -(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)]
+        )
+
+    def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+        for file in self.files():
+            arrays = self._read(file)
+            for start in range(0, _length(arrays, file), self.batch_size):
+                cut = {k: tensor_of(a[start : start + self.batch_size]) for k, a in arrays.items()}
+                yield next(iter(cut.values())) if len(cut) == 1 else cut
+
+    def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
+        arrays = read_arrays(file)
+        kept = {k: a for k, a in arrays.items() if k not in self.without}
+        if not kept:
+            raise DataError(f"{file} holds no array of inputs")
+        return kept
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a .npz by name, or of a .npy as the only one. Pickled objects are refused.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        found = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found:
+            return {key: found[key] for key in found.files}
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{file} cannot be read as arrays: {error}") from error
+
+
+def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
+    """One array of a .npz by name; raises DataError where there is none."""
+    arrays = read_arrays(file)
+    if key not in arrays:
+        raise DataError(f"{file} holds no array '{key}'; it holds {', '.join(arrays)}")
+    return arrays[key]
+
+
+def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:
+    if scalars := [k for k, a in arrays.items() if not a.ndim]:
+        raise DataError(f"{file}: array '{scalars[0]}' is a single number, not a list of samples")
+    lengths = {k: len(a) for k, a in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")
+    return next(iter(lengths.values()))

@@ -1,0 +1,101 @@
+"""The float graph: what capture gives, what passes rewrite, what everything else reads.
+
+An ATen `fx.GraphModule` with parameters as attributes, callable exactly as the user's model.
+Every node carries `meta["val"]` (a fake tensor: shape, dtype, device) and a stable, readable name
+made from the user's module path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from qtool.data import Batch
+from qtool.errors import DataError
+
+__all__ = ["FloatGraph", "Input"]
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor input: dynamic dimensions are names, fixed ones sizes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass
+class FloatGraph:
+    """A captured model.
+
+    module: the graph, callable as the user's model was (same arguments, same output structure).
+    inputs, outputs: names in order, as they will stand in the ONNX file.
+    example: positional and keyword arguments the graph was captured with.
+    constraints: ranges of the symbolic dimensions, as torch.export found them.
+    dims: symbol -> the name a person gave that dimension ("batch").
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    example: tuple[tuple[Any, ...], dict[str, Any]]
+    constraints: dict[Any, Any]
+    dims: dict[str, str]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.module.graph
+
+    def bind(self, batch: Batch, index: int = 0) -> Batch:
+        """The batch as arguments of this graph, checked against its inputs.
+
+        Raises:
+            DataError: missing or unknown inputs, a wrong dtype, rank or fixed size; says which.
+        """
+        args, kwargs = self.example
+        if len(batch.args) != len(args) or set(batch.kwargs) != set(kwargs):
+            batch = self._rearranged(batch, index)
+        found = [t for t in pytree.tree_leaves((batch.args, batch.kwargs)) if t is not None]
+        if len(found) != len(self.inputs):
+            raise DataError(
+                f"batch {index} has {len(found)} tensors, the model takes {len(self.inputs)}: "
+                f"{'; '.join(map(str, self.inputs))}"
+            )
+        for expected, actual in zip(self.inputs, found, strict=True):
+            _check_input(expected, actual, index)
+        return batch
+
+    def _rearranged(self, batch: Batch, index: int) -> Batch:
+        """Arguments given by name where the example had them by position, or the reverse."""
+        names = [i.name for i in self.inputs]
+        given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+        args, kwargs = self.example
+        if set(given) != set(names) or len(args) + len(kwargs) != len(names):
+            raise DataError(
+                f"batch {index} gives {', '.join(given) or 'nothing'}; "
+                f"the model takes {', '.join(names)}"
+            )
+        return Batch(
+            tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
+        )
+
+
+def _check_input(expected: Input, actual: object, index: int) -> None:
+    where = f"batch {index}, input '{expected.name}'"
+    if not isinstance(actual, torch.Tensor):
+        raise DataError(f"{where} is a {type(actual).__name__}, not a tensor")
+    dtype = str(actual.dtype).removeprefix("torch.")
+    if dtype != expected.dtype:
+        raise DataError(f"{where} is {dtype}, the model takes {expected.dtype}; convert it first")
+    fits = actual.dim() == len(expected.shape) and all(
+        isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
+    )
+    if not fits:
+        raise DataError(f"{where} has shape {list(actual.shape)}, the model takes {expected}")

@@ -1,0 +1,1 @@
+"""What changes a model on its way to integers: the steps of a conversion."""

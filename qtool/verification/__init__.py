@@ -1,0 +1,21 @@
+"""Verification: nothing is called done before the runtime has shown it."""
+
+from qtool.verification.coverage import AuditRow, Coverage, audit, planned
+from qtool.verification.exact import Exactness, compare_codes
+from qtool.verification.parity import Difference, Parity, compare
+from qtool.verification.structure import Expected, check_structure, check_well_formed
+
+__all__ = [
+    "AuditRow",
+    "Coverage",
+    "Difference",
+    "Exactness",
+    "Expected",
+    "Parity",
+    "audit",
+    "check_structure",
+    "check_well_formed",
+    "compare",
+    "compare_codes",
+    "planned",
+]
