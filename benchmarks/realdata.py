@@ -23,7 +23,7 @@ import qtool
 from qtool.analysis import evaluate
 from qtool.analysis.feed import Feeder, OnnxFunction, resized
 from qtool.analysis.latency import interleaved
-from qtool.api import DEFAULT_OBSERVER
+from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.data import to_batch
 from qtool.export import write_onnx
 from qtool.quantized import float_onnx

@@ -145,18 +145,13 @@ def _of_file(
     loaded = options.load_model(model, weights)
     captured = qtool.capture_model(loaded, first, options.parse_dynamic(given["dynamic"]))
 
-    def planner(target: str, factors: Any) -> Any:
-        graph, plan, _ = captured.smoothed(captured.plan(target), factors)
-        return graph, plan, captured.graph
-
     sample = next(batches([first], captured.graph.module))
     return report_file(
         file,
         data,
         folder,
         asked,
-        reference=captured.graph,
-        planner=planner,
+        reference=captured,
         sample=sample,
         bars=bars,
     )
@@ -166,7 +161,7 @@ def _of_model(
     source: str, weights: Path | None, data: Iterable[Any], folder: Path, asked: Options, given: Any
 ) -> Report:
     import qtool
-    from qtool.api import DEFAULT_OBSERVER
+    from qtool.conversion.captured import DEFAULT_OBSERVER
     from qtool.page import report_quantized
     from qtool.targets import DEFAULT
 

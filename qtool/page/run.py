@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,19 @@ import onnx
 
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
 from qtool.analysis.store import Store
+from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_onnx
 from qtool.graph import FloatGraph
+from qtool.onnx_graph.file_info import FileInfo, version_of
 from qtool.page.folder import check_folder, publish, resume_folder
 from qtool.page.gather import Bars, Options, Subject, build, check_options, no_bars
 from qtool.page.model import Report
 from qtool.page.render import pages
-from qtool.plan import QuantPlan
 from qtool.quantized import QuantizedModel, float_onnx
-from qtool.recovery.smoothing import Factors, from_text
-from qtool.targets import target
+from qtool.targets import DEFAULT, target
 
 __all__ = ["compare_files", "report_file", "report_quantized"]
-
-Planner = Callable[[str, Factors], tuple[FloatGraph, QuantPlan, FloatGraph]]
 
 FLOAT, INT8 = "float", "int8"
 
@@ -68,19 +66,16 @@ def report_file(
     folder: Path,
     options: Options,
     *,
-    reference: Path | FloatGraph | None = None,
-    planner: Planner | None = None,
+    reference: Path | Captured | None = None,
     sample: Batch | None = None,
     bars: Bars = no_bars,
 ) -> Report:
     """Reports on an int8 file, qtool's or another tool's.
 
     Args:
-        reference: the float model: a file or a captured graph; by default the file's own graph
-            without its roundings.
-        planner: target name and smoothing factors -> the graph and plan that a file of qtool was
-            made from, and the float graph before; with `sample`, one batch. Without them the
-            layers are not looked at.
+        reference: the float model: a file, or captured; by default the file's own graph without
+            its roundings.
+        sample: a batch for the captured model, whose layers are looked at then.
     """
     check_folder(folder)
     model = read_onnx(file)
@@ -90,7 +85,7 @@ def report_file(
             Subject(FLOAT, plain, words),
             Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
         ]
-        behind = _behind(file, model, planner, sample)
+        behind = _behind(file, reference, sample)
         return _write(subjects, data, folder, options, behind, bars, {})
 
 
@@ -148,11 +143,12 @@ def _float_file(work: Path, graph: FloatGraph, target_name: str) -> Path:
     return path
 
 
-def _reference(work: Path, file: Path, reference: Path | FloatGraph | None) -> tuple[Path, str]:
+def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
     """A file of the float model, and what it is."""
-    if isinstance(reference, FloatGraph):
-        name = _metadata(read_onnx(file)).get("qtool_target", "onnxruntime-x86")
-        return _float_file(work, reference, name), "the float model, exported by qtool"
+    if isinstance(reference, Captured):
+        info = FileInfo.of(read_onnx(file))
+        name = DEFAULT if info is None else info.target
+        return _float_file(work, reference.graph, name), "the float model, exported by qtool"
     if reference is not None:
         read_onnx(reference)
         return reference, f"the file {reference.name}"
@@ -165,28 +161,16 @@ def _reference(work: Path, file: Path, reference: Path | FloatGraph | None) -> t
 
 
 def _behind(
-    file: Path, model: onnx.ModelProto, planner: Planner | None, sample: Batch | None
+    file: Path, reference: Path | Captured | None, sample: Batch | None
 ) -> QuantizedModel | str:
     """The quantized model that a file came from, or why it cannot be had."""
-    if planner is None or sample is None:
-        return "it takes the float model: give it with --model"
-    name = _metadata(model).get("qtool_target")
-    if name is None:
-        return f"{file.name} was not made by qtool"
-    try:
-        factors = from_text(_metadata(model).get("qtool_smoothing", "{}"))
-    except (ValueError, TypeError, AttributeError) as error:
-        return f"the metadata of {file.name} is damaged ({error})"
-    graph, plan, before = planner(name, factors)
-    return restored(file, graph, plan, graph.bind(sample), before)
-
-
-def _metadata(model: onnx.ModelProto) -> dict[str, str]:
-    return {p.key: p.value for p in model.metadata_props}
+    if not isinstance(reference, Captured) or sample is None:
+        return "the layers can only be examined with the float model; pass --model"
+    return restored(file, reference, sample)
 
 
 def _maker(model: onnx.ModelProto) -> str:
-    version = _metadata(model).get("qtool_version")
+    version = version_of(model)
     return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
 
 

@@ -6,21 +6,12 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-import torch
 from torch import fx
 
 from qtool import graph as G
 from qtool.plan.ops import row_of
 
 __all__ = ["macs"]
-
-
-def hint(size: Any) -> int:
-    """A size as a number; a symbolic one has the value it was captured with."""
-    if isinstance(size, torch.SymInt):
-        found = size.node.hint
-        return int(found) if found is not None else 1
-    return int(size)
 
 
 def macs(node: fx.Node, batch: int) -> int:
@@ -33,7 +24,7 @@ def macs(node: fx.Node, batch: int) -> int:
 
 def _sizes(argument: Any) -> list[int]:
     assert isinstance(argument, fx.Node)
-    return [hint(s) for s in G.shape(argument)]
+    return [G.hint(s) for s in G.shape(argument)]
 
 
 def _layer(node: fx.Node) -> int:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from qtool.analysis.replay import Replay
 
 from qtool.analysis.layers import layers_of
-from qtool.analysis.replay import Replay
 from qtool.analysis.sensitivity import decibels, sweep
 from qtool.analysis.store import Store
 from qtool.data import Batch
