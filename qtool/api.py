@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from qtool.calibration import Calibration, observe
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
+from qtool.export import write_float
 from qtool.graph import FloatGraph, Input
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
@@ -29,7 +30,7 @@ from qtool.recipe import Recipe
 from qtool.recovery.smoothing import REASON as SMOOTHING
 from qtool.recovery.smoothing import Factors, find_factors, smooth, smooth_ranges
 from qtool.recovery.solve import solve_parameters
-from qtool.types import UINT8, Dynamic, Observed, ObserverSpec
+from qtool.types import UINT8, Dynamic, Observed, ObserverSpec, Progress
 
 __all__ = ["DEFAULT_OBSERVER", "Captured", "calibrate", "capture_model", "convert", "quantize"]
 
@@ -39,7 +40,6 @@ _AS_CALIBRATED = ObserverSpec("as calibrated")
 
 Model = nn.Module | ExportedProgram
 DynamicSizes = Mapping[str, Mapping[int, str]]
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class Captured:
@@ -78,6 +78,14 @@ class Captured:
         graph, rewrites = self.for_target(target)
         found = make_plan(graph.graph, targets.target(target), spec, Recipe.of(recipe, mode))
         return replace(found, rewrites=rewrites)
+
+    def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
+        """Writes the float model as ONNX in a target's operator set, and returns the path.
+
+        Raises:
+            ExportError: an operator cannot be written. FileError: the file cannot be written.
+        """
+        return write_float(self.graph, path, target)
 
     def smoothed(
         self, plan: QuantPlan, factors: Factors, recipe: Any = None

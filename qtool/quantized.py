@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +39,14 @@ from qtool.verification import (
     compare_codes,
     planned,
 )
+from qtool.versions import version_of
 
 if TYPE_CHECKING:
+    from qtool.analysis.gather import Options
+    from qtool.analysis.report import Report
     from qtool.analysis.speed import Speed
-    from qtool.page import Options, Report
 
-__all__ = ["QuantizedModel", "Verification", "float_onnx"]
+__all__ = ["QuantizedModel", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -208,16 +209,24 @@ class QuantizedModel:
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.page.Options`.
+            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
 
         Raises:
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.page import Options, report_quantized
+        from qtool.analysis.gather import Options
+        from qtool.analysis.side_by_side import measure_quantized
+        from qtool.page import write_report
 
         asked = options or Options(Path(folder).resolve().name)
-        return report_quantized(self, data, Path(folder), asked)
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "model.int8.onnx"
+            return write_report(
+                Path(folder),
+                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
+                {file.name: file},
+            )
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
@@ -278,17 +287,12 @@ class QuantizedModel:
             if d.form != "shape"
         ]
         return {
-            "qtool_version": _version(),
+            "qtool_version": version_of("qtool") or "source",
             "qtool_target": self.plan.target,
             "qtool_plan": self.plan.digest,
             "qtool_nodes": json.dumps(rows, separators=(",", ":")),
             **({"qtool_smoothing": to_text(self.factors)} if self.factors else {}),
         }
-
-
-def float_onnx(graph: FloatGraph, opset: int, ir_version: int) -> onnx.ModelProto:
-    """The float model as ONNX, from the same canonical graph: what int8 is compared with."""
-    return to_onnx(graph.module, graph, opset, ir_version, {"qtool_version": _version()})
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
@@ -303,10 +307,3 @@ def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
         if isinstance(data, nn.Parameter):
             setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
     return module
-
-
-def _version() -> str:
-    try:
-        return version("qtool")
-    except PackageNotFoundError:
-        return "source"

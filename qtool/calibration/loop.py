@@ -17,11 +17,9 @@ from qtool.graph import FloatGraph
 from qtool.observers import Statistic
 from qtool.plan import QuantPlan
 from qtool.points import points_of
-from qtool.types import Observed
+from qtool.types import Observed, Progress
 
 __all__ = ["observe", "observing"]
-
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @contextmanager

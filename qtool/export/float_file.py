@@ -1,0 +1,36 @@
+"""The float model as an ONNX file: what an int8 file is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from qtool.export.onnx_file import to_onnx, write_onnx
+from qtool.graph import FloatGraph
+from qtool.targets import DEFAULT, target
+from qtool.versions import version_of
+
+__all__ = ["float_onnx", "write_float"]
+
+
+def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto:
+    """The float model as ONNX, from the same canonical graph and in the target's operator set.
+
+    Raises:
+        ExportError: an operator cannot be written; names it.
+    """
+    chosen = target(target_name)
+    metadata = {"qtool_version": version_of("qtool") or "source"}
+    return to_onnx(graph.module, graph, chosen.opset, chosen.ir_version, metadata)
+
+
+def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:
+    """Writes `float_onnx` to a file, whose path it returns.
+
+    Raises:
+        ExportError: an operator cannot be written. FileError: the file cannot be written.
+    """
+    path = Path(path)
+    write_onnx(float_onnx(graph, target_name), path)
+    return path
