@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,11 @@ from qtool.plan import Probe, QuantPlan
 from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
 from qtool.recovery import STEPS
-from qtool.types import UINT8, Observed
+from qtool.types import UINT8, Observed, Progress
 
 __all__ = ["calibrate", "convert", "quantize"]
 
 VERIFIED_SAMPLES = 64
-
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 def calibrate(

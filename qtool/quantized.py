@@ -20,9 +20,8 @@ from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
-from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.onnx_graph.file_info import FileInfo, NodeInfo, float_metadata, own_version
+from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.points import insert_points, points_of
 from qtool.targets import check_format, target
 from qtool.verification import (
@@ -39,10 +38,11 @@ from qtool.verification import (
 )
 
 if TYPE_CHECKING:
+    from qtool.analysis.gather import Options
+    from qtool.analysis.report import Report
     from qtool.analysis.speed import Speed
-    from qtool.page import Options, Report
 
-__all__ = ["QuantizedModel", "Verification", "float_onnx"]
+__all__ = ["QuantizedModel", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -195,16 +195,24 @@ class QuantizedModel:
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.page.Options`.
+            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
 
         Raises:
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.page import Options, report_quantized
+        from qtool.analysis.gather import Options
+        from qtool.analysis.side_by_side import measure_quantized
+        from qtool.page import write_report
 
         asked = options or Options(Path(folder).resolve().name)
-        return report_quantized(self, data, Path(folder), asked)
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "model.int8.onnx"
+            return write_report(
+                Path(folder),
+                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
+                {file.name: file},
+            )
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
@@ -269,11 +277,6 @@ class QuantizedModel:
         )
         made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         return FileInfo(*made, nodes, self.changes)
-
-
-def float_onnx(graph: FloatGraph, opset: int, ir_version: int) -> onnx.ModelProto:
-    """The float model as ONNX, from the same canonical graph: what int8 is compared with."""
-    return to_onnx(graph.module, graph, opset, ir_version, float_metadata())
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:

@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,13 +32,14 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
-from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
 from qtool.points import points_of
 from qtool.quantized import QuantizedModel
+from qtool.store import Store
+from qtool.types import Progress
 
 __all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
 
@@ -47,7 +48,6 @@ CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
 TINY = 1e-12
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 # what is summed for each layer, as [signal, noise] pairs
 SUMS = ("alone", "accumulated", "only", "left", "left_all")

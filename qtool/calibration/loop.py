@@ -18,11 +18,10 @@ from qtool.graph import FloatGraph
 from qtool.observers import Statistic
 from qtool.plan import Probe, QuantPlan
 from qtool.points import insert_points, insert_probes, points_of
-from qtool.types import Dynamic, Observed, ObserverSpec
+from qtool.types import Dynamic, Observed, ObserverSpec, Progress
 
 __all__ = ["Watch", "observe", "observing", "watched"]
 
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 Statistics = Mapping[str, Statistic]
 
 

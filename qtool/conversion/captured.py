@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from qtool import observers, targets
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import batches
 from qtool.errors import DataError
+from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
@@ -73,6 +75,14 @@ class Captured:
         chosen = Recipe.of(recipe, mode)
         found = make_plan(graph.graph, targets.target(target), spec, chosen, seen)
         return replace(found, rewrites=rewrites)
+
+    def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
+        """Writes the float model as ONNX in a target's operator set, and returns the path.
+
+        Raises:
+            ExportError: an operator cannot be written. FileError: the file cannot be written.
+        """
+        return write_float(self.graph, path, target)
 
 
 def capture_model(

@@ -10,7 +10,6 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ import torch
 from qtool.errors import PlanError, VerificationError
 from qtool.recipe import Recipe
 from qtool.types import Change, ObserverSpec
+from qtool.versions import version_of
 
-__all__ = ["FileInfo", "NodeInfo", "float_metadata", "own_version", "version_of"]
+__all__ = ["FileInfo", "NodeInfo", "float_metadata", "maker_version", "own_version"]
 
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
@@ -102,17 +102,14 @@ class FileInfo:
             ) from error
 
 
-def own_version() -> str:
-    """Of the qtool that runs."""
-    try:
-        return version("qtool")
-    except PackageNotFoundError:
-        return "source"
-
-
-def version_of(model: onnx.ModelProto) -> str | None:
+def maker_version(model: onnx.ModelProto) -> str | None:
     """Of the qtool that wrote a file, a float one too; None where none did."""
     return next((p.value for p in model.metadata_props if p.key == _VERSION), None)
+
+
+def own_version() -> str:
+    """Of the qtool that runs."""
+    return version_of("qtool") or "source"
 
 
 def float_metadata() -> dict[str, str]:

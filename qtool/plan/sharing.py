@@ -17,7 +17,7 @@ from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.plan.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Point
-from qtool.types import Observed, SharedWith
+from qtool.types import Bounds, Observed, SharedWith
 
 __all__ = ["share"]
 
@@ -61,9 +61,6 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
         replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
         for p in points
     )
-
-
-Bounds = tuple[float | None, float | None]
 
 
 def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:

@@ -1,4 +1,5 @@
-"""From a model to a written report: what the commands and `QuantizedModel.report` do."""
+"""Which models a report puts side by side: a model and its int8 file, an int8 file and its float
+model, or several files."""
 
 from __future__ import annotations
 
@@ -10,74 +11,69 @@ from typing import Any
 
 import onnx
 
+from qtool.analysis.gather import Bars, Options, Subject, build, check_options, no_bars
+from qtool.analysis.report import Report
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
-from qtool.analysis.store import Store
 from qtool.conversion import Captured
 from qtool.data import Batch
-from qtool.export import write_onnx
-from qtool.graph import FloatGraph
-from qtool.onnx_graph.file_info import FileInfo, version_of
-from qtool.page.folder import check_folder, publish, resume_folder
-from qtool.page.gather import Bars, Options, Subject, build, check_options, no_bars
-from qtool.page.model import Report
-from qtool.page.render import pages
-from qtool.quantized import QuantizedModel, float_onnx
-from qtool.targets import DEFAULT, target
+from qtool.export import write_float
+from qtool.onnx_graph.file_info import FileInfo, maker_version
+from qtool.quantized import QuantizedModel
+from qtool.targets import DEFAULT
 
-__all__ = ["compare_files", "report_file", "report_quantized"]
+__all__ = ["measure_file", "measure_files", "measure_quantized"]
 
 FLOAT, INT8 = "float", "int8"
 
 
-def report_quantized(
+def measure_quantized(
     quantized: QuantizedModel,
+    file: Path,
     data: Iterable[Any],
-    folder: Path,
     options: Options,
     *,
     origin: str = "quantized by qtool",
+    keep: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
-    """Reports on a quantized model; the folder holds the int8 file too.
+    """Measures a quantized model beside its float model.
 
     Args:
-        origin: how the int8 model was made, in words.
+        file: where the int8 model is written, and stays. origin: how it was made, in words.
+        keep: a folder for results, from which a run that was interrupted goes on.
 
     Raises:
-        QtoolError: see `build`, `publish` and `QuantizedModel.export`.
+        QtoolError: see `build` and `QuantizedModel.export`.
     """
-    check_folder(folder)
     check_options(data, options)
     with _workplace() as work:
-        plain = _float_file(work, quantized.reference, quantized.plan.target)
-        file = work / "model.int8.onnx"
+        plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
         quantized.export(file)
         subjects = [
             Subject(FLOAT, plain, "the float model, exported by qtool"),
             Subject(INT8, file, f"{origin}, target {quantized.plan.target}"),
         ]
-        extra = {"model.int8.onnx": file}
-        return _write(subjects, data, folder, options, quantized, bars, extra)
+        return build(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
 
-def report_file(
+def measure_file(
     file: Path,
     data: Iterable[Any],
-    folder: Path,
     options: Options,
     *,
     reference: Path | Captured | None = None,
     sample: Batch | None = None,
+    keep: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
-    """Reports on an int8 file, qtool's or another tool's.
+    """Measures an int8 file, qtool's or another tool's, beside its float model.
 
     Args:
         reference: the float model: a file, or captured; by default the file's own graph without
             its roundings.
         sample: a batch for the captured model, whose layers are looked at then.
+        keep: see `measure_quantized`.
     """
-    check_folder(folder)
     model = read_onnx(file)
     with _workplace() as work:
         plain, words = _reference(work, file, reference)
@@ -86,48 +82,27 @@ def report_file(
             Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
         ]
         behind = _behind(file, reference, sample)
-        return _write(subjects, data, folder, options, behind, bars, {})
+        return build(subjects, data, options, quantized=behind, folder=keep, bars=bars)
 
 
-def compare_files(
+def measure_files(
     files: Sequence[Path],
     data: Iterable[Any],
-    folder: Path | None,
     options: Options,
     *,
     reference: int = 0,
+    keep: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
-    """Several files side by side, made by qtool or not; without a folder nothing is written.
+    """Measures several files side by side, made by qtool or not.
 
     Args:
-        reference: which of the files the others are compared with.
+        reference: which of the files the others are compared with. keep: see `measure_quantized`.
     """
-    if folder is not None:
-        check_folder(folder)
     ordered = [files[reference], *(f for i, f in enumerate(files) if i != reference)]
     subjects = [Subject(n, f, _words(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
     note = "several files are compared; `qtool report` looks at the layers of one model"
-    if folder is None:
-        return build(subjects, data, options, quantized=note, bars=bars)
-    return _write(subjects, data, folder, options, note, bars, {})
-
-
-def _write(
-    subjects: Sequence[Subject],
-    data: Iterable[Any],
-    folder: Path,
-    options: Options,
-    quantized: QuantizedModel | str,
-    bars: Bars,
-    extra: dict[str, Path],
-) -> Report:
-    """Measures, and replaces the folder; what was measured is kept until that is done."""
-    kept = resume_folder(folder)
-    found = build(subjects, data, options, quantized=quantized, folder=kept, bars=bars)
-    publish(folder, pages(found) | {name: path.read_bytes() for name, path in extra.items()})
-    Store(kept).clear()
-    return found
+    return build(subjects, data, options, quantized=note, folder=keep, bars=bars)
 
 
 @contextmanager
@@ -136,19 +111,13 @@ def _workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _float_file(work: Path, graph: FloatGraph, target_name: str) -> Path:
-    chosen = target(target_name)
-    path = work / "float.onnx"
-    write_onnx(float_onnx(graph, chosen.opset, chosen.ir_version), path)
-    return path
-
-
 def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
     """A file of the float model, and what it is."""
     if isinstance(reference, Captured):
         info = FileInfo.of(read_onnx(file))
         name = DEFAULT if info is None else info.target
-        return _float_file(work, reference.graph, name), "the float model, exported by qtool"
+        plain = write_float(reference.graph, work / "float.onnx", name)
+        return plain, "the float model, exported by qtool"
     if reference is not None:
         read_onnx(reference)
         return reference, f"the file {reference.name}"
@@ -170,7 +139,7 @@ def _behind(
 
 
 def _maker(model: onnx.ModelProto) -> str:
-    version = version_of(model)
+    version = maker_version(model)
     return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
 
 
