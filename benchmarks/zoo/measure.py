@@ -22,7 +22,7 @@ from qtool import graph as G
 from qtool.analysis.latency import interleaved
 from qtool.analysis.profile import profiled
 from qtool.export import write_onnx
-from qtool.plan.macs import macs
+from qtool.ops import macs
 from qtool.quantized import QuantizedModel, Verification, float_onnx
 from qtool.targets import DEFAULT, target
 from qtool.verification.runtime import run, session

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.plan.macs import hint
 from qtool.points import QuantPoint
 from qtool.quantized import QuantizedModel
 
@@ -179,4 +178,4 @@ def _elements(node: fx.Node) -> int:
     value = G.value(node)
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return 0
-    return math.prod(hint(size) for size in value.shape[1:])
+    return math.prod(G.hint(size) for size in value.shape[1:])

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool.plan.ops import row_of
+from qtool.ops import row_of
 from qtool.plan.plan import CHANNELS, Edge, Point
 from qtool.types import Dynamic, Observed, ObserverSpec, QType, SharedWith
 

@@ -19,10 +19,9 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import forms
 from qtool.plan.channels import watch_channels
-from qtool.plan.macs import hint, macs
-from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
@@ -124,7 +123,7 @@ def _choose_weights(work: _Work, node: fx.Node) -> None:
         work.linears[node] = "int8-weights"
 
 
-def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
+def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
     objection = _objection(work, node, row)
     if row.role is Role.PASS and objection is None:
         work.moves.add(node)
@@ -142,7 +141,7 @@ def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
             work.native.add(node)
 
 
-def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
+def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
@@ -199,7 +198,7 @@ def _fuse_clips(work: _Work) -> None:
         if node in work.reasons:  # left in float by the recipe
             continue
         codes_out = node in work.wanted or node in work.native
-        from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
+        from_zero = row.bounds(node)[0] == 0
         free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
         if source in work.integer and len(source.users) == 1 and codes_out and saturates:
@@ -302,7 +301,7 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     output = name if name in names else None
     op = _op(node)
     first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
-    batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
+    batch = G.hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
     if node in work.fused:
         return Decision(name, op, "fused", f"into {G.name_of(work.fused[node])}", 0, (), output)
