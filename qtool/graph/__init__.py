@@ -10,6 +10,7 @@ from qtool.graph.edit import (
     infer,
     replace,
     set_attr_value,
+    set_tensor,
 )
 from qtool.graph.float_graph import FloatGraph, Input
 from qtool.graph.nodes import (
@@ -50,6 +51,7 @@ __all__ = [
     "replace",
     "same_sizes",
     "set_attr_value",
+    "set_tensor",
     "shape",
     "tensor",
     "value",

@@ -1,7 +1,7 @@
 """The operators: what qtool knows of each stands in one row, by families."""
 
 from qtool.ops import codes, elementwise, layers, lookups, moves, pools, products, recurrent
-from qtool.ops.row import Bounds, Kept, Op, Role, Writer
+from qtool.ops.row import Kept, Op, Role, Writer
 from qtool.ops.table import (
     OPS,
     data_inputs,
@@ -15,7 +15,6 @@ from qtool.ops.table import (
 
 __all__ = [
     "OPS",
-    "Bounds",
     "Kept",
     "Op",
     "Role",

@@ -10,7 +10,8 @@ from torch import fx
 from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.ops.onnx_forms import contrib
-from qtool.ops.row import Bounds, Op, Role
+from qtool.ops.row import Op, Role
+from qtool.types import Bounds
 
 __all__ = ["ELEMENTWISE"]
 

@@ -10,9 +10,10 @@ from typing import Any
 import onnx
 from torch import fx
 
-__all__ = ["Bounds", "Kept", "Op", "Role", "Writer"]
+from qtool.types import Bounds
 
-Bounds = tuple[float | None, float | None]
+__all__ = ["Kept", "Op", "Role", "Writer"]
+
 Writer = Callable[..., Any]
 """The ONNX form of an operator: a function in the order of its schema (see onnx_forms.py)."""
 

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -21,7 +22,6 @@ from qtool import graph as G
 from qtool.errors import PlanError
 from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import forms
-from qtool.plan.channels import watch_channels
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
@@ -34,16 +34,26 @@ WEIGHT_OBSERVER = ObserverSpec("minmax")
 
 
 def make_plan(
-    graph: fx.Graph, target: Target, observer: ObserverSpec, recipe: Recipe | None = None
+    graph: fx.Graph,
+    target: Target,
+    observer: ObserverSpec,
+    recipe: Recipe | None = None,
+    seen: Mapping[str, ObserverSpec] | None = None,
 ) -> QuantPlan:
     """The plan of a canonical float graph for a target.
+
+    Args:
+        observer: of the tensors that no rule of the recipe names one for.
+        seen: tensor -> the observer that it was seen by already, which then is its observer unless
+            a rule names another.
 
     Raises:
         PlanError: nothing in the model can be computed in integers, or a rule of the recipe
             selects nothing.
     """
-    choices = (recipe or Recipe()).choices(_selectable(graph))
-    work = _Work(graph, target, observer, choices)
+    recipe = recipe or Recipe()
+    choices = recipe.choices(_selectable(graph))
+    work = _Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
     if not work.integer and not work.linears:
         raise PlanError(
@@ -55,8 +65,10 @@ def make_plan(
     _place_points(work)
     alike = {n for n in work.integer if _key(n) in target.same_parameters}
     points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
-    points += watch_channels(points, graph, work.native, target.activation)
-    return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
+    nodes = tuple(
+        replace(_decision(work, n, points), codes_only=n in work.native) for n in G.calls(graph)
+    )
+    return QuantPlan(target.name, observer, recipe, points, nodes)
 
 
 @dataclass
@@ -67,6 +79,7 @@ class _Work:
     target: Target
     observer: ObserverSpec
     choices: dict[str, Choice]  # what the recipe says, by name
+    seen: Mapping[str, ObserverSpec]
     integer: set[fx.Node] = field(default_factory=set)
     moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
     native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
@@ -255,7 +268,7 @@ def _observer(work: _Work, node: fx.Node) -> ObserverSpec:
     """Of the tensor a node computes; for a fused clamp the last rule for it or for its layer."""
     makers = [node, work.fused[node]] if node in work.fused else [node]
     last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
-    return last.observer or work.observer
+    return last.observer or work.seen.get(G.name_of(node), work.observer)
 
 
 def _passes(work: _Work, user: fx.Node) -> bool:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from torch import fx
 
 from qtool import graph as G
-from qtool.ops import Bounds, Role, data_inputs, row_of
+from qtool.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Point
-from qtool.types import Observed, SharedWith
+from qtool.types import Bounds, Observed, SharedWith
 
 __all__ = ["share"]
 
