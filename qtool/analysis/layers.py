@@ -17,7 +17,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.observers.histogram import Histogram
-from qtool.plan import Decision, QuantPlan, Role, row_of
+from qtool.ops import Role, row_of
+from qtool.plan import Decision, QuantPlan
 from qtool.quantized import QuantizedModel
 from qtool.types import Dynamic, QuantParams
 

@@ -20,9 +20,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import forms
-from qtool.plan.macs import macs
-from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
@@ -137,7 +136,7 @@ def _choose_weights(work: _Work, node: fx.Node) -> None:
         work.linears[node] = "int8-weights"
 
 
-def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
+def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
     objection = _objection(work, node, row)
     if row.role is Role.PASS and objection is None:
         work.moves.add(node)
@@ -155,7 +154,7 @@ def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
             work.native.add(node)
 
 
-def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
+def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
@@ -212,7 +211,7 @@ def _fuse_clips(work: _Work) -> None:
         if node in work.reasons:  # left in float by the recipe
             continue
         codes_out = node in work.wanted or node in work.native
-        from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
+        from_zero = row.bounds(node)[0] == 0
         free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
         if source in work.integer and len(source.users) == 1 and codes_out and saturates:

@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool.plan import QuantPlan, row_of
+from qtool.ops import row_of
+from qtool.plan import QuantPlan
 from qtool.types import Dynamic, Observed, SharedWith
 
 __all__ = ["Watched", "watched_tensors"]

@@ -21,7 +21,8 @@ from onnx import TensorProto
 
 from qtool.errors import FileError
 from qtool.onnx_graph.file_info import FileInfo
-from qtool.plan import OPS, QuantPlan
+from qtool.ops import OPS
+from qtool.plan import QuantPlan
 from qtool.verification.runtime import RUNTIME, optimised_graph
 
 __all__ = ["AuditRow", "Coverage", "audit", "planned"]
