@@ -69,7 +69,7 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    return observe(graph, plan, probes, data, captured.fingerprint, progress)
+    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep())
 
 
 def convert(
@@ -143,7 +143,8 @@ def quantize(
     graph, _ = captured.for_target(target)
     probes = _probes(captured, plan)
     if plan.observed() or probes:
-        calibration = observe(graph, plan, probes, data, captured.fingerprint, progress)
+        mark = captured.fingerprint
+        calibration = observe(graph, plan, probes, data, mark, progress, _keep())
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -154,6 +155,10 @@ def quantize(
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     graph, _ = captured.for_target(plan.target)
     return probes_of(STEPS, graph.graph, plan)
+
+
+def _keep() -> int:
+    return max(step.samples for step in STEPS)
 
 
 def _quantized(
