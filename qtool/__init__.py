@@ -26,11 +26,18 @@ if TYPE_CHECKING:
         QtoolError,
         VerificationError,
     )
+    from qtool.extend import (
+        register_observer,
+        register_operator,
+        register_pass,
+        register_target,
+    )
     from qtool.plan import QuantPlan
     from qtool.quantized import QuantizedModel, Verification
     from qtool.verification import Coverage
 
 _HOMES = {
+    "extend": "register_observer register_operator register_pass register_target",
     "api": "calibrate convert quantize",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
@@ -63,6 +70,10 @@ __all__ = [
     "capture_model",
     "convert",
     "quantize",
+    "register_observer",
+    "register_operator",
+    "register_pass",
+    "register_target",
 ]
 
 

@@ -31,7 +31,7 @@ class Role(Enum):
     CLIP = "clip"  # a clamp, free when the quantization of its output already saturates there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kept:
     """An operator from outside that is kept whole in the file.
 
@@ -47,7 +47,7 @@ class Kept:
     kernel: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
     """One operator.
 
@@ -58,8 +58,8 @@ class Op:
         inputs: positions of the data arguments.
         weight, bias: positions of constant arguments; the weight's output channels lie along
             `channel_axis`.
-        recurrent: position of the weight that a recurrent layer has for its state, alike in its
-            axes.
+        more: positions of further weights, alike in their axes: a recurrent layer has one for its
+            state.
         forms: what a recipe may ask for besides static quantization ("dynamic", ...).
         stored: why its weights alone are stored as codes, on targets that have no kernel for it
             and say nothing themselves; "" leaves it in float there.
@@ -82,7 +82,7 @@ class Op:
     inputs: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
-    recurrent: int | None = None
+    more: tuple[int, ...] = ()
     channel_axis: int = 0
     forms: frozenset[str] = frozenset()
     stored: str = ""

@@ -59,11 +59,13 @@ def place(node: fx.Node, row: Op, form: str, target: Target) -> list[Point]:
         spec = Dynamic(target.activation)
         found.append(Point(f"{names.node}.input", "activation", spec, (edge,)))
     weight = Observed(target.weight, _MINMAX, row.channel_axis, symmetric=True)
-    if row.recurrent is not None:
-        state = node.args[row.recurrent]
-        assert isinstance(state, fx.Node)
-        edge = Edge(G.name_of(state), names.node)
-        found.append(Point(f"{names.node}.recurrent", "weight", weight, (edge,)))
+    for at in row.more:
+        other = node.args[at] if at < len(node.args) else None
+        if not isinstance(other, fx.Node):
+            continue  # left out
+        edge = Edge(G.name_of(other), names.node)
+        called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+        found.append(Point(f"{names.node}.{called}", "weight", weight, (edge,)))
     if form == "int4-weights":
         weight = Observed(UINT4, _MINMAX, 1 - row.channel_axis, block=BLOCK)
     edge = Edge(names.weight, names.node)
@@ -72,7 +74,8 @@ def place(node: fx.Node, row: Op, form: str, target: Target) -> list[Point]:
 
 
 def _names(node: fx.Node, row: Op) -> _Names:
-    data, weight = node.args[0], node.args[row.weight or 1]
+    assert row.weight is not None
+    data, weight = node.args[row.inputs[0]], node.args[row.weight]
     assert isinstance(data, fx.Node)
     assert isinstance(weight, fx.Node)
     return _Names(G.name_of(node), G.name_of(data), G.name_of(weight))

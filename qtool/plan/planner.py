@@ -119,7 +119,7 @@ def _choose_integer(work: _Work) -> None:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.key in work.target.weights_only:  # whatever else is asked for, 4 bits too
+        elif _stored(work, row):  # whatever else is asked for, 4 bits too
             _choose_weights(work, node)
         elif row.weight is None or choice.form == "static":
             _choose_static(work, node, row)
@@ -127,6 +127,13 @@ def _choose_integer(work: _Work) -> None:
             work.reasons[node] = refusal
         else:
             work.linears[node] = choice.form
+
+
+def _stored(work: _Work, row: Op) -> str:
+    """Why the weights alone of an operator are stored as codes; "" where they are not."""
+    target = work.target
+    known = row.key in target.kernels or row.key in target.no_kernel
+    return target.weights_only.get(row.key, "" if known else row.stored)
 
 
 def _choose_weights(work: _Work, node: fx.Node) -> None:
@@ -323,11 +330,9 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
         return Decision(name, op, "integer", why, cost, inputs, output)
     if node in work.linears:
         form, why = forms.DECISIONS[work.linears[node]]
-        if op in work.target.weights_only:
-            form, why = (
-                "weights",
-                f"{work.target.weights_only[op]}: int8 weights, the rest in float",
-            )
+        row = row_of(node)
+        if row is not None and (reason := _stored(work, row)):
+            form, why = "weights", f"{reason}: int8 weights, the rest in float"
         return Decision(name, op, form, why, cost, inputs, output)
     if output and node in work.moves:
         return Decision(name, op, "pass", "", cost, inputs, output)
