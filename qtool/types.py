@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +14,27 @@ __all__ = [
     "INT8",
     "INT8_NARROW",
     "INT32",
-    "QTYPES",
     "UINT4",
     "UINT8",
+    "Array",
+    "Bounds",
+    "Change",
     "Derived",
     "Dynamic",
     "Fixed",
     "Float",
     "Observed",
     "ObserverSpec",
+    "Progress",
     "QType",
     "QuantParams",
     "SharedWith",
     "Spec",
 ]
+
+Array = np.ndarray[Any, Any]
+Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
+Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps what is iterated, to show how far it is
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,6 @@ UINT4 = QType("uint4", 0, 15, torch.uint8, TensorProto.UINT8)  # held in bytes, 
 INT8 = QType("int8", -128, 127, torch.int8, TensorProto.INT8)
 INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8, TensorProto.INT8)  # symmetric weights
 INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
-
-QTYPES = {t.name: t for t in (UINT4, UINT8, INT8, INT8_NARROW, INT32)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +175,21 @@ class Float:
     """Left in float, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a step of a conversion did to the model; enough to do it again without calibration.
+
+    step: its name. count: how often it applied. reason: what it is good for, in words.
+    arrays: what it used, by the name of the tensor or layer; float32, any shape. Weights that were
+    changed in value alone need not be here: a file holds them as codes.
+    """
+
+    step: str
+    count: int
+    reason: str
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Spec = Observed | Dynamic | Fixed | SharedWith | Derived | Float

@@ -20,7 +20,7 @@ from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
-from qtool.export.translations import CONTRIB, TRANSLATIONS
+from qtool.ops import writers
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -42,9 +42,8 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
-    table = TRANSLATIONS | (CONTRIB if contrib else {})
     try:
-        model = translate(to_program(module, graph), table, opset)
+        model = translate(to_program(module, graph), writers(contrib), opset)
     except Exception as error:
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
     _simplify(model)
