@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.analysis.gather import Options
+from qtool.analysis.options import ReportOptions
 from qtool.analysis.sensitivity import sweep
 from qtool.analysis.side_by_side import measure_file
 from qtool.data import Batch
@@ -43,7 +43,7 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
         network = networks.load(folder, name)
         captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
         quantized = qtool.quantize(captured, network.calibration)
-        asked = Options(name, labels=network.labels, function=network.metric)
+        asked = ReportOptions(name, labels=network.labels, function=network.metric)
         found = quantized.report(network.data, output / name, asked)
         top1, outcome = found.accuracy.metrics[0], found.accuracy.models[1]
         interval = top1.intervals[1]
@@ -145,7 +145,7 @@ def large(output: Path, layers: int = 330) -> None:
     plain, int8 = output / "large.float.onnx", output / "large.int8.onnx"
     captured.export_float(plain)
     write_onnx(quantized.to_onnx(), int8)
-    asked, made = Options("large", seconds=0.5), []
+    asked, made = ReportOptions("large", seconds=0.5), []
     spent = _seconds(
         lambda: made.append(
             write_report(

@@ -42,7 +42,8 @@ from qtool.verification import (
 from qtool.versions import version_of
 
 if TYPE_CHECKING:
-    from qtool.analysis.gather import Options
+    from qtool.analysis.gather import Bars
+    from qtool.analysis.options import ReportOptions
     from qtool.analysis.report import Report
     from qtool.analysis.speed import Speed
 
@@ -202,29 +203,41 @@ class QuantizedModel:
         return Verification(parity, compare_codes(path, [inputs], qdq=other), audit(path))
 
     def report(
-        self, data: Iterable[Any], folder: str | Path, options: Options | None = None
+        self,
+        data: Iterable[Any],
+        folder: str | Path,
+        options: ReportOptions | None = None,
+        *,
+        origin: str = "quantized by qtool",
+        bars: Bars | None = None,
     ) -> Report:
         """Measures this model beside its float model, and writes a report to look at.
 
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
+            options: labels, metrics, goals, what to time.
+            origin: how this model was made, in words.
+            bars: makes a progress bar from a title and a length.
 
         Raises:
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.analysis.gather import Options
+        from qtool.analysis.gather import no_bars
+        from qtool.analysis.options import ReportOptions
         from qtool.analysis.side_by_side import measure_quantized
         from qtool.page import write_report
 
-        asked = options or Options(Path(folder).resolve().name)
+        asked = options or ReportOptions(Path(folder).resolve().name)
+        shown = bars or no_bars
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / "model.int8.onnx"
             return write_report(
                 Path(folder),
-                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
+                lambda keep: measure_quantized(
+                    self, file, data, asked, origin=origin, keep=keep, bars=shown
+                ),
                 {file.name: file},
             )
 

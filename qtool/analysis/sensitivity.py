@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool import graph as G
 from qtool.analysis.layers import (
     BARS,
     Bars,
@@ -32,6 +33,8 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
+from qtool.analysis.metrics import decibels
+from qtool.analysis.options import ReportOptions
 from qtool.analysis.replay import Replay, Values
 from qtool.data import Batch
 from qtool.errors import DataError
@@ -41,9 +44,8 @@ from qtool.quantized import QuantizedModel
 from qtool.store import Store
 from qtool.types import Progress
 
-__all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
+__all__ = ["LayerError", "Sensitivity", "sweep"]
 
-DEFAULT_BUDGET = 3.5
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
@@ -107,7 +109,7 @@ def sweep(
     quantized: QuantizedModel,
     data: Sequence[Batch],
     *,
-    budget: float = DEFAULT_BUDGET,
+    budget: float = ReportOptions.budget,
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> Sensitivity:
@@ -142,13 +144,6 @@ def sweep(
             saved = time.monotonic()
     sums.save()
     return _result(quantized, sums, schedule)
-
-
-def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise); None without noise, and where neither is finite."""
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 
 def _schedule(
@@ -345,8 +340,6 @@ def _params(point: Any) -> Any:
 
 
 def _weights(quantized: QuantizedModel) -> dict[str, torch.Tensor]:
-    from qtool import graph as G
-
     nodes = {G.name_of(n): n for n in quantized.module.graph.nodes}
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()

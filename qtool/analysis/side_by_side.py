@@ -11,7 +11,8 @@ from typing import Any
 
 import onnx
 
-from qtool.analysis.gather import Bars, Options, Subject, build, check_options, no_bars
+from qtool.analysis.gather import Bars, Subject, build, check_options, no_bars
+from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
 from qtool.data import Batch
@@ -33,7 +34,7 @@ def measure_quantized(
     quantized: QuantizedModel,
     file: Path,
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     origin: str = "quantized by qtool",
     keep: Path | None = None,
@@ -62,7 +63,7 @@ def measure_quantized(
 def measure_file(
     file: Path,
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     reference: Path | FloatGraph | None = None,
     planner: Planner | None = None,
@@ -94,7 +95,7 @@ def measure_file(
 def measure_files(
     files: Sequence[Path],
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     reference: int = 0,
     keep: Path | None = None,

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import qtool
-from qtool.analysis.evaluate import evaluate
-from qtool.analysis.gather import Options
+from qtool.analysis.evaluation import evaluate_files
+from qtool.analysis.options import Goals, ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_file, measure_files
-from qtool.analysis.verdict import Goals
 from qtool.data import Batch
 from qtool.errors import DataError, FileError
+from qtool.export import write_float
 from qtool.page import write_report
 from tests.analysis.onnx_files import linear_file
 
@@ -40,7 +40,7 @@ def compare_files(files, data, folder, options, **given):
 
 
 ROOT = Path(__file__).parents[2]
-QUICK = Options("digits", seconds=0.01, batch_sizes=(4,), samples=64)
+QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +78,12 @@ def test_folder_holds_the_report_and_the_model(made):
     assert list(folder.parent.iterdir()) == [folder], "something was left beside it"
 
 
-def test_numbers_are_those_of_evaluate(made, quantized, images, digits):
+def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path):
     folder, report = made
-    known = evaluate(
+    known = evaluate_files(
+        write_float(quantized.graph, tmp_path / "float.onnx"),
         folder / "model.int8.onnx",
-        quantized.graph,
-        [Batch((x,)) for x in images],
+        images,
         digits.labels,
         seconds=0.01,
     )
