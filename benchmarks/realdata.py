@@ -22,7 +22,7 @@ import torch
 import qtool
 from qtool.analysis.latency import interleaved
 from qtool.analysis.onnx_function import OnnxFunction
-from qtool.api import DEFAULT_OBSERVER
+from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.verification.inputs import Feeder, resized
 
 COLUMNS = (

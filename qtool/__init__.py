@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from qtool.analysis.evaluation import Evaluation
     from qtool.analysis.options import Goals, ReportOptions
     from qtool.analysis.report import Report
-    from qtool.api import Captured, calibrate, capture_model, convert, quantize
+    from qtool.api import calibrate, convert, quantize
     from qtool.calibration import Calibration
+    from qtool.conversion import Captured, capture_model
     from qtool.errors import (
         CalibrationError,
         CaptureError,
@@ -42,8 +43,9 @@ _HOMES = {
     "analysis.evaluation": "Evaluation",
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
-    "api": "Captured calibrate capture_model convert quantize",
+    "api": "calibrate convert quantize",
     "calibration": "Calibration",
+    "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError VerificationError",
     "examine": "compare evaluate report verify",

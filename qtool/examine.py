@@ -15,22 +15,15 @@ from qtool.analysis.gather import Bars, no_bars
 from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import read_onnx
-from qtool.analysis.side_by_side import Planner, measure_file, measure_files
-from qtool.api import (
-    DEFAULT_OBSERVER,
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-    convert,
-    quantize,
-)
+from qtool.analysis.side_by_side import measure_file, measure_files
+from qtool.api import convert, quantize
 from qtool.calibration import Calibration
+from qtool.conversion import Captured, capture_model
+from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.quantized import QuantizedModel
-from qtool.recovery.smoothing import Factors
 from qtool.targets import DEFAULT
 from qtool.types import Array, Progress
 from qtool.verification import Exactness, compare_codes
@@ -234,41 +227,23 @@ def _of_file(
 ) -> Report:
     """The one place where a file is looked at together with the model it was made from."""
     read_onnx(file)
-    reference: Path | FloatGraph | None = None
-    planner, sample = None, None
+    reference: Path | Captured | None = None
+    sample: Batch | None = None
     if isinstance(model, str | Path):
         reference = Path(model)
     elif model is not None:
-        first, data = peek(data, _module(model))
-        if first is None:
+        sample, data = peek(data, _module(model))
+        if sample is None:
             raise DataError("the data is empty; give at least one batch")
-        captured = capture_model(model, first, dynamic)
-        reference, planner, sample = captured.graph, _planner(captured), first
+        reference = capture_model(model, sample, dynamic)
     from qtool.page import write_report  # draws, and loads what draws
 
-    return write_report(
-        folder,
-        lambda keep: measure_file(
-            file,
-            data,
-            options,
-            reference=reference,
-            planner=planner,
-            sample=sample,
-            keep=keep,
-            bars=bars,
-        ),
-    )
+    def measure(keep: Path) -> Report:
+        return measure_file(
+            file, data, options, reference=reference, sample=sample, keep=keep, bars=bars
+        )
 
-
-def _planner(captured: Captured) -> Planner:
-    """What a file of qtool was made from, given its target and smoothing factors."""
-
-    def planned(target: str, factors: Factors) -> Any:
-        graph, plan, _ = captured.smoothed(captured.plan(target), factors)
-        return graph, plan, captured.graph
-
-    return planned
+    return write_report(folder, measure)
 
 
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:

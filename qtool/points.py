@@ -8,6 +8,7 @@ where the value is clipped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
-from qtool.plan import CHANNELS, Point, QuantPlan
+from qtool.plan import Point, Probe, QuantPlan
 from qtool.types import INT32, Dynamic, QType, QuantParams
 
-__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
+__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -133,6 +134,23 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     return module
 
 
+def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
+    """A module beside each watched tensor, in place, that is called with its values and changes
+    nothing; by the names of the probes."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found: dict[str, nn.Module] = {}
+    for probe in probes:
+        path = f"probes.{G.free_name(module, probe.name)}"
+        found[probe.name] = nn.Identity()
+        module.add_submodule(path, found[probe.name])
+        with _behind(nodes[probe.tensor]):
+            call = module.graph.call_module(path, (nodes[probe.tensor],))
+        call.meta[G.NAME] = probe.name
+        call.meta["val"] = G.value(nodes[probe.tensor])
+    module.recompile()
+    return found
+
+
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
     """At the layer, on what the layer reads: that may be a quantized tensor already."""
     source = user.args[0]
@@ -146,9 +164,13 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
+    if point.kind != "activation":
+        return source.graph.inserting_before(nodes[point.edges[0].user])
+    return _behind(source)
+
+
+def _behind(source: fx.Node) -> Any:
     graph = source.graph
-    if point.kind not in ("activation", CHANNELS):
-        return graph.inserting_before(nodes[point.edges[0].user])
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,15 +16,13 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.atomic import atomic_path
+from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
-from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.plan import QuantPlan
+from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.points import insert_points, points_of
-from qtool.recovery.smoothing import Factors, to_text
-from qtool.recovery.solve import Parameters
 from qtool.targets import check_format, target
 from qtool.verification import (
     Coverage,
@@ -39,7 +36,6 @@ from qtool.verification import (
     compare_codes,
     planned,
 )
-from qtool.versions import version_of
 
 if TYPE_CHECKING:
     from qtool.analysis.gather import Bars
@@ -87,33 +83,23 @@ class QuantizedModel:
     of the weights); `export` writes the integer model.
     """
 
-    def __init__(
-        self,
-        graph: FloatGraph,
-        plan: QuantPlan,
-        parameters: Parameters,
-        sample: Batch,
-        reference: FloatGraph | None = None,
-        factors: Factors | None = None,
-    ) -> None:
+    def __init__(self, work: Conversion, sample: Batch) -> None:
         """
         Args:
-            graph: the float graph in the forms that the target wants, smoothed.
-            sample: a batch that exports are verified with.
-            reference: the float graph before that: what this model is compared with.
-            factors: what was divided out of which tensors; kept in the file's metadata.
+            work: a conversion with its parameters solved.
+            sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
-        self.graph = graph
-        self.reference = reference or graph
-        self.factors = factors or {}
-        self.plan = plan
-        self.parameters = parameters.params
-        self.notes = parameters.notes
+        assert work.parameters is not None
+        self.graph = work.graph
+        self.reference = work.captured.graph  # what this model is compared with
+        self.plan = work.plan
+        self.changes = work.changes
+        self.parameters = work.parameters.params
+        self.notes = work.parameters.notes
         self.sample = sample
-        self.module = insert_points(_own_weights(graph.module), plan)
+        self.module = insert_points(_own_weights(work.graph.module), work.plan)
         for name, point in points_of(self.module).items():
-            point.set_params(parameters.params[name])
-        self._exported: Path | None = None
+            point.set_params(self.parameters[name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Fake-quantized outputs, in the structure the float model returns them."""
@@ -134,7 +120,7 @@ class QuantizedModel:
             self.graph,
             chosen.opset,
             chosen.ir_version,
-            self._metadata(),
+            self.info.metadata(),
             chosen.contrib,
         )
         return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
@@ -293,19 +279,17 @@ class QuantizedModel:
             found.append(float(params.scale) if params is not None else None)
         return found
 
-    def _metadata(self) -> dict[str, str]:
-        rows = [
-            {"node": d.node, "op": d.op, "form": d.form, "reason": d.reason, "macs": d.macs}
-            for d in self.plan.nodes
+    @property
+    def info(self) -> FileInfo:
+        """What an exported file says of itself."""
+        plan = self.plan
+        nodes = tuple(
+            NodeInfo(d.node, d.op, d.form, d.reason, d.macs)
+            for d in plan.nodes
             if d.form != "shape"
-        ]
-        return {
-            "qtool_version": version_of("qtool") or "source",
-            "qtool_target": self.plan.target,
-            "qtool_plan": self.plan.digest,
-            "qtool_nodes": json.dumps(rows, separators=(",", ":")),
-            **({"qtool_smoothing": to_text(self.factors)} if self.factors else {}),
-        }
+        )
+        made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
+        return FileInfo(*made, nodes, self.changes)
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:

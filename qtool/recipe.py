@@ -184,6 +184,14 @@ class Recipe:
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
+    def to_json(self) -> dict[str, Any]:
+        """What a JSON file of this recipe holds; `Recipe.of` reads it back to an equal one."""
+        rules = [
+            {key: value for key, name in _KEYS.items() if (value := getattr(rule, name))}
+            for rule in self.rules
+        ]
+        return {"mode": self.mode, "rules": rules}
+
     def choices(self, nodes: Mapping[str, str]) -> dict[str, Choice]:
         """What becomes of each node.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "UINT8",
     "Array",
     "Bounds",
+    "Change",
     "Derived",
     "Dynamic",
     "Fixed",
@@ -174,6 +175,21 @@ class Float:
     """Left in float, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a step of a conversion did to the model; enough to do it again without calibration.
+
+    step: its name. count: how often it applied. reason: what it is good for, in words.
+    arrays: what it used, by the name of the tensor or layer; float32, any shape. Weights that were
+    changed in value alone need not be here: a file holds them as codes.
+    """
+
+    step: str
+    count: int
+    reason: str
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Spec = Observed | Dynamic | Fixed | SharedWith | Derived | Float

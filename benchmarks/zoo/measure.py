@@ -21,7 +21,7 @@ import qtool
 from qtool import graph as G
 from qtool.analysis.latency import interleaved
 from qtool.analysis.node_times import profiled
-from qtool.plan.macs import macs
+from qtool.ops import macs
 from qtool.quantized import QuantizedModel, Verification
 from qtool.verification.runtime import run, session
 

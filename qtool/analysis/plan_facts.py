@@ -10,7 +10,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.analysis.layers import Bars
-from qtool.plan import QuantPlan, data_inputs, row_of
+from qtool.ops import data_inputs, row_of
+from qtool.plan import QuantPlan
 from qtool.quantized import QuantizedModel
 from qtool.types import QuantParams
 from qtool.verification import Coverage

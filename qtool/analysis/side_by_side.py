@@ -4,7 +4,7 @@ model, or several files."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,14 @@ from qtool.analysis.gather import Bars, Subject, build, check_options, no_bars
 from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
+from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_float
-from qtool.graph import FloatGraph
-from qtool.plan import QuantPlan
+from qtool.onnx_graph.file_info import FileInfo, maker_version
 from qtool.quantized import QuantizedModel
-from qtool.recovery.smoothing import Factors, from_text
 from qtool.targets import DEFAULT
 
-__all__ = ["Planner", "measure_file", "measure_files", "measure_quantized"]
-
-Planner = Callable[[str, Factors], tuple[FloatGraph, QuantPlan, FloatGraph]]
+__all__ = ["measure_file", "measure_files", "measure_quantized"]
 
 FLOAT, INT8 = "float", "int8"
 
@@ -65,8 +62,7 @@ def measure_file(
     data: Iterable[Any],
     options: ReportOptions,
     *,
-    reference: Path | FloatGraph | None = None,
-    planner: Planner | None = None,
+    reference: Path | Captured | None = None,
     sample: Batch | None = None,
     keep: Path | None = None,
     bars: Bars = no_bars,
@@ -74,11 +70,9 @@ def measure_file(
     """Measures an int8 file, qtool's or another tool's, beside its float model.
 
     Args:
-        reference: the float model: a file or a captured graph; by default the file's own graph
-            without its roundings.
-        planner: target name and smoothing factors -> the graph and plan that a file of qtool was
-            made from, and the float graph before; with `sample`, one batch. Without them the
-            layers are not looked at.
+        reference: the float model: a file, or captured; by default the file's own graph without
+            its roundings.
+        sample: a batch for the captured model, whose layers are looked at then.
         keep: see `measure_quantized`.
     """
     model = read_onnx(file)
@@ -88,7 +82,7 @@ def measure_file(
             Subject(FLOAT, plain, words),
             Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
         ]
-        behind = _behind(file, model, planner, sample)
+        behind = _behind(file, reference, sample)
         return build(subjects, data, options, quantized=behind, folder=keep, bars=bars)
 
 
@@ -118,11 +112,12 @@ def _workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _reference(work: Path, file: Path, reference: Path | FloatGraph | None) -> tuple[Path, str]:
+def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
     """A file of the float model, and what it is."""
-    if isinstance(reference, FloatGraph):
-        name = _metadata(read_onnx(file)).get("qtool_target", DEFAULT)
-        plain = write_float(reference, work / "float.onnx", name)
+    if isinstance(reference, Captured):
+        info = FileInfo.of(read_onnx(file))
+        name = DEFAULT if info is None else info.target
+        plain = write_float(reference.graph, work / "float.onnx", name)
         return plain, "the float model, exported by qtool"
     if reference is not None:
         read_onnx(reference)
@@ -136,28 +131,16 @@ def _reference(work: Path, file: Path, reference: Path | FloatGraph | None) -> t
 
 
 def _behind(
-    file: Path, model: onnx.ModelProto, planner: Planner | None, sample: Batch | None
+    file: Path, reference: Path | Captured | None, sample: Batch | None
 ) -> QuantizedModel | str:
     """The quantized model that a file came from, or why it cannot be had."""
-    if planner is None or sample is None:
+    if not isinstance(reference, Captured) or sample is None:
         return "the layers can only be examined with the float model; pass --model"
-    name = _metadata(model).get("qtool_target")
-    if name is None:
-        return f"{file.name} was not made by qtool"
-    try:
-        factors = from_text(_metadata(model).get("qtool_smoothing", "{}"))
-    except (ValueError, TypeError, AttributeError) as error:
-        return f"the metadata of {file.name} is damaged ({error})"
-    graph, plan, before = planner(name, factors)
-    return restored(file, graph, plan, graph.bind(sample), before)
-
-
-def _metadata(model: onnx.ModelProto) -> dict[str, str]:
-    return {p.key: p.value for p in model.metadata_props}
+    return restored(file, reference, sample)
 
 
 def _maker(model: onnx.ModelProto) -> str:
-    version = _metadata(model).get("qtool_version")
+    version = maker_version(model)
     return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
 
 

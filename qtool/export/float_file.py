@@ -8,8 +8,8 @@ import onnx
 
 from qtool.export.onnx_file import to_onnx, write_onnx
 from qtool.graph import FloatGraph
+from qtool.onnx_graph.file_info import float_metadata
 from qtool.targets import DEFAULT, target
-from qtool.versions import version_of
 
 __all__ = ["float_onnx", "write_float"]
 
@@ -21,8 +21,7 @@ def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto
         ExportError: an operator cannot be written; names it.
     """
     chosen = target(target_name)
-    metadata = {"qtool_version": version_of("qtool") or "source"}
-    return to_onnx(graph.module, graph, chosen.opset, chosen.ir_version, metadata)
+    return to_onnx(graph.module, graph, chosen.opset, chosen.ir_version, float_metadata())
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from qtool import graph as G
-from qtool.plan.ops import OpRow
+from qtool.ops import Op
 from qtool.plan.plan import Edge, Point
 from qtool.recipe import Choice
 from qtool.targets import Target
@@ -40,9 +40,9 @@ class _Names:
     weight: str
 
 
-def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | None:
+def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the form that was chosen, or None."""
-    if row.key != "linear":
+    if choice.form not in row.forms:
         return f"only linear layers have a form for that ({choice.because})"
     if choice.form != "int8-weights" and not target.contrib:
         return f"{target.name} has no kernel for {choice.form} ({choice.because})"
@@ -50,7 +50,7 @@ def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | N
     return f"no integer kernel on {target.name}" if rule is None else rule.refuse(node)
 
 
-def place(node: fx.Node, row: OpRow, form: str, target: Target) -> list[Point]:
+def place(node: fx.Node, row: Op, form: str, target: Target) -> list[Point]:
     """The points of a linear layer in one of these forms. Its bias stays float."""
     names = _names(node, row)
     found = []
@@ -71,7 +71,7 @@ def place(node: fx.Node, row: OpRow, form: str, target: Target) -> list[Point]:
     return found
 
 
-def _names(node: fx.Node, row: OpRow) -> _Names:
+def _names(node: fx.Node, row: Op) -> _Names:
     data, weight = node.args[0], node.args[row.weight or 1]
     assert isinstance(data, fx.Node)
     assert isinstance(weight, fx.Node)

@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
+from qtool.recipe import Recipe
+from qtool.types import (
+    Derived,
+    Dynamic,
+    Fixed,
+    Float,
+    Observed,
+    ObserverSpec,
+    SharedWith,
+    Spec,
+)
 
-__all__ = ["CHANNELS", "Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
-
-CHANNELS = "channels"
-"""The kind of points that calibration watches channel by channel (see channels.py)."""
+__all__ = ["Decision", "Edge", "Point", "Probe", "QuantPlan", "Rewrite", "describe"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,7 @@ class Point:
     """One quantized tensor.
 
     name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    kind: "activation", "weight", "bias" or "constant"; "channels" quantizes nothing and is only
-        watched by calibration (see channels.py).
+    kind: "activation", "weight", "bias" or "constant".
     edges: the reads that see the quantized tensor; reads not listed see the float one.
     """
 
@@ -38,6 +44,20 @@ class Point:
     kind: str
     spec: Spec
     edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Something that a step of the conversion wants to have seen of the float network.
+
+    name: its key in the calibration, "tensor.what". tensor: the node whose value is watched.
+    statistic: which one, by the name of its observer; along `axis`, or of the whole tensor.
+    """
+
+    name: str
+    tensor: str
+    statistic: ObserverSpec
+    axis: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,7 @@ class Decision:
         (integer, its input quantized as it comes), "weights" (integer weights, float arithmetic).
     macs: multiply-accumulates for one sample.
     inputs, output: the points around it (output None: the result is float).
+    codes_only: its result can only be had in codes, since its kernel rounds it.
     """
 
     node: str
@@ -58,6 +79,7 @@ class Decision:
     macs: int = 0
     inputs: tuple[str, ...] = ()
     output: str | None = None
+    codes_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,10 +95,14 @@ class Rewrite:
 class QuantPlan:
     """Everything that is decided about a model for a target. Prints as a table.
 
-    rewrites: passes that the target asked for, how often each applied, and why it pays.
+    observer, recipe: what it was made from, beside the graph and the target.
+    rewrites: passes that the target asked for and steps of the conversion, how often each applied,
+    and why it pays.
     """
 
     target: str
+    observer: ObserverSpec
+    recipe: Recipe
     points: tuple[Point, ...]
     nodes: tuple[Decision, ...]
     rewrites: tuple[Rewrite, ...] = ()
@@ -101,15 +127,14 @@ class QuantPlan:
 
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        kinds = ("activation", CHANNELS)
-        return [p for p in self.points if p.kind in kinds and isinstance(p.spec, Observed)]
+        return [p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)]
 
-    def without_channels(self) -> QuantPlan:
-        """The plan after conversion has used up what was seen of single channels."""
-        return replace(self, points=tuple(p for p in self.points if p.kind != CHANNELS))
+    @cached_property
+    def _decisions(self) -> dict[str, Decision]:
+        return {d.node: d for d in self.nodes}
 
     def decision(self, node: str) -> Decision | None:
-        return next((d for d in self.nodes if d.node == node), None)
+        return self._decisions.get(node)
 
     @cached_property
     def digest(self) -> str:

@@ -9,10 +9,10 @@ import torch
 
 from qtool.analysis.layers import layers_of
 from qtool.analysis.metrics import decibels
-from qtool.analysis.replay import Replay
 from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.errors import DataError
+from qtool.graph.run import Executor
 from qtool.points import points_of
 from qtool.store import Store
 from tests.analysis.spoiled import chain, images
@@ -127,8 +127,8 @@ def test_resumes_where_it_stopped(tmp_path, monkeypatch):
     with pytest.raises(KilledError):
         sweep(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
     runs = []
-    ran = Replay.run
-    monkeypatch.setattr(Replay, "run", lambda *a: runs.append(1) or ran(*a))
+    ran = Executor.run
+    monkeypatch.setattr(Executor, "run", lambda *a: runs.append(1) or ran(*a))
     resumed = sweep(quantized, data(), store=Store(tmp_path, "k"))
     again = len(runs)
     runs.clear()

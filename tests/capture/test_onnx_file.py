@@ -18,9 +18,10 @@ from torch.nn import functional as F
 
 import qtool
 from qtool import graph as G
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
 from qtool.capture import OnnxModule, load_model, load_onnx
 from qtool.capture.onnx_operators import OPERATORS
+from qtool.conversion import capture_model
 from qtool.errors import CaptureError
 from tests.conftest import Digits
 from tests.export.networks import run

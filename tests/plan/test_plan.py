@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from qtool.plan import Decision, Edge, Point, QuantPlan, Rewrite, describe, make_plan
+from qtool.recipe import Recipe
 from qtool.targets import target
 from qtool.types import (
     INT8_NARROW,
@@ -56,6 +57,8 @@ def test_describe(spec: Spec, text: str) -> None:
 
 SMALL = QuantPlan(
     "some-target",
+    MINMAX,
+    Recipe(),
     (
         Point("x", "activation", Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
         Point("conv", "activation", Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),
