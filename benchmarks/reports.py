@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis.options import ReportOptions
 from qtool.analysis.sensitivity import sweep
 from qtool.analysis.side_by_side import measure_file
@@ -30,7 +31,6 @@ from qtool.data import Batch
 from qtool.export import write_onnx
 from qtool.page import pages, write_report
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
 
 PARTS = ("reports", "sensitivity", "broken", "large")
 CHROMIUM = "/usr/bin/chromium"
@@ -142,8 +142,7 @@ def large(output: Path, layers: int = 330) -> None:
     data = torch.randn(64, 3, 12, 12).split(16)
     captured = qtool.capture_model(Deep(layers).eval(), data[0])
     quantized = qtool.quantize(captured, data)
-    plain, int8 = output / "large.float.onnx", output / "large.int8.onnx"
-    captured.export_float(plain)
+    int8 = output / "large.int8.onnx"
     write_onnx(quantized.to_onnx(), int8)
     asked, made = ReportOptions("large", seconds=0.5), []
     spent = _seconds(
@@ -154,8 +153,7 @@ def large(output: Path, layers: int = 330) -> None:
                     int8,
                     data,
                     asked,
-                    reference=plain,
-                    planner=lambda *_: (quantized.graph, quantized.plan, quantized.reference),
+                    reference=captured,
                     sample=Batch((data[0],)),
                     keep=keep,
                 ),

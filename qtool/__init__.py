@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from qtool.analysis.evaluation import Evaluation
     from qtool.analysis.options import Goals, ReportOptions
     from qtool.analysis.report import Report
-    from qtool.api import calibrate, convert, quantize
+    from qtool.api import (
+        QuantizedModel,
+        calibrate,
+        compare,
+        convert,
+        evaluate,
+        quantize,
+        report,
+        verify,
+    )
     from qtool.calibration import Calibration
     from qtool.conversion import Captured, capture_model
     from qtool.errors import (
@@ -32,9 +41,8 @@ if TYPE_CHECKING:
         QtoolError,
         VerificationError,
     )
-    from qtool.examine import compare, evaluate, report, verify
     from qtool.plan import QuantPlan
-    from qtool.quantized import QuantizedModel, Verification
+    from qtool.quantized import Verification
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
@@ -43,14 +51,13 @@ _HOMES = {
     "analysis.evaluation": "Evaluation",
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
-    "api": "calibrate convert quantize",
+    "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError VerificationError",
-    "examine": "compare evaluate report verify",
     "plan": "QuantPlan",
-    "quantized": "QuantizedModel Verification",
+    "quantized": "Verification",
     "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

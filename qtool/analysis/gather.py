@@ -25,7 +25,7 @@ from qtool.analysis.verdict import judge
 from qtool.data import Batch, to_batch
 from qtool.data.array_files import ArrayFiles
 from qtool.errors import DataError, KernelError, QtoolError
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.inputs import Feeder, check_same_inputs, resized
@@ -54,7 +54,7 @@ def build(
     data: Iterable[Any],
     options: ReportOptions,
     *,
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     folder: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
@@ -227,7 +227,7 @@ def _timed(
 
 def _layers(
     store: Store,
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     batches: Sequence[Batch],
     options: ReportOptions,
     bars: Bars,
@@ -270,7 +270,7 @@ def _models(
 
 
 def _decided(
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     layers: Sensitivity | None,
     subjects: Sequence[Subject],
     coverages: Sequence[Coverage],

@@ -40,7 +40,7 @@ from qtool.errors import DataError
 from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.types import Progress
 
@@ -106,7 +106,7 @@ class _Schedule:
 
 
 def sweep(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     data: Sequence[Batch],
     *,
     budget: float = ReportOptions.budget,
@@ -147,7 +147,7 @@ def sweep(
 
 
 def _schedule(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     replay: Executor,
     layers: Sequence[Layer],
     every: Set[str],
@@ -176,7 +176,7 @@ def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     return 3 * sum(v.numel() * v.element_size() for v in kept)
 
 
-def _executor(quantized: QuantizedModel) -> Executor:
+def _executor(quantized: Quantized) -> Executor:
     graph = replace(quantized.graph, module=quantized.module)
     return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
@@ -234,7 +234,7 @@ class _Sums:
 def _measure(
     sums: _Sums,
     replay: Executor,
-    quantized: QuantizedModel,
+    quantized: Quantized,
     every: Set[str],
     chunk: Batch,
     turns: Sequence[int],
@@ -293,7 +293,7 @@ def _noises(
     return np.atleast_1d(np.asarray(total, np.float64))
 
 
-def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
+def _digest(quantized: Quantized, schedule: _Schedule) -> str:
     """What the sums depend on: plan, parameters, weights, data and schedule."""
     digest = hashlib.sha256(quantized.plan.digest.encode())
     digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
@@ -306,7 +306,7 @@ def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
     return digest.hexdigest()
 
 
-def _result(quantized: QuantizedModel, sums: _Sums, schedule: _Schedule) -> Sensitivity:
+def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivity:
     points = points_of(quantized.module)
     weights = _weights(quantized)
     found = []
@@ -344,7 +344,7 @@ def _params(point: Any) -> Any:
     return point.params
 
 
-def _weights(quantized: QuantizedModel) -> dict[str, torch.Tensor]:
+def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:
     nodes = {G.name_of(n): n for n in quantized.module.graph.nodes}
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()

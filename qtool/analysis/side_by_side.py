@@ -19,7 +19,7 @@ from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_float
 from qtool.onnx_graph.file_info import FileInfo, maker_version
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.targets import DEFAULT
 
 __all__ = ["measure_file", "measure_files", "measure_quantized"]
@@ -28,7 +28,7 @@ FLOAT, INT8 = "float", "int8"
 
 
 def measure_quantized(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     file: Path,
     data: Iterable[Any],
     options: ReportOptions,
@@ -44,7 +44,7 @@ def measure_quantized(
         keep: a folder for results, from which a run that was interrupted goes on.
 
     Raises:
-        QtoolError: see `build` and `QuantizedModel.export`.
+        QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
     with _workplace() as work:
@@ -130,9 +130,7 @@ def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tup
     )
 
 
-def _behind(
-    file: Path, reference: Path | Captured | None, sample: Batch | None
-) -> QuantizedModel | str:
+def _behind(file: Path, reference: Path | Captured | None, sample: Batch | None) -> Quantized | str:
     """The quantized model that a file came from, or why it cannot be had."""
     if not isinstance(reference, Captured) or sample is None:
         return "the layers can only be examined with the float model; pass --model"

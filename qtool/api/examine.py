@@ -16,14 +16,14 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import read_onnx
 from qtool.analysis.side_by_side import measure_file, measure_files
-from qtool.api import convert, quantize
+from qtool.api.make import convert, quantize
+from qtool.api.quantized import QuantizedModel
 from qtool.calibration import Calibration
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
-from qtool.quantized import QuantizedModel
 from qtool.targets import DEFAULT
 from qtool.types import Array, Progress
 from qtool.verification import Exactness, compare_codes
