@@ -20,11 +20,7 @@ from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
-<<<<<<< HEAD
 from qtool.ops import functions_of, writers
-=======
-from qtool.ops import writers
->>>>>>> cost
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -47,11 +43,7 @@ def to_onnx(
         ExportError: an operator cannot be written; names it.
     """
     try:
-<<<<<<< HEAD
-        model = translate(to_program(module, graph), dict(writers(contrib)), opset)
-=======
         model = translate(to_program(module, graph), writers(contrib), opset)
->>>>>>> cost
     except Exception as error:
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
     _give_meaning(model)
