@@ -22,6 +22,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.translations import CONTRIB, TRANSLATIONS
 
@@ -46,12 +47,13 @@ def to_onnx(
         ExportError: an operator cannot be written; names it.
     """
     program = to_program(module, graph)
+    opset = needed_opset(module, opset)
     try:
         with _quiet():
             written = torch.onnx.export(
                 program,
                 dynamo=True,
-                custom_translation_table=TRANSLATIONS | (CONTRIB if contrib else {}),
+                custom_translation_table=TRANSLATIONS | KEPT | (CONTRIB if contrib else {}),
                 optimize=False,
                 verbose=False,
                 opset_version=opset,
@@ -60,6 +62,7 @@ def to_onnx(
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
     assert written is not None
     model = written.model
+    write_back(model)
     _simplify(model)
     _rename(model, module, graph)
     model.ir_version = ir_version
