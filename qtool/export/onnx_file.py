@@ -18,6 +18,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
 from qtool.ops import functions_of, writers
@@ -42,11 +43,13 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
+    table = {**writers(contrib), **KEPT}
     try:
-        model = translate(to_program(module, graph), writers(contrib), opset)
+        model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
     _give_meaning(model)
+    write_back(model)
     _simplify(model)
     _rename(model, module, graph)
     model.ir_version = ir_version
