@@ -22,7 +22,7 @@ from qtool.errors import CalibrationError, DataError
 from qtool.graph import FloatGraph, Input
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
-from qtool.plan import QuantPlan, Rewrite, make_plan
+from qtool.plan import Kind, QuantPlan, Rewrite, make_plan
 from qtool.points import insert_points
 from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
@@ -275,7 +275,7 @@ def _observed_with(plan: QuantPlan, calibration: Calibration) -> QuantPlan:
     points = []
     for point in plan:
         spec, seen = point.spec, calibration.specs.get(point.name)
-        if point.kind == "activation" and isinstance(spec, Observed) and seen is not None:
+        if point.kind is Kind.ACTIVATION and isinstance(spec, Observed) and seen is not None:
             if spec.observer not in (_AS_CALIBRATED, seen):
                 raise CalibrationError(
                     f"the recipe observes '{point.name}' with {spec.observer}, the calibration was "

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
-from qtool.plan import CHANNELS, Point, QuantPlan
+from qtool.plan import Kind, Point, QuantPlan
 from qtool.types import INT32, Dynamic, QType, QuantParams
 
 __all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
@@ -147,7 +147,7 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
     graph = source.graph
-    if point.kind not in ("activation", CHANNELS):
+    if point.kind not in (Kind.ACTIVATION, Kind.CHANNELS):
         return graph.inserting_before(nodes[point.edges[0].user])
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source

@@ -23,7 +23,7 @@ from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
 from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.plan import QuantPlan
+from qtool.plan import Execution, QuantPlan
 from qtool.points import insert_points, points_of
 from qtool.recovery.smoothing import Factors, to_text
 from qtool.recovery.solve import Parameters
@@ -187,7 +187,7 @@ class QuantizedModel:
                 write_onnx(self.to_onnx(), fresh)
                 return self.verify(fresh, sample)
         chosen = target(self.plan.target)
-        integer = {d.node for d in self.plan.nodes if d.form == "integer"}
+        integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
         written = onnx.load(path)
         other = self.to_onnx() if is_qoperator(written) else None  # the same model as QDQ
@@ -273,9 +273,15 @@ class QuantizedModel:
 
     def _metadata(self) -> dict[str, str]:
         rows = [
-            {"node": d.node, "op": d.op, "form": d.form, "reason": d.reason, "macs": d.macs}
+            {
+                "node": d.node,
+                "op": d.op,
+                "form": d.execution.value,
+                "reason": d.reason,
+                "macs": d.macs,
+            }
             for d in self.plan.nodes
-            if d.form != "shape"
+            if d.execution is not Execution.SHAPE
         ]
         return {
             "qtool_version": _version(),

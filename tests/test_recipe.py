@@ -13,6 +13,7 @@ from torch import nn
 import qtool
 from qtool.api import calibrate, capture_model, convert, quantize
 from qtool.errors import CalibrationError, FileError, PlanError, QtoolError
+from qtool.plan import Execution
 from qtool.recipe import FORMS, MODES, Choice, Recipe, Rule
 from qtool.types import Observed, ObserverSpec
 
@@ -86,7 +87,7 @@ def net() -> nn.Module:
 def form_of(plan: qtool.QuantPlan, node: str) -> str:
     found = plan.decision(node)
     assert found is not None
-    return found.form
+    return found.execution.value
 
 
 @pytest.mark.parametrize(("rule", "expected"), SELECTED.values(), ids=SELECTED.keys())
@@ -177,7 +178,7 @@ def test_a_node_left_in_float_says_which_rule() -> None:
     plan = captured.plan(recipe=[{"select": "body", "as": "float"}])
     found = plan.decision("body")
     assert found is not None
-    assert found.form == "float"
+    assert found.execution is Execution.FLOAT
     assert found.reason == ('left in float by the recipe (rule 1: select = "body", as = "float")')
     assert form_of(plan, "head") == "integer"
     assert form_of(captured.plan(), "body") == "integer"
@@ -187,7 +188,7 @@ def test_a_clamp_left_in_float_is_not_fused() -> None:
     plan = capture_model(net(), batch()).plan(recipe=[{"select": "stem.1", "as": "float"}])
     assert form_of(plan, "stem.1") == "float"
     assert "stem.0" in plan
-    assert "fused" not in {d.form for d in plan.nodes if d.node == "stem.1"}
+    assert Execution.FUSED not in {d.execution for d in plan.nodes if d.node == "stem.1"}
 
 
 def test_everything_in_float_is_refused() -> None:

@@ -10,7 +10,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.analysis.layers import Bars
-from qtool.plan import QuantPlan, data_inputs, row_of
+from qtool.plan import Execution, Kind, QuantPlan, data_inputs, row_of
 from qtool.quantized import QuantizedModel
 from qtool.types import QuantParams
 from qtool.verification import Coverage
@@ -71,14 +71,14 @@ def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact
     plan, params = quantized.plan, quantized.parameters
     groups: dict[str, list[str]] = {}
     for point in plan:
-        if point.kind == "activation":
+        if point.kind is Kind.ACTIVATION:
             groups.setdefault(plan.root(point.name), []).append(point.name)
     found = []
     for node in G.calls(quantized.graph.graph):
         decision = plan.decision(G.name_of(node)) if row_of(node) is not None else None
         sources = data_inputs(node) if decision is not None else []
         nodes = [s for s in sources if isinstance(s, fx.Node)]
-        if decision is None or decision.form != "integer" or len(nodes) < 2:
+        if decision is None or decision.execution is not Execution.INTEGER or len(nodes) < 2:
             continue
         result = _result(plan, node)
         for source in nodes:
@@ -103,7 +103,8 @@ def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact
 def _result(plan: QuantPlan, node: fx.Node) -> str | None:
     """The point on what a node computes, behind a clamp that is fused into it."""
     while G.name_of(node) not in plan:
-        users = [u for u in node.users if (d := plan.decision(G.name_of(u))) and d.form == "fused"]
+        decided = [(u, plan.decision(G.name_of(u))) for u in node.users]
+        users = [u for u, d in decided if d is not None and d.execution is Execution.FUSED]
         if not users:
             return None
         node = users[0]

@@ -17,7 +17,7 @@ from qtool.data import Batch
 from qtool.errors import FileError, QtoolError, VerificationError
 from qtool.graph import FloatGraph
 from qtool.integer.qdq import QdqGraph
-from qtool.plan import Point, QuantPlan
+from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
 from qtool.quantized import QuantizedModel
 from qtool.recovery.solve import Parameters
@@ -68,7 +68,8 @@ def restore(
     if "qtool_nodes" not in metadata:
         raise VerificationError(f"{path} was not made by qtool")
     made = {(r["node"], r["op"], r["form"]) for r in json.loads(metadata["qtool_nodes"])}
-    if made != {(d.node, d.op, d.form) for d in plan.nodes if d.form != "shape"}:
+    known = [d for d in plan.nodes if d.execution is not Execution.SHAPE]
+    if made != {(d.node, d.op, d.execution.value) for d in known}:
         raise VerificationError(f"{path} was made from another model, or with other options")
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
@@ -121,7 +122,7 @@ def _take_weights(
     for point in model.plan:
         node = readers.get(f"{point.name}.dequantize")
         codes = arrays.get(f"{point.name}.codes" if node is None else node.input[0])
-        if point.kind == "activation" or codes is None or point.name not in points:
+        if point.kind is Kind.ACTIVATION or codes is None or point.name not in points:
             continue
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])

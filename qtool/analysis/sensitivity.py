@@ -37,6 +37,7 @@ from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.observers.histogram import Histogram
+from qtool.plan import Kind
 from qtool.points import points_of
 from qtool.quantized import QuantizedModel
 
@@ -351,5 +352,5 @@ def _weights(quantized: QuantizedModel) -> dict[str, torch.Tensor]:
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()
         for p in quantized.plan
-        if p.kind == "weight"
+        if p.kind is Kind.WEIGHT
     }

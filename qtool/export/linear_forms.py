@@ -12,19 +12,19 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.plan import QuantPlan
+from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
 from qtool.types import QuantParams
 
 __all__ = ["lower_linears"]
 
-_FORMS = ("dynamic", "weights")
+_FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node]]
 
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
-    forms = {d.node: d.form for d in plan.nodes if d.form in _FORMS and d.op == "linear"}
+    forms = {d.node: d.execution for d in plan.nodes if d.execution in _FORMS and d.op == "linear"}
     stored: _Stored = {}
     for node in list(module.graph.nodes):
         if node.op == "call_function" and G.name_of(node) in forms:

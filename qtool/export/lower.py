@@ -17,7 +17,7 @@ from qtool import graph as G
 from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
 from qtool.graph import torch_ops
-from qtool.plan import QuantPlan, row_of
+from qtool.plan import Execution, QuantPlan, row_of
 from qtool.points import QuantPoint
 from qtool.targets import Target
 from qtool.types import QuantParams, SharedWith
@@ -58,7 +58,9 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
-    stored = {d.node for d in plan.nodes if d.form == "weights" and d.op == "conv_transpose"}
+    stored = {
+        d.node for d in plan.nodes if d.execution is Execution.WEIGHTS and d.op == "conv_transpose"
+    }
     for node in list(module.graph.nodes):
         if node.op == "call_function" and G.name_of(node) in stored:
             _split_bias(module, node)

@@ -19,6 +19,7 @@ from qtool.errors import DataError
 
 __all__ = ["FloatGraph", "Input"]
 
+
 @dataclass(frozen=True)
 class Input:
     """One tensor input: dynamic dimensions are names, fixed ones sizes."""

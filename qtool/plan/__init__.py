@@ -1,7 +1,17 @@
 """Plan: pure decisions about what is quantized, with which parameters, and why."""
 
 from qtool.plan.ops import OPS, OpRow, Role, data_inputs, row_of
-from qtool.plan.plan import CHANNELS, Decision, Edge, Point, QuantPlan, Rewrite, describe
+from qtool.plan.plan import (
+    CHANNELS,
+    Decision,
+    Edge,
+    Execution,
+    Kind,
+    Point,
+    QuantPlan,
+    Rewrite,
+    describe,
+)
 from qtool.plan.planner import make_plan
 
 __all__ = [
@@ -9,6 +19,8 @@ __all__ = [
     "OPS",
     "Decision",
     "Edge",
+    "Execution",
+    "Kind",
     "OpRow",
     "Point",
     "QuantPlan",

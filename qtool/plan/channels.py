@@ -14,7 +14,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.plan.ops import row_of
-from qtool.plan.plan import CHANNELS, Edge, Point
+from qtool.plan.plan import CHANNELS, Edge, Kind, Point
 from qtool.types import Dynamic, Observed, ObserverSpec, QType, SharedWith
 
 __all__ = ["layers_behind", "watch_channels"]
@@ -35,7 +35,7 @@ def watch_channels(
     forms = {
         nodes[e.user]: type(p.spec)
         for p in points
-        if p.kind == "activation"
+        if p.kind is Kind.ACTIVATION
         for e in p.edges
         if e.user in nodes and _is_linear(nodes[e.user])
     }
@@ -57,7 +57,7 @@ def watch_channels(
         if forms[next(iter(layers))] is Dynamic or _only_for(points, source, on_path):
             name = G.name_of(source)
             edges = (Edge(name, G.name_of(n)) for n in source.users if n in on_path)
-            found.append(Point(f"{name}.{CHANNELS}", CHANNELS, spec, tuple(edges)))
+            found.append(Point(f"{name}.{CHANNELS}", Kind.CHANNELS, spec, tuple(edges)))
     return tuple(found)
 
 
@@ -93,7 +93,7 @@ def _is_linear(node: fx.Node) -> bool:
 def _only_for(points: Sequence[Point], source: fx.Node, readers: set[fx.Node]) -> bool:
     """Whether the tensor has a range of its own, and nobody else reads its codes or shares it."""
     name, allowed = G.name_of(source), {G.name_of(n) for n in readers}
-    own = next((p for p in points if p.name == name and p.kind == "activation"), None)
+    own = next((p for p in points if p.name == name and p.kind is Kind.ACTIVATION), None)
     if own is None or not isinstance(own.spec, Observed):
         return False
     sharing = {p.name for p in points if isinstance(p.spec, SharedWith) and p.spec.point == name}

@@ -15,7 +15,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.plan.ops import OpRow
-from qtool.plan.plan import Edge, Point
+from qtool.plan.plan import Edge, Execution, Kind, Point
 from qtool.recipe import Choice
 from qtool.targets import Target
 from qtool.types import UINT4, Dynamic, Observed, ObserverSpec
@@ -25,12 +25,15 @@ __all__ = ["BLOCK", "DECISIONS", "place", "refuse"]
 BLOCK = 32
 _MINMAX = ObserverSpec("minmax")
 
-DECISIONS: Mapping[str, tuple[str, str]] = {
-    "dynamic": ("dynamic", "its input is quantized with the range of each batch"),
-    "int8-weights": ("weights", "int8 weights, input and result in float"),
-    "int4-weights": ("weights", f"4-bit weights in blocks of {BLOCK}, input and result in float"),
+DECISIONS: Mapping[str, tuple[Execution, str]] = {
+    "dynamic": (Execution.DYNAMIC, "its input is quantized with the range of each batch"),
+    "int8-weights": (Execution.WEIGHTS, "int8 weights, input and result in float"),
+    "int4-weights": (
+        Execution.WEIGHTS,
+        f"4-bit weights in blocks of {BLOCK}, input and result in float",
+    ),
 }
-"""Form of a recipe -> (form of the decision, its reason)."""
+"""Form of a recipe -> (how it is executed, the reason of the decision)."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,17 @@ def place(node: fx.Node, row: OpRow, form: str, target: Target) -> list[Point]:
     if form == "dynamic":
         edge = Edge(names.data, names.node)
         spec = Dynamic(target.activation)
-        found.append(Point(f"{names.node}.input", "activation", spec, (edge,)))
+        found.append(Point(f"{names.node}.input", Kind.ACTIVATION, spec, (edge,)))
     weight = Observed(target.weight, _MINMAX, row.channel_axis, symmetric=True)
     if row.recurrent is not None:
         state = node.args[row.recurrent]
         assert isinstance(state, fx.Node)
         edge = Edge(G.name_of(state), names.node)
-        found.append(Point(f"{names.node}.recurrent", "weight", weight, (edge,)))
+        found.append(Point(f"{names.node}.recurrent", Kind.WEIGHT, weight, (edge,)))
     if form == "int4-weights":
         weight = Observed(UINT4, _MINMAX, 1 - row.channel_axis, block=BLOCK)
     edge = Edge(names.weight, names.node)
-    found.append(Point(f"{names.node}.weight", "weight", weight, (edge,)))
+    found.append(Point(f"{names.node}.weight", Kind.WEIGHT, weight, (edge,)))
     return found
 
 

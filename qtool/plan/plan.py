@@ -6,14 +6,47 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 
 from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
 
-__all__ = ["CHANNELS", "Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
+__all__ = [
+    "CHANNELS",
+    "Decision",
+    "Edge",
+    "Execution",
+    "Kind",
+    "Point",
+    "QuantPlan",
+    "Rewrite",
+    "describe",
+]
 
 CHANNELS = "channels"
-"""The kind of points that calibration watches channel by channel (see channels.py)."""
+"""What the points are called that calibration watches channel by channel (see channels.py)."""
+
+
+class Kind(Enum):
+    """What a point quantizes."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+    BIAS = "bias"
+    CONSTANT = "constant"  # a stored tensor that an operator reads as it reads activations
+    CHANNELS = CHANNELS  # nothing: it is only watched by calibration (see channels.py)
+
+
+class Execution(Enum):
+    """How a node is run."""
+
+    INTEGER = "integer"
+    DYNAMIC = "dynamic"  # integer, its input quantized as it comes
+    WEIGHTS = "weights"  # integer weights, float arithmetic
+    PASS = "pass"  # it moves codes
+    FUSED = "fused"  # into the node before it
+    FLOAT = "float"
+    SHAPE = "shape"  # its result is no float tensor
 
 
 @dataclass(frozen=True)
@@ -29,13 +62,11 @@ class Point:
     """One quantized tensor.
 
     name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    kind: "activation", "weight", "bias" or "constant"; "channels" quantizes nothing and is only
-        watched by calibration (see channels.py).
     edges: the reads that see the quantized tensor; reads not listed see the float one.
     """
 
     name: str
-    kind: str
+    kind: Kind
     spec: Spec
     edges: tuple[Edge, ...]
 
@@ -45,19 +76,21 @@ class Decision:
     """What becomes of one node: integer or float, and why.
 
     op: the operator's key, or its ATen name where it has no row.
-    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it), "dynamic"
-        (integer, its input quantized as it comes), "weights" (integer weights, float arithmetic).
     macs: multiply-accumulates for one sample.
     inputs, output: the points around it (output None: the result is float).
     """
 
     node: str
     op: str
-    form: str
+    execution: Execution
     reason: str
     macs: int = 0
     inputs: tuple[str, ...] = ()
     output: str | None = None
+
+    @property
+    def computes_on_codes(self) -> bool:
+        return self.execution in (Execution.INTEGER, Execution.DYNAMIC)
 
 
 @dataclass(frozen=True)
@@ -101,12 +134,12 @@ class QuantPlan:
 
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        kinds = ("activation", CHANNELS)
+        kinds = (Kind.ACTIVATION, Kind.CHANNELS)
         return [p for p in self.points if p.kind in kinds and isinstance(p.spec, Observed)]
 
     def without_channels(self) -> QuantPlan:
         """The plan after conversion has used up what was seen of single channels."""
-        return replace(self, points=tuple(p for p in self.points if p.kind != CHANNELS))
+        return replace(self, points=tuple(p for p in self.points if p.kind is not Kind.CHANNELS))
 
     def decision(self, node: str) -> Decision | None:
         return next((d for d in self.nodes if d.node == node), None)
@@ -115,9 +148,11 @@ class QuantPlan:
     def digest(self) -> str:
         """A short hash of the whole plan; written into every exported file."""
         rows = [
-            [p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self
+            [p.name, p.kind.value, describe(p.spec), [[e.source, e.user] for e in p.edges]]
+            for p in self
         ]
-        text = json.dumps([self.target, rows, [[d.node, d.op, d.form] for d in self.nodes]])
+        nodes = [[d.node, d.op, d.execution.value] for d in self.nodes]
+        text = json.dumps([self.target, rows, nodes])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -126,7 +161,7 @@ class QuantPlan:
             (
                 d.node,
                 d.op,
-                d.form,
+                d.execution.value,
                 describe(self.point(d.output).spec) if d.output else "float",
                 d.reason,
             )

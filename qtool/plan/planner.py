@@ -23,7 +23,7 @@ from qtool.plan import forms
 from qtool.plan.channels import watch_channels
 from qtool.plan.macs import hint, macs
 from qtool.plan.ops import OpRow, Role, data_inputs, row_of
-from qtool.plan.plan import Decision, Edge, Point, QuantPlan
+from qtool.plan.plan import Decision, Edge, Execution, Kind, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
 from qtool.targets import Target, rules
@@ -236,7 +236,7 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
     )
     fixed = work.target.fixed_outputs.get(_key(node)) if node in work.integer else None
     spec = _observed(work, _observer(work, node)) if fixed is None else Fixed(fixed)
-    work.points.append(Point(G.name_of(node), "activation", spec, edges))
+    work.points.append(Point(G.name_of(node), Kind.ACTIVATION, spec, edges))
 
 
 def _one_output(work: _Work, node: fx.Node) -> bool:
@@ -275,7 +275,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
         if isinstance(source, fx.Node) and source.op == "get_attr":
             edge = Edge(G.name_of(source), name)
             spec = _observed(work, WEIGHT_OBSERVER)
-            work.points.append(Point(f"{name}.{G.name_of(source)}", "constant", spec, (edge,)))
+            work.points.append(Point(f"{name}.{G.name_of(source)}", Kind.CONSTANT, spec, (edge,)))
     if row.weight is None:
         return
     weight, data = node.args[row.weight], node.args[0]
@@ -283,7 +283,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
     assert isinstance(data, fx.Node)
     w = Point(
         f"{name}.weight",
-        "weight",
+        Kind.WEIGHT,
         Observed(target.weight, WEIGHT_OBSERVER, row.channel_axis, symmetric=True),
         (Edge(G.name_of(weight), name),),
     )
@@ -292,7 +292,7 @@ def _place_constants(work: _Work, node: fx.Node) -> None:
     if isinstance(bias, fx.Node) and target.bias is not None:
         edge = Edge(G.name_of(bias), name)
         derived = Derived(G.name_of(data), w.name)
-        work.points.append(Point(f"{name}.bias", "bias", derived, (edge,)))
+        work.points.append(Point(f"{name}.bias", Kind.BIAS, derived, (edge,)))
 
 
 def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
@@ -305,25 +305,23 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
     if node in work.fused:
-        return Decision(name, op, "fused", f"into {G.name_of(work.fused[node])}", 0, (), output)
+        return Decision(
+            name, op, Execution.FUSED, f"into {G.name_of(work.fused[node])}", 0, (), output
+        )
     if node in work.integer:
         why = "" if output or any(u in work.fused for u in node.users) else "result in float"
-        return Decision(name, op, "integer", why, cost, inputs, output)
+        return Decision(name, op, Execution.INTEGER, why, cost, inputs, output)
     if node in work.linears:
-        form, why = forms.DECISIONS[work.linears[node]]
+        execution, why = forms.DECISIONS[work.linears[node]]
         if op in work.target.weights_only:
-            form, why = (
-                "weights",
-                f"{work.target.weights_only[op]}: int8 weights, the rest in float",
-            )
-        return Decision(name, op, form, why, cost, inputs, output)
+            why = f"{work.target.weights_only[op]}: int8 weights, the rest in float"
+        return Decision(name, op, execution, why, cost, inputs, output)
     if output and node in work.moves:
-        return Decision(name, op, "pass", "", cost, inputs, output)
+        return Decision(name, op, Execution.PASS, "", cost, inputs, output)
     if not _gives_floats(node):
-        return Decision(name, op, "shape", "not a float tensor", cost)
-    return Decision(
-        name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output
-    )
+        return Decision(name, op, Execution.SHAPE, "not a float tensor", cost)
+    why = work.reasons.get(node, "between float operators")
+    return Decision(name, op, Execution.FLOAT, why, cost, inputs, output)
 
 
 def _gives_floats(node: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.plan.ops import Role, data_inputs, row_of
-from qtool.plan.plan import Point
+from qtool.plan.plan import Kind, Point
 from qtool.types import Observed, SharedWith
 
 __all__ = ["share"]
@@ -97,7 +97,7 @@ def _factor(node: fx.Node) -> float:
 
 
 def _shareable(point: Point) -> bool:
-    return point.kind == "activation" and isinstance(point.spec, Observed)
+    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
 
 
 def _concat_behind(node: fx.Node) -> fx.Node | None:

@@ -20,7 +20,7 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool.calibration import Calibration
 from qtool.observers.min_max import MinMax
-from qtool.plan import CHANNELS, Point, QuantPlan
+from qtool.plan import CHANNELS, Kind, Point, QuantPlan
 from qtool.plan.channels import layers_behind
 from qtool.types import ObserverSpec
 
@@ -99,7 +99,7 @@ def from_text(text: str) -> Factors:
 
 
 def _watched(plan: QuantPlan) -> list[Point]:
-    return [p for p in plan if p.kind == CHANNELS]
+    return [p for p in plan if p.kind is Kind.CHANNELS]
 
 
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from qtool import graph as G
 from qtool import observers
 from qtool.calibration import Calibration
 from qtool.errors import CalibrationError
-from qtool.plan import Point, QuantPlan
+from qtool.plan import Kind, Point, QuantPlan
 from qtool.targets import saturation, target
 from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, SharedWith
 
@@ -94,7 +94,7 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
 
 
 def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
-    if point.kind == "activation":
+    if point.kind is Kind.ACTIVATION:
         observer, statistic = spec.observer, solver.calibration.statistics[point.name]
         observer = solver.calibration.specs[point.name]
     else:
@@ -104,7 +104,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
-    if point.kind == "weight" and limit is not None and _multiplied(solver.plan, point):
+    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
 
@@ -112,7 +112,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
 def _multiplied(plan: QuantPlan, weight: Point) -> bool:
     """Whether codes are multiplied by these: not where the arithmetic is in float."""
     user = plan.decision(weight.edges[0].user)
-    return user is not None and user.form in ("integer", "dynamic")
+    return user is not None and user.computes_on_codes
 
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
