@@ -16,7 +16,7 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
 from qtool.plan import Kind, Point, QuantPlan
-from qtool.types import INT32, Dynamic, QType, QuantParams
+from qtool.types import INT32, Dynamic, QType, QuantParams, Requantized
 
 __all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
 
@@ -26,7 +26,7 @@ class _FakeQuantize(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
     ) -> Any:
-        codes = torch.round(x / scale) + zero
+        codes = q.unbounded(x, scale, zero)
         kept = codes.clamp(q.qmin, q.qmax)
         ctx.save_for_backward(codes == kept)
         return (kept - zero) * scale
@@ -103,8 +103,7 @@ def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType)
             x, scale, zero, q
         )
         return found
-    codes = torch.div(x, scale).round_().add_(zero)
-    return codes.clamp_(q.qmin, q.qmax).sub_(zero).mul_(scale)
+    return q.codes(x, scale, zero).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
@@ -112,18 +111,26 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     nodes["output"] = module.graph.output_node()
+    again = {p.spec.point for p in plan if isinstance(p.spec, Requantized)}
+    placed: dict[str, fx.Node] = {}
     for point in plan:
-        source = nodes[point.edges[0].source] if point.edges else None
-        if source is None:
+        if not point.edges and point.name not in again:
             continue
+        source = nodes[point.edges[0].source if point.edges else point.name]
         path = f"quant_points.{G.free_name(module, point.name)}"
         if isinstance(point.spec, Dynamic):
             module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
             _insert_dynamic(module, path, point, nodes[point.edges[0].user])
             continue
         module.add_submodule(path, QuantPoint(point.name))
-        with _place(point, source, nodes):
-            call = module.graph.call_module(path, (source,))
+        if isinstance(point.spec, Requantized):
+            rounded = placed[point.spec.point]
+            with module.graph.inserting_after(rounded):
+                call = module.graph.call_module(path, (rounded,))
+        else:
+            with _place(point, source, nodes):
+                call = module.graph.call_module(path, (source,))
+        placed[point.name] = call
         call.meta[G.NAME] = f"{point.name}.quant"
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:

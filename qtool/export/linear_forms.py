@@ -87,11 +87,16 @@ def _write_codes(
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node]:
-    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat."""
+    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat.
+
+    The kernel counts from 0: codes and zero points of a signed type are moved by its lowest code.
+    """
     assert params.block is not None
+    lowest = params.qtype.qmin
+    codes = (codes - lowest).to(torch.uint8)
     filled = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % params.block))
     packed = torch_ops.pack_4bit(filled).unflatten(-1, (-1, params.block // 2))
-    zero = torch_ops.pack_4bit(params.zero_point.cpu().to(torch.uint8))
+    zero = torch_ops.pack_4bit((params.zero_point.cpu() - lowest).to(torch.uint8))
     return [
         G.add_tensor(module, head, packed.contiguous(), f"{point}.codes"),
         G.add_tensor(module, head, params.scale.cpu().contiguous(), f"{point}.scale"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
-from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
+from qtool.types import Derived, Dynamic, Fixed, Float, Observed, Requantized, SharedWith, Spec
 
 __all__ = [
     "CHANNELS",
@@ -195,6 +195,8 @@ def describe(spec: Spec) -> str:
             return f"{params.qtype} fixed"
         case SharedWith(point, factor):
             return f"as {point}" if factor == 1.0 else f"as {point}, scale x {factor:.6g}"
+        case Requantized(point, qtype):
+            return f"{qtype}, requantized from {point}"
         case Derived():
             return "int32, input x weight"
         case Float(reason):
