@@ -21,13 +21,11 @@ import torch
 
 import qtool
 from qtool.analysis import evaluate
-from qtool.analysis.feed import Feeder, OnnxFunction, resized
 from qtool.analysis.latency import interleaved
-from qtool.api import DEFAULT_OBSERVER
+from qtool.analysis.onnx_function import OnnxFunction
+from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.data import to_batch
-from qtool.export import write_onnx
-from qtool.quantized import float_onnx
-from qtool.targets import DEFAULT, target
+from qtool.verification.inputs import Feeder, resized
 
 COLUMNS = (
     "network",
@@ -56,8 +54,7 @@ def measure(
     converted = time.perf_counter()
     result = quantized.export(file)
     exported = time.perf_counter()
-    chosen = target(DEFAULT)
-    write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
+    captured.export_float(plain)
     found = evaluate(
         file,
         captured.graph,

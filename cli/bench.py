@@ -50,12 +50,12 @@ def command(
     Example:
       qtool bench float.onnx digits.int8.onnx --batch-sizes 1,32 --precision 0.02
     """
-    from qtool.analysis.feed import check_same_inputs, resized
     from qtool.analysis.latency import timed
     from qtool.analysis.machine import machine
-    from qtool.analysis.records import to_json
     from qtool.analysis.restore import read_onnx
     from qtool.errors import DataError
+    from qtool.records import to_json
+    from qtool.verification.inputs import check_same_inputs, resized
 
     for file in files:
         read_onnx(file)
@@ -85,9 +85,8 @@ def command(
 
 
 def _inputs(file: Path, data: str | None, size: int) -> list[Any]:
-    from qtool.analysis.feed import Feeder
     from qtool.errors import DataError
-    from qtool.verification.inputs import random_inputs
+    from qtool.verification.inputs import Feeder, random_inputs
 
     if data is None:
         return next(random_inputs(file, size, size))

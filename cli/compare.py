@@ -47,8 +47,9 @@ def command(
           --data examples/digits/eval.npz --labels labels -o compared
     """
     from qtool.analysis.restore import read_onnx
+    from qtool.analysis.side_by_side import measure_files
     from qtool.errors import DataError
-    from qtool.page import compare_files
+    from qtool.page import write_report
     from qtool.page.folder import check_folder
 
     if output_ is not None:
@@ -62,9 +63,12 @@ def command(
     data = shared.load(given["data"], given["batch_size"], given["labels"])
     place = files.index(reference) if reference is not None else 0
     title = output_.resolve().name if output_ is not None else "compared"
-    found = compare_files(
-        files, data, output_, shared.wanted(title, given), reference=place, bars=shared.bars
-    )
+    asked = shared.wanted(title, given)
+
+    def measure(keep: Path | None) -> Any:
+        return measure_files(files, data, asked, reference=place, keep=keep, bars=shared.bars)
+
+    found = measure(None) if output_ is None else write_report(output_, measure)
     if not as_json:
         _table(found)
     shared.finish(found, output_, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ import click
 from qtool.cli import options, output
 
 if TYPE_CHECKING:
-    from qtool.page import Options, Report
+    from qtool.analysis.gather import Options
+    from qtool.analysis.report import Report
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -128,15 +130,19 @@ def _of_file(
     file: Path, weights: Path | None, data: Iterable[Any], folder: Path, asked: Options, given: Any
 ) -> Report:
     from qtool.analysis.restore import read_onnx
+    from qtool.analysis.side_by_side import measure_file
     from qtool.data import batches
     from qtool.errors import DataError
-    from qtool.page import report_file
+    from qtool.page import write_report
 
     read_onnx(file)
     model = given["model"]
     if model is None or model.endswith(".onnx"):
         reference = None if model is None else Path(model)
-        return report_file(file, data, folder, asked, reference=reference, bars=bars)
+        return write_report(
+            folder,
+            lambda keep: measure_file(file, data, asked, reference=reference, keep=keep, bars=bars),
+        )
     import qtool
 
     first, data = peek(data)
@@ -145,20 +151,18 @@ def _of_file(
     loaded = options.load_model(model, weights)
     captured = qtool.capture_model(loaded, first, options.parse_dynamic(given["dynamic"]))
 
-    def planner(target: str, factors: Any) -> Any:
-        graph, plan, _ = captured.smoothed(captured.plan(target), factors)
-        return graph, plan, captured.graph
-
     sample = next(batches([first], captured.graph.module))
-    return report_file(
-        file,
-        data,
+    return write_report(
         folder,
-        asked,
-        reference=captured.graph,
-        planner=planner,
-        sample=sample,
-        bars=bars,
+        lambda keep: measure_file(
+            file,
+            data,
+            asked,
+            reference=captured,
+            sample=sample,
+            keep=keep,
+            bars=bars,
+        ),
     )
 
 
@@ -166,8 +170,9 @@ def _of_model(
     source: str, weights: Path | None, data: Iterable[Any], folder: Path, asked: Options, given: Any
 ) -> Report:
     import qtool
-    from qtool.api import DEFAULT_OBSERVER
-    from qtool.page import report_quantized
+    from qtool.analysis.side_by_side import measure_quantized
+    from qtool.conversion.captured import DEFAULT_OBSERVER
+    from qtool.page import write_report
     from qtool.targets import DEFAULT
 
     calibrating, data = _calibration_data(data, given)
@@ -190,7 +195,15 @@ def _of_model(
         origin = "quantized by qtool"
         if given["calibration_data"] is None:
             origin += ", calibrated on the evaluation data itself"
-    return report_quantized(quantized, data, folder, asked, origin=origin, bars=bars)
+    with tempfile.TemporaryDirectory() as work:
+        file = Path(work) / "model.int8.onnx"
+        return write_report(
+            folder,
+            lambda keep: measure_quantized(
+                quantized, file, data, asked, origin=origin, keep=keep, bars=bars
+            ),
+            {file.name: file},
+        )
 
 
 def _calibration_data(data: Iterable[Any], given: Any) -> tuple[Iterable[Any], Iterable[Any]]:
@@ -213,8 +226,8 @@ def load(source: str, batch_size: int, key: str | None) -> Iterable[Any]:
 
 def wanted(title: str, given: Any) -> Options:
     """What the options ask for."""
+    from qtool.analysis.gather import Options
     from qtool.analysis.verdict import Goals
-    from qtool.page import Options
 
     return Options(
         title=title,

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.api import Captured, calibrate, capture_model, convert, quantize
+    from qtool.api import calibrate, convert, quantize
     from qtool.calibration import Calibration
+    from qtool.conversion import Captured, capture_model
     from qtool.errors import (
         CalibrationError,
         CaptureError,
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from qtool.verification import Coverage
 
 _HOMES = {
-    "api": "Captured calibrate capture_model convert quantize",
+    "api": "calibrate convert quantize",
     "calibration": "Calibration",
+    "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError VerificationError",
     "plan": "QuantPlan",

@@ -8,6 +8,7 @@ where the value is clipped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
-from qtool.plan import Kind, Point, QuantPlan
+from qtool.plan import Kind, Point, Probe, QuantPlan
 from qtool.types import INT32, Dynamic, QType, QuantParams, Requantized
 
-__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
+__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -111,11 +112,8 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     nodes["output"] = module.graph.output_node()
-    again = {p.spec.point for p in plan if isinstance(p.spec, Requantized)}
     placed: dict[str, fx.Node] = {}
-    for point in plan:
-        if not point.edges and point.name not in again:
-            continue
+    for point in plan.placed:
         source = nodes[point.edges[0].source if point.edges else point.name]
         path = f"quant_points.{G.free_name(module, point.name)}"
         if isinstance(point.spec, Dynamic):
@@ -140,6 +138,23 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     return module
 
 
+def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
+    """A module beside each watched tensor, in place, that is called with its values and changes
+    nothing; by the names of the probes."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found: dict[str, nn.Module] = {}
+    for probe in probes:
+        path = f"probes.{G.free_name(module, probe.name)}"
+        found[probe.name] = nn.Identity()
+        module.add_submodule(path, found[probe.name])
+        with _behind(nodes[probe.tensor]):
+            call = module.graph.call_module(path, (nodes[probe.tensor],))
+        call.meta[G.NAME] = probe.name
+        call.meta["val"] = G.value(nodes[probe.tensor])
+    module.recompile()
+    return found
+
+
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
     """At the layer, on what the layer reads: that may be a quantized tensor already."""
     source = user.args[0]
@@ -153,9 +168,13 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
+    if point.kind is not Kind.ACTIVATION:
+        return source.graph.inserting_before(nodes[point.edges[0].user])
+    return _behind(source)
+
+
+def _behind(source: fx.Node) -> Any:
     graph = source.graph
-    if point.kind not in (Kind.ACTIVATION, Kind.CHANNELS):
-        return graph.inserting_before(nodes[point.edges[0].user])
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source
     )

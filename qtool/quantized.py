@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +16,14 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.atomic import atomic_path
+from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
-from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.plan import Execution, QuantPlan
+from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.plan import Execution
 from qtool.points import insert_points, points_of
-from qtool.recovery.smoothing import Factors, to_text
-from qtool.recovery.solve import Parameters
 from qtool.targets import check_format, target
 from qtool.verification import (
     Coverage,
@@ -42,10 +39,11 @@ from qtool.verification import (
 )
 
 if TYPE_CHECKING:
+    from qtool.analysis.gather import Options
+    from qtool.analysis.report import Report
     from qtool.analysis.speed import Speed
-    from qtool.page import Options, Report
 
-__all__ = ["QuantizedModel", "Verification", "float_onnx"]
+__all__ = ["QuantizedModel", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -85,33 +83,23 @@ class QuantizedModel:
     of the weights); `export` writes the integer model.
     """
 
-    def __init__(
-        self,
-        graph: FloatGraph,
-        plan: QuantPlan,
-        parameters: Parameters,
-        sample: Batch,
-        reference: FloatGraph | None = None,
-        factors: Factors | None = None,
-    ) -> None:
+    def __init__(self, work: Conversion, sample: Batch) -> None:
         """
         Args:
-            graph: the float graph in the forms that the target wants, smoothed.
-            sample: a batch that exports are verified with.
-            reference: the float graph before that: what this model is compared with.
-            factors: what was divided out of which tensors; kept in the file's metadata.
+            work: a conversion with its parameters solved.
+            sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
-        self.graph = graph
-        self.reference = reference or graph
-        self.factors = factors or {}
-        self.plan = plan
-        self.parameters = parameters.params
-        self.notes = parameters.notes
+        assert work.parameters is not None
+        self.graph = work.graph
+        self.reference = work.captured.graph  # what this model is compared with
+        self.plan = work.plan
+        self.changes = work.changes
+        self.parameters = work.parameters.params
+        self.notes = work.parameters.notes
         self.sample = sample
-        self.module = insert_points(_own_weights(graph.module), plan)
+        self.module = insert_points(_own_weights(work.graph.module), work.plan)
         for name, point in points_of(self.module).items():
-            point.set_params(parameters.params[name])
-        self._exported: Path | None = None
+            point.set_params(self.parameters[name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Fake-quantized outputs, in the structure the float model returns them."""
@@ -132,7 +120,7 @@ class QuantizedModel:
             self.graph,
             chosen.opset,
             chosen.ir_version,
-            self._metadata(),
+            self.info.metadata(),
             chosen.contrib,
         )
         return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
@@ -208,16 +196,24 @@ class QuantizedModel:
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.page.Options`.
+            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
 
         Raises:
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.page import Options, report_quantized
+        from qtool.analysis.gather import Options
+        from qtool.analysis.side_by_side import measure_quantized
+        from qtool.page import write_report
 
         asked = options or Options(Path(folder).resolve().name)
-        return report_quantized(self, data, Path(folder), asked)
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "model.int8.onnx"
+            return write_report(
+                Path(folder),
+                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
+                {file.name: file},
+            )
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
@@ -271,30 +267,17 @@ class QuantizedModel:
             found.append(float(params.scale) if params is not None else None)
         return found
 
-    def _metadata(self) -> dict[str, str]:
-        rows = [
-            {
-                "node": d.node,
-                "op": d.op,
-                "form": d.execution.value,
-                "reason": d.reason,
-                "macs": d.macs,
-            }
-            for d in self.plan.nodes
+    @property
+    def info(self) -> FileInfo:
+        """What an exported file says of itself."""
+        plan = self.plan
+        nodes = tuple(
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
+            for d in plan.nodes
             if d.execution is not Execution.SHAPE
-        ]
-        return {
-            "qtool_version": _version(),
-            "qtool_target": self.plan.target,
-            "qtool_plan": self.plan.digest,
-            "qtool_nodes": json.dumps(rows, separators=(",", ":")),
-            **({"qtool_smoothing": to_text(self.factors)} if self.factors else {}),
-        }
-
-
-def float_onnx(graph: FloatGraph, opset: int, ir_version: int) -> onnx.ModelProto:
-    """The float model as ONNX, from the same canonical graph: what int8 is compared with."""
-    return to_onnx(graph.module, graph, opset, ir_version, {"qtool_version": _version()})
+        )
+        made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
+        return FileInfo(*made, nodes, self.changes)
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
@@ -309,10 +292,3 @@ def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
         if isinstance(data, nn.Parameter):
             setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
     return module
-
-
-def _version() -> str:
-    try:
-        return version("qtool")
-    except PackageNotFoundError:
-        return "source"

@@ -243,6 +243,16 @@ class Recipe:
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
+    def to_json(self) -> dict[str, Any]:
+        """What a JSON file of this recipe holds; `Recipe.of` reads it back to an equal one."""
+        return {"mode": self.mode, "rules": [rule.said for rule in self.rules]}
+
+    def to_toml(self) -> str:
+        """The same as the text of a TOML file."""
+        tables = [{"mode": self.mode}, *(rule.said for rule in self.rules)]
+        lines = ("".join(f"{key} = {_toml(v)}\n" for key, v in t.items()) for t in tables)
+        return "\n[[rules]]\n".join(lines)
+
     def choices(self, nodes: Mapping[str, str]) -> dict[str, Choice]:
         """What becomes of each node.
 
@@ -263,17 +273,6 @@ class Recipe:
             for name in selected:
                 found[name] = rule.over(found[name], number)
         return found
-
-    def to_json(self) -> str:
-        """The recipe as JSON text on one line, which `of` reads back from a file."""
-        content = {"mode": self.mode, "rules": [rule.said for rule in self.rules]}
-        return json.dumps(content, ensure_ascii=False, separators=(", ", ": "))
-
-    def to_toml(self) -> str:
-        """The recipe as TOML text, which `of` reads back from a file."""
-        tables = [{"mode": self.mode}, *(rule.said for rule in self.rules)]
-        lines = ("".join(f"{key} = {_toml(v)}\n" for key, v in t.items()) for t in tables)
-        return "\n[[rules]]\n".join(lines)
 
 
 def _read(path: Path) -> Any:

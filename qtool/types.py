@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,16 @@ __all__ = [
     "UINT4",
     "UINT8",
     "UINT16",
+    "Array",
+    "Bounds",
+    "Change",
     "Derived",
     "Dynamic",
     "Fixed",
     "Float",
     "Observed",
     "ObserverSpec",
+    "Progress",
     "QType",
     "QuantParams",
     "Requantized",
@@ -31,6 +36,10 @@ __all__ = [
     "Spec",
     "held_in",
 ]
+
+Array = np.ndarray[Any, Any]
+Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
+Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps what is iterated, to show how far it is
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,21 @@ class Float:
     """Left in float, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a step of a conversion did to the model; enough to do it again without calibration.
+
+    step: its name. count: how often it applied. reason: what it is good for, in words.
+    arrays: what it used, by the name of the tensor or layer; float32, any shape. Weights that were
+    changed in value alone need not be here: a file holds them as codes.
+    """
+
+    step: str
+    count: int
+    reason: str
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Spec = Observed | Dynamic | Fixed | SharedWith | Requantized | Derived | Float

@@ -16,7 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import qtool
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
+from qtool.conversion import capture_model
 from qtool.graph import torch_ops
 from qtool.points import DynamicPoint
 from qtool.quantized import QuantizedModel

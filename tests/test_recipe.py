@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import qtool
-from qtool.api import calibrate, capture_model, convert, quantize
+from qtool.api import calibrate, convert, quantize
+from qtool.conversion import capture_model
 from qtool.errors import CalibrationError, FileError, PlanError, QtoolError
 from qtool.plan import Execution
 from qtool.recipe import MODES, Choice, Recipe, Rule
@@ -252,9 +253,8 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
     with TemporaryDirectory() as folder:
         toml, other = Path(folder) / "r.toml", Path(folder) / "r.json"
         toml.write_text(recipe.to_toml(), "utf-8", newline="")
-        other.write_text(recipe.to_json(), "utf-8", newline="")
+        other.write_text(json.dumps(recipe.to_json()), "utf-8")
         assert Recipe.of(toml) == Recipe.of(other) == recipe
-    assert Recipe.of(json.loads(recipe.to_json())) == recipe
 
 
 def test_a_node_left_in_float_says_which_rule() -> None:
@@ -307,9 +307,22 @@ def test_a_calibration_that_does_not_fit_the_recipe_is_refused() -> None:
     model, data = net(), [batch()]
     less = calibrate(model, data, recipe=[{"op": "conv", "as": "float"}])
     with pytest.raises(CalibrationError, match=r"another recipe or mode .it lacks 'x'"):
-        convert(model, less)
+        convert(model, less, mode="static")
     with pytest.raises(CalibrationError, match=r"recipe observes 'x' with mse.*calibrate again"):
         convert(model, calibrate(model, data), recipe=[{"op": "input", "observer": "mse"}])
+
+
+def test_conversion_takes_the_recipe_of_the_calibration(tmp_path: Path) -> None:
+    recipe = [{"op": "conv", "as": "float"}, {"op": "input", "observer": "mse"}]
+    calibrate(net(), [batch()], recipe=recipe).save(tmp_path / "made.calib")
+    found = convert(net(), tmp_path / "made.calib")
+    assert found.plan == quantize(net(), [batch()], recipe=recipe).plan
+    assert form_of(found.plan, "stem.0") == "float"
+
+
+def test_a_recipe_reads_back_from_what_it_writes() -> None:
+    recipe = Recipe.of([{"select": "a.*", "as": "float"}, {"op": "input", "observer": "mse"}])
+    assert Recipe.of(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
 def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:

@@ -20,12 +20,10 @@ from torch import nn
 import qtool
 from qtool import graph as G
 from qtool.analysis.latency import interleaved
-from qtool.analysis.profile import profiled
-from qtool.export import write_onnx
+from qtool.analysis.node_times import profiled
+from qtool.ops import macs
 from qtool.plan import Execution
-from qtool.plan.macs import macs
-from qtool.quantized import QuantizedModel, Verification, float_onnx
-from qtool.targets import DEFAULT, target
+from qtool.quantized import QuantizedModel, Verification
 from qtool.verification.runtime import run, session
 
 __all__ = ["Record", "measure"]
@@ -103,8 +101,7 @@ def measure(name: str, network: Network, seconds: float) -> Record:
         exported = time.perf_counter()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         assert verified is not None
-        chosen = target(DEFAULT)
-        write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
+        captured.export_float(plain)
         files = (plain, file)
         one = _arrays({k: v[:1] for k, v in held_out.items()})
         latency = interleaved(files, one, seconds=seconds)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qtool.analysis.feed import Feeder
 from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
-from qtool.analysis.store import Store
 from qtool.errors import DataError
+from qtool.store import Store
+from qtool.types import Array, Progress
+from qtool.verification.inputs import Feeder
 from qtool.verification.runtime import run, session
 
 __all__ = [
@@ -34,8 +35,6 @@ __all__ = [
 TOP = 5
 WORST = 12
 SAVE_EVERY = 5.0
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

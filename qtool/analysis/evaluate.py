@@ -13,10 +13,8 @@ import numpy as np
 from qtool.analysis.latency import interleaved
 from qtool.data import Batch
 from qtool.errors import DataError
-from qtool.export import write_onnx
+from qtool.export import write_float
 from qtool.graph import FloatGraph
-from qtool.quantized import float_onnx
-from qtool.targets import DEFAULT, target
 from qtool.verification import audit
 from qtool.verification.runtime import run, session
 
@@ -81,9 +79,7 @@ def evaluate(
         DataError: no data, or a different number of labels.
     """
     with tempfile.TemporaryDirectory() as folder:
-        float_file = Path(folder) / "float.onnx"
-        chosen = target(DEFAULT)
-        write_onnx(float_onnx(graph, chosen.opset, chosen.ir_version), float_file)
+        float_file = write_float(graph, Path(folder) / "float.onnx")
         files = [float_file, Path(int8_file)]
         sessions = [session(f) for f in files]
         outputs: list[list[np.ndarray[Any, Any]]] = [[], []]

@@ -17,9 +17,10 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.observers.histogram import Histogram
-from qtool.plan import Decision, Execution, Kind, QuantPlan, Role, row_of
+from qtool.ops import Role, row_of
+from qtool.plan import Decision, Execution, Kind, QuantPlan
 from qtool.quantized import QuantizedModel
-from qtool.types import QuantParams
+from qtool.types import Dynamic, QuantParams
 
 __all__ = [
     "Bars",
@@ -83,8 +84,8 @@ def layers_of(quantized: QuantizedModel) -> tuple[Layer, ...]:
         owner[G.name_of(node)] = _owner(node, decisions.get(G.name_of(node)), owner)
     points: dict[str, set[str]] = {}
     for point in plan:
-        if point.kind is Kind.ACTIVATION:
-            points.setdefault(owner[point.name], set()).add(point.name)
+        if point.kind is Kind.ACTIVATION and not isinstance(point.spec, Dynamic):
+            points.setdefault(owner[point.tensor], set()).add(point.name)
         elif point.edges:
             points.setdefault(point.edges[0].user, set()).add(point.name)
     tensors = {d.node: d.node for d in plan.nodes} | _fused(plan, owner)

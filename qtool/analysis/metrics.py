@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.feed import OnnxFunction
+from qtool.analysis.onnx_function import OnnxFunction
 from qtool.errors import DataError
+from qtool.types import Array
 
 __all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics"]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

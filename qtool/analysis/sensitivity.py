@@ -15,8 +15,8 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,15 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
-from qtool.analysis.replay import Replay, Values
-from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
+from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
 from qtool.plan import Kind
 from qtool.points import points_of
 from qtool.quantized import QuantizedModel
+from qtool.store import Store
+from qtool.types import Progress
 
 __all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
 
@@ -48,7 +49,6 @@ CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
 TINY = 1e-12
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 # what is summed for each layer, as [signal, noise] pairs
 SUMS = ("alone", "accumulated", "only", "left", "left_all")
@@ -126,7 +126,7 @@ def sweep(
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
         raise DataError("there is no data to measure the layers with; give at least one batch")
-    replay, layers = Replay(quantized), layers_of(quantized)
+    replay, layers = _executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)
     sums = _Sums(layers, store or Store(), _digest(quantized, schedule))
@@ -154,7 +154,7 @@ def decibels(signal: float, noise: float) -> float | None:
 
 def _schedule(
     quantized: QuantizedModel,
-    replay: Replay,
+    replay: Executor,
     layers: Sequence[Layer],
     every: Set[str],
     data: Sequence[Batch],
@@ -175,11 +175,16 @@ def _schedule(
     return _Schedule(tuple(chunks), period, (both + tails / period) / whole)
 
 
-def _bytes(replay: Replay, batch: Batch, every: Set[str]) -> int:
+def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     """Memory of the values of one sample, of the two runs that are kept and one more."""
     values = replay.run(_cut(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
+
+
+def _executor(quantized: QuantizedModel) -> Executor:
+    graph = replace(quantized.graph, module=quantized.module)
+    return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
 
 def _cut(batch: Batch, size: int) -> list[Batch]:
@@ -234,7 +239,7 @@ class _Sums:
 
 def _measure(
     sums: _Sums,
-    replay: Replay,
+    replay: Executor,
     quantized: QuantizedModel,
     every: Set[str],
     chunk: Batch,
@@ -266,7 +271,7 @@ def _measure(
 
 
 def _tensor(
-    replay: Replay, layer: Layer, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
     """The layer's result: behind its point, where it has one."""
     number = replay.numbers.get(f"{layer.tensor}.quant", replay.numbers[layer.tensor])
@@ -275,7 +280,7 @@ def _tensor(
 
 
 def _output_error(
-    replay: Replay, real: Values, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     total = np.zeros(2)
     for i in replay.outputs:
@@ -284,7 +289,7 @@ def _output_error(
 
 
 def _noises(
-    replay: Replay, real: Values, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Squared error of the outputs of each sample."""
     total: Any = 0.0

@@ -18,14 +18,15 @@ import safetensors.numpy
 
 from qtool import observers
 from qtool.atomic import write_atomic
-from qtool.errors import CalibrationError
+from qtool.errors import CalibrationError, PlanError
 from qtool.graph import Input
 from qtool.observers import Statistic
+from qtool.recipe import Recipe
 from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Calibration"]
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Calibration:
 
     fingerprint: of the captured model; only that model can be converted with it.
     target: the target whose plan chose the points.
+    observer: of the tensors that no rule names one for.
+    recipe: what the plan was made with; conversion takes it unless another is given.
     inputs: the model's inputs as captured, enough to capture it again.
     samples: how many samples were seen.
     specs, statistics: point name -> observer and what it gathered.
@@ -41,15 +44,12 @@ class Calibration:
 
     fingerprint: str
     target: str
+    observer: ObserverSpec
+    recipe: Recipe
     inputs: tuple[Input, ...]
     samples: int
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
-
-    @property
-    def observer(self) -> ObserverSpec:
-        """The observer of the activations."""
-        return next(iter(self.specs.values()))
 
     def merge(self, other: Calibration) -> Calibration:
         """The calibration on this one's data followed by the other's.
@@ -57,7 +57,7 @@ class Calibration:
         Raises:
             CalibrationError: they are of different models, targets or observers.
         """
-        for what in ("fingerprint", "target", "specs"):
+        for what in ("fingerprint", "target", "recipe", "specs"):
             if getattr(self, what) != getattr(other, what):
                 name = "model" if what == "fingerprint" else what.replace("specs", "observers")
                 raise CalibrationError(
@@ -92,6 +92,8 @@ class Calibration:
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
             "target": self.target,
+            "observer": [self.observer.name, dict(self.observer.options)],
+            "recipe": self.recipe.to_json(),
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
@@ -110,24 +112,28 @@ class Calibration:
         header, flat = _read(Path(path))
         try:
             arrays, axes = _by_point(header["observers"], flat), header["axes"]
-            specs = {
-                n: ObserverSpec(kind, tuple(options.items()))
-                for n, (kind, options) in header["observers"].items()
-            }
+            specs = {n: _spec(given) for n, given in header["observers"].items()}
             return cls(
                 header["fingerprint"],
                 header["target"],
+                _spec(header["observer"]),
+                Recipe.of(header["recipe"]),
                 tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
                 int(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
             )
-        except CalibrationError as error:
+        except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
+
+
+def _spec(given: Any) -> ObserverSpec:
+    name, options = given
+    return ObserverSpec(name, tuple(options.items()))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

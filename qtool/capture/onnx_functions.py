@@ -19,10 +19,10 @@ from onnx import helper
 from torch.nn import functional as F
 
 from qtool.errors import CaptureError
+from qtool.types import Array
 
 __all__ = ["Array", "Call"]
 
-Array = np.ndarray[Any, Any]
 _END = 2**31 - 1  # "to the end" in a Slice
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

@@ -11,7 +11,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.plan import Execution, QuantPlan, Role, data_inputs, row_of
+from qtool.ops import Role, data_inputs, row_of
+from qtool.plan import Execution, QuantPlan
 from qtool.targets import Target
 
 __all__ = ["keep_to_plan"]

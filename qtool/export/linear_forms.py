@@ -12,6 +12,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.ops import row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
 from qtool.types import QuantParams
@@ -24,10 +25,11 @@ _Stored = dict[tuple[str, str, bytes], list[fx.Node]]
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
-    forms = {d.node: d.execution for d in plan.nodes if d.execution in _FORMS and d.op == "linear"}
+    chosen = {d.node for d in plan.nodes if d.execution in _FORMS}
     stored: _Stored = {}
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and G.name_of(node) in forms:
+    for node in G.calls(module.graph):
+        row = row_of(node)
+        if row is not None and row.otherwise and G.name_of(node) in chosen:
             with torch.no_grad():
                 _lower(module, node, stored)
 

@@ -23,7 +23,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.program import to_program
-from qtool.export.translations import CONTRIB, TRANSLATIONS
+from qtool.ops import writers
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -51,7 +51,7 @@ def to_onnx(
             written = torch.onnx.export(
                 program,
                 dynamo=True,
-                custom_translation_table=TRANSLATIONS | (CONTRIB if contrib else {}),
+                custom_translation_table=dict(writers(contrib)),
                 optimize=False,
                 verbose=False,
                 opset_version=opset,

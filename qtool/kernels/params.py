@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
-from qtool.types import QuantParams
+from qtool.types import Bounds, QuantParams
 
 __all__ = [
     "NO_BOUNDS",
@@ -27,9 +27,6 @@ __all__ = [
 
 Kernel = Callable[..., Tensor]
 """A bound kernel: code tensors in, a code tensor out."""
-
-Bounds = tuple[float | None, float | None]
-"""Real bounds of a fused activation, (lowest, highest); None is unbounded."""
 
 NO_BOUNDS: Bounds = (None, None)
 RELU: Bounds = (0.0, None)

@@ -9,8 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from qtool.analysis.report import Report
 from qtool.page.figures import figures
-from qtool.page.model import Report
 
 __all__ = ["pages"]
 

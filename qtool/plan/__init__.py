@@ -1,13 +1,12 @@
 """Plan: pure decisions about what is quantized, with which parameters, and why."""
 
-from qtool.plan.ops import OPS, OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import (
-    CHANNELS,
     Decision,
     Edge,
     Execution,
     Kind,
     Point,
+    Probe,
     QuantPlan,
     Rewrite,
     describe,
@@ -15,19 +14,14 @@ from qtool.plan.plan import (
 from qtool.plan.planner import make_plan
 
 __all__ = [
-    "CHANNELS",
-    "OPS",
     "Decision",
     "Edge",
     "Execution",
     "Kind",
-    "OpRow",
     "Point",
+    "Probe",
     "QuantPlan",
     "Rewrite",
-    "Role",
-    "data_inputs",
     "describe",
     "make_plan",
-    "row_of",
 ]

@@ -12,17 +12,16 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import stored_weights
-from qtool.plan.channels import watch_channels
-from qtool.plan.macs import hint, macs
-from qtool.plan.ops import OpRow, Role, data_inputs, row_of
 from qtool.plan.plan import Decision, Edge, Execution, Kind, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
@@ -36,16 +35,26 @@ _WEIGHT_OBSERVER = ObserverSpec("minmax")
 
 
 def make_plan(
-    graph: fx.Graph, target: Target, observer: ObserverSpec, recipe: Recipe | None = None
+    graph: fx.Graph,
+    target: Target,
+    observer: ObserverSpec,
+    recipe: Recipe | None = None,
+    seen: Mapping[str, ObserverSpec] | None = None,
 ) -> QuantPlan:
     """The plan of a canonical float graph for a target.
+
+    Args:
+        observer: of the tensors that no rule of the recipe names one for.
+        seen: tensor -> the observer that it was seen by already, which then is its observer unless
+            a rule names another.
 
     Raises:
         PlanError: nothing in the model can be computed in integers, or a rule of the recipe
             selects nothing.
     """
-    choices = (recipe or Recipe()).choices(_selectable(graph))
-    work = _Work(graph, target, observer, choices)
+    recipe = recipe or Recipe()
+    choices = recipe.choices(_selectable(graph))
+    work = _Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
     if not work.integer and not work.linears:
         raise PlanError(
@@ -57,8 +66,10 @@ def make_plan(
     _place_points(work)
     alike = {n for n in work.integer if _key(n) in target.same_parameters}
     points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
-    points += watch_channels(points, graph, work.native, target.activation)
-    return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
+    nodes = tuple(
+        replace(_decision(work, n, points), codes_only=n in work.native) for n in G.calls(graph)
+    )
+    return QuantPlan(target.name, observer, recipe, points, nodes)
 
 
 @dataclass
@@ -69,6 +80,7 @@ class _Work:
     target: Target
     observer: ObserverSpec
     choices: dict[str, Choice]  # what the recipe says, by name
+    seen: Mapping[str, ObserverSpec]
     integer: dict[fx.Node, Scheme] = field(default_factory=dict)
     moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
     native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
@@ -127,7 +139,7 @@ def _choose_weights(work: _Work, node: fx.Node, choice: Choice) -> None:
         work.linears[node] = stored_weights.alone(choice.scheme, work.target)
 
 
-def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
+def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
     choice = work.choices[G.name_of(node)]
     asked = choice.scheme if row.weight is not None else choice.scheme.on_activations
     scheme = (Scheme() if row.role is Role.PASS else asked).of(work.target.schemes(row.key))
@@ -150,7 +162,7 @@ def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
             work.native.add(node)
 
 
-def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
+def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
@@ -207,7 +219,7 @@ def _fuse_clips(work: _Work) -> None:
         if node in work.reasons:  # left in float by the recipe
             continue
         codes_out = node in work.wanted or node in work.native
-        from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
+        from_zero = row.bounds(node)[0] == 0
         free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
         if source in work.integer and len(source.users) == 1 and codes_out and saturates:
@@ -262,7 +274,7 @@ def _type(work: _Work, node: fx.Node) -> QType:
     if node in work.integer:
         return work.integer[node].activations or work.target.activation
     row, source = row_of(node), node.args[0] if node.args else None
-    if row is not None and row.role is not Role.COMPUTE and isinstance(source, fx.Node):
+    if row is not None and row.role in (Role.PASS, Role.CLIP) and isinstance(source, fx.Node):
         return _type(work, source)
     return _read_type(work, node) or work.target.activation
 
@@ -303,7 +315,7 @@ def _observer(work: _Work, node: fx.Node) -> ObserverSpec:
     """Of the tensor a node computes; for a fused clamp the last rule for it or for its layer."""
     makers = [node, work.fused[node]] if node in work.fused else [node]
     last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
-    return last.observer or work.observer
+    return last.observer or work.seen.get(G.name_of(node), work.observer)
 
 
 def _weight_observer(work: _Work, node: fx.Node) -> ObserverSpec:
@@ -356,7 +368,7 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     output = name if name in names else None
     op = _op(node)
     first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
-    batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
+    batch = G.hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
     if node in work.fused:
         return Decision(

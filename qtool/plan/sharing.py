@@ -14,10 +14,9 @@ from dataclasses import replace
 from torch import fx
 
 from qtool import graph as G
-from qtool.graph import torch_ops
-from qtool.plan.ops import Role, data_inputs, row_of
+from qtool.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Kind, Point
-from qtool.types import Observed, SharedWith
+from qtool.types import Bounds, Observed, SharedWith
 
 __all__ = ["share"]
 
@@ -65,9 +64,6 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     )
 
 
-Bounds = tuple[float | None, float | None]
-
-
 def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
     """Whether a clamp fused into the producer of `source` still saturates with the parameters of
     the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
@@ -82,18 +78,17 @@ def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
 def _bounds(value: object) -> Bounds:
     """The bounds of the clamp that gives a value, directly or through operators that move it."""
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
-        if row.key == "relu":
-            return 0.0, None
         if row.role is Role.CLIP:
-            return G.argument(value, 1, "min"), G.argument(value, 2, "max")
-        if row.role is not Role.PASS or value.target is torch_ops.rescale:
+            return row.bounds(value)
+        if row.role is not Role.PASS or row.factor is not None:
             break
         value = value.args[0]
     return None, None
 
 
 def _factor(node: fx.Node) -> float:
-    factor = node.args[1] if node.target is torch_ops.rescale else 1.0
+    row = row_of(node)
+    factor = 1.0 if row is None or row.factor is None else node.args[row.factor]
     assert isinstance(factor, float)
     return factor
 
@@ -108,13 +103,13 @@ def _concat_behind(node: fx.Node) -> fx.Node | None:
     if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
         # a clamp changes the range: inputs of the concat below zero must keep their own parameters
         return None
-    return node if row is not None and row.key == "concat" else None
+    return node if row is not None and row.role is Role.JOIN else None
 
 
 def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
     """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
     while True:
-        if len(node.users) != 1 or node.op != "call_function" or node.target is torch_ops.rescale:
+        if len(node.users) != 1 or node.op != "call_function" or _factor(node) != 1.0:
             return False
         if G.name_of(node) not in parent:
             return True

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import fx
 
 from qtool import graph as G
-from qtool.plan.ops import OpRow
+from qtool.ops import Op
 from qtool.plan.plan import Edge, Execution, Kind, Point
 from qtool.recipe import Choice
 from qtool.schemes import Scheme, When
@@ -21,9 +21,9 @@ from qtool.types import Dynamic, Observed, ObserverSpec
 __all__ = ["alone", "described", "no_kernel", "place", "refuse", "weights_of"]
 
 
-def refuse(node: fx.Node, row: OpRow, choice: Choice, target: Target) -> str | None:
+def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the scheme that was chosen, or None."""
-    if row.key != "linear":
+    if choice.scheme.when not in row.otherwise:
         return f"only linear layers have a form for that ({choice.because})"
     rule = target.kernels.get(row.key)
     if rule is None:
@@ -59,7 +59,7 @@ def weights_of(scheme: Scheme) -> str:
 
 
 def place(
-    node: fx.Node, row: OpRow, scheme: Scheme, target: Target, observer: ObserverSpec
+    node: fx.Node, row: Op, scheme: Scheme, target: Target, observer: ObserverSpec
 ) -> list[Point]:
     """The points of such a layer. Its bias stays float.
 

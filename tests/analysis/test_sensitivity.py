@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from qtool.analysis.replay import Replay
 
 from qtool.analysis.layers import layers_of
-from qtool.analysis.replay import Replay
 from qtool.analysis.sensitivity import decibels, sweep
-from qtool.analysis.store import Store
 from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.points import points_of
+from qtool.store import Store
 from tests.analysis.spoiled import chain, images
 
 EVERYTHING = 1e6  # a budget that deals every chunk to every layer

@@ -13,7 +13,7 @@ from torch import nn
 
 import qtool
 from qtool.analysis.restore import restore
-from qtool.api import Captured
+from qtool.conversion import Captured
 from qtool.plan import Execution
 
 ROWS, WIDTH = 700, 96  # just above what is worth it

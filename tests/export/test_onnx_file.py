@@ -17,7 +17,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
+from qtool.conversion import capture_model
 from qtool.errors import ExportError
 from qtool.export import to_onnx, write_onnx
 from qtool.targets import target

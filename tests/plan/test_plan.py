@@ -20,6 +20,7 @@ from qtool.plan import (
     describe,
     make_plan,
 )
+from qtool.recipe import Recipe
 from qtool.targets import target
 from qtool.types import (
     INT8_NARROW,
@@ -66,6 +67,8 @@ def test_describe(spec: Spec, text: str) -> None:
 
 SMALL = QuantPlan(
     "some-target",
+    MINMAX,
+    Recipe(),
     (
         Point("x", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
         Point("conv", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from examples.digits.network import digits_net
-from qtool.api import Captured, calibrate, capture_model, convert
+from qtool.api import calibrate, convert
+from qtool.conversion import Captured, capture_model
 from qtool.plan import Execution
 from qtool.quantized import QuantizedModel
 

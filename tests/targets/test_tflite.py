@@ -71,7 +71,7 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
 
 
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
-    from qtool.api import capture_model
+    from qtool.conversion import capture_model
 
     class Counted(torch.nn.Module):
         def __init__(self) -> None:

@@ -1,11 +1,14 @@
-"""A quantized graph run again and again with some of its points switched off, and nothing computed
-twice: what does not depend on a switched point is taken from an earlier run.
+"""The one executor of graphs: node by node, with access to every value, points on or off.
+
+Whole runs keep all values, so that a run with other points switched computes only what differs
+(`again`); a stream keeps none that nobody reads any more (`stream`), for data of any size and
+networks of any depth; a part begins anywhere, from values at hand (`part`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +18,8 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.plan.macs import hint
-from qtool.points import QuantPoint
-from qtool.quantized import QuantizedModel
 
-__all__ = ["Replay", "Values"]
+__all__ = ["Executor", "Values"]
 
 Values = list[Any]
 POINT_COST, ELEMENT_COST = 20, 6  # of one element, in MACs of a convolution: as measured, about
@@ -41,31 +41,41 @@ class _Step:
     function: Callable[..., Any]
     point: str | None
     users: tuple[int, ...]
+    reads: tuple[int, ...]
     cost: int
 
 
-class Replay:
-    """The graph of a quantized model as steps whose values are kept.
+class Executor:
+    """A graph as steps whose values can be had.
 
-    A run is a list of values, one for each node. `points` names the points that are on; the others
-    are the identity. All runs are without gradients.
+    A point is a submodule with an attribute `point`, its name, that rounds what it is called with;
+    `points` names those that are on, the others are the identity: none of them is the float
+    network, all are the quantized one, and anything between is a partly quantized one. All runs
+    are without gradients.
     """
 
-    def __init__(self, quantized: QuantizedModel) -> None:
-        module = quantized.module
+    def __init__(self, graph: G.FloatGraph, macs: Mapping[str, int] | None = None) -> None:
+        """
+        Args:
+            graph: with or without points in its module.
+            macs: multiply-accumulates of nodes, by name, for `cost`.
+        """
+        module = graph.module
         nodes = list(module.graph.nodes)
         self.numbers = {G.name_of(n): i for i, n in enumerate(nodes)}
         self.inputs = [i for i, n in enumerate(nodes) if n.op == "placeholder"]
         self.outputs = [nodes.index(n) for n in G.output_nodes(module.graph) if G.is_float(n)]
-        self.keywords = tuple(quantized.graph.example[1])
+        self.keywords = tuple(graph.example[1])
         self.constants: dict[int, Any] = {
             i: G.tensor(module, n).detach() for i, n in enumerate(nodes) if n.op == "get_attr"
         }
         index = {n: i for i, n in enumerate(nodes)}
-        macs = {d.node: d.macs for d in quantized.plan.nodes}
         self.steps = {
-            i: _step(module, n, index, macs) for i, n in enumerate(nodes) if n.op.startswith("call")
+            i: _step(module, n, index, macs or {})
+            for i, n in enumerate(nodes)
+            if n.op.startswith("call")
         }
+        self.points = frozenset(s.point for s in self.steps.values() if s.point is not None)
         self.rounded = {  # constants behind their points, rounded once
             i: s.function(self.constants[s.places[0][1]])
             for i, s in self.steps.items()
@@ -76,6 +86,65 @@ class Replay:
     @torch.no_grad()
     def run(self, batch: Batch, points: Set[str]) -> Values:
         """All values of a run."""
+        values = self._begin(batch)
+        for step in self.steps.values():
+            values[step.index] = self._compute(step, values, points)
+        return values
+
+    @torch.no_grad()
+    def stream(
+        self, batch: Batch, points: Set[str], wanted: Iterable[str]
+    ) -> Iterator[tuple[str, Any]]:
+        """The values of these nodes, as they are computed; the others are dropped after use.
+
+        Args:
+            wanted: names of nodes, "conv1" for a result before its point, "conv1.quant" behind it.
+
+        Yields:
+            (name, value) in order of computation, inputs first.
+        """
+        names = {self.numbers[name]: name for name in wanted}
+        last = self._last_uses(max(names, default=-1))
+        values = self._begin(batch)
+        for i in self.inputs + list(self.constants):
+            if i in names:
+                yield names[i], values[i]
+        for i, step in self.steps.items():
+            if i not in last:
+                continue
+            values[i] = self._compute(step, values, points)
+            if i in names:
+                yield names[i], values[i]
+            for used in step.reads:
+                if last.get(used) == i:
+                    values[used] = None
+            if last[i] == i:
+                values[i] = None
+
+    @torch.no_grad()
+    def part(self, values: Mapping[str, Any], points: Set[str], wanted: str) -> Any:
+        """The value of one node, from those of others: only what lies between is computed.
+
+        Args:
+            values: name -> value; together they have to cut `wanted` off from the inputs.
+
+        Raises:
+            KeyError: they do not; names the input that would be needed.
+        """
+        known: Values = [None] * self.size
+        given = {self.numbers[name] for name in values}
+        for name, value in values.items():
+            known[self.numbers[name]] = value
+        for i in self._between(given, self.numbers[wanted]):
+            known[i] = (
+                self.constants[i]
+                if i in self.constants
+                else self._compute(self.steps[i], known, points)
+            )
+        return known[self.numbers[wanted]]
+
+    def _begin(self, batch: Batch) -> Values:
+        """Inputs and constants in their places."""
         values: Values = [None] * self.size
         for i, constant in self.constants.items():
             values[i] = constant
@@ -85,9 +154,32 @@ class Replay:
             leaves = [leaf for leaf in leaves if leaf is not None]
         for i, leaf in zip(self.inputs, leaves, strict=True):
             values[i] = leaf
-        for step in self.steps.values():
-            values[step.index] = self._compute(step, values, points)
         return values
+
+    def _last_uses(self, end: int) -> dict[int, int]:
+        """Step -> the last step up to `end` that reads it, itself where none does; what nothing
+        up to `end` needs is not in it."""
+        last: dict[int, int] = {}
+        for i, step in self.steps.items():
+            if i <= end:
+                last[i] = i
+                last.update(dict.fromkeys(step.reads, i))
+        return {i: j for i, j in last.items() if i not in self.constants}
+
+    def _between(self, given: Set[int], end: int) -> list[int]:
+        """What has to be computed for `end`, in order."""
+        found: set[int] = set()
+        open_ = [end]
+        while open_:
+            i = open_.pop()
+            if i in given or i in found:
+                continue
+            if i not in self.steps and i not in self.constants:
+                name = next(n for n, k in self.numbers.items() if k == i)
+                raise KeyError(name)
+            found.add(i)
+            open_ += self.steps[i].reads if i in self.steps else ()
+        return sorted(found)
 
     @torch.no_grad()
     def again(self, values: Values, changed: Set[str], points: Set[str]) -> dict[int, Any]:
@@ -151,7 +243,7 @@ def _filled(argument: Any, values: Values) -> Any:
 
 
 def _step(
-    module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: dict[str, int]
+    module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: Mapping[str, int]
 ) -> _Step:
     args: Any = _referring(node.args, index)
     places = tuple((i, a.index) for i, a in enumerate(args) if isinstance(a, _Ref))
@@ -159,14 +251,15 @@ def _step(
     plain = tuple(None if isinstance(a, _Ref) else a for a in args)
     called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
     point, cost = None, _elements(node) * ELEMENT_COST + macs.get(G.name_of(node), 0)
-    if isinstance(called, QuantPoint):
+    if called is not None and hasattr(called, "point"):
         source = node.args[0]
         constant = isinstance(source, fx.Node) and source.op == "get_attr"
-        point, cost = called.point, 0 if constant else _elements(node) * POINT_COST
+        point, cost = str(called.point), 0 if constant else _elements(node) * POINT_COST
     function: Any = called if called is not None else node.target
     users = tuple(index[u] for u in node.users if u.op != "output")
     keywords: Any = _referring(node.kwargs, index)
-    return _Step(index[node], plain, places, nested, keywords, function, point, users, cost)
+    reads = tuple(index[n] for n in node.all_input_nodes)
+    return _Step(index[node], plain, places, nested, keywords, function, point, users, reads, cost)
 
 
 def _referring(arguments: Any, index: dict[fx.Node, int]) -> Any:
@@ -179,4 +272,4 @@ def _elements(node: fx.Node) -> int:
     value = G.value(node)
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return 0
-    return math.prod(hint(size) for size in value.shape[1:])
+    return math.prod(G.hint(size) for size in value.shape[1:])

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtool.analysis.accuracy import Accuracy
-from qtool.analysis.decisions import EdgeFact, FloatOperator, PlanRow
 from qtool.analysis.latency import Timing
 from qtool.analysis.machine import Machine
-from qtool.analysis.profile import NodeTime
-from qtool.analysis.records import from_json, to_json
+from qtool.analysis.node_times import NodeTime
+from qtool.analysis.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.analysis.sensitivity import Sensitivity
 from qtool.analysis.verdict import Verdict
 from qtool.errors import FileError
 from qtool.plan import Rewrite
+from qtool.records import from_json, to_json
 from qtool.verification import Exactness
 
 __all__ = ["SCHEMA", "ModelFacts", "Profile", "Report"]

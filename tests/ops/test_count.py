@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool.capture import capture_module
 from qtool.data import Batch
+from qtool.ops import macs
 from qtool.passes import CANONICAL, run_passes
-from qtool.plan.macs import macs
 from tests.passes.differential import Function
 from tests.plan.planned import canonical, network_plan
 

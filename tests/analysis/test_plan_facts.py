@@ -8,14 +8,13 @@ import onnx
 import pytest
 import torch
 
-from qtool.analysis.decisions import edges, plan_rows
-from qtool.analysis.profile import profiled
+from qtool.analysis.node_times import profiled
+from qtool.analysis.plan_facts import edges, plan_rows
 from qtool.analysis.restore import float_twin, is_quantized, restore, restored
 from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
-from qtool.export import write_onnx
-from qtool.quantized import float_onnx
+from qtool.export import write_float, write_onnx
 from qtool.verification.runtime import run, session
 from tests.analysis.spoiled import chain, images
 
@@ -29,7 +28,7 @@ def quantized():
 def files(quantized, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     plain, int8 = folder / "float.onnx", folder / "int8.onnx"
-    write_onnx(float_onnx(quantized.graph, 21, 10), plain)
+    write_float(quantized.graph, plain)
     write_onnx(quantized.to_onnx(), int8)
     return plain, int8
 

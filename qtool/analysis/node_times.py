@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.errors import VerificationError
-from qtool.verification.runtime import RUNTIME, feeds
+from qtool.verification.runtime import RUNTIME, SILENT, feeds
 
 __all__ = ["NodeTime", "profiled"]
 
@@ -25,7 +25,6 @@ OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operato
 _MARKS = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 _HELPERS = (".quantize", ".dequantize", "_QuantizeLinear", "_DequantizeLinear", "_quant")
 _CLAMPS = ("Relu", "Clip")
-_SILENT = 4
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _events(
     """The node events of some runs after a warm-up, and the graph that ran."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = _SILENT
+    options.log_severity_level = SILENT
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     options.optimized_model_filepath = str(folder / "optimised.onnx")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qtool import graph as G
-from qtool.plan import OPS, Role, data_inputs, row_of
+from qtool.ops import OPS, Role, data_inputs, row_of
 from qtool.targets import TARGETS
 from tests.plan.planned import network_graph
 

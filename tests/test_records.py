@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qtool.analysis.records import from_json, to_json
+from qtool.records import from_json, to_json
 
 
 @dataclass(frozen=True)

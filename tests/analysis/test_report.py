@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.page import SCHEMA, Report
+from qtool.analysis.report import SCHEMA, Report
 from tests.page.made_up import made_up
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"

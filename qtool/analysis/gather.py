@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis import decisions
+from qtool.analysis import plan_facts
 from qtool.analysis.accuracy import Accuracy, check_labels, measure_outputs, summarize
-from qtool.analysis.feed import Feeder, check_same_inputs, resized
 from qtool.analysis.latency import Timing, timed
 from qtool.analysis.machine import machine
 from qtool.analysis.metrics import user_metrics
-from qtool.analysis.profile import profiled
+from qtool.analysis.node_times import profiled
+from qtool.analysis.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.analysis.restore import is_quantized
 from qtool.analysis.sensitivity import DEFAULT_BUDGET, Sensitivity, sweep
-from qtool.analysis.store import Store
 from qtool.analysis.verdict import Goals, judge
 from qtool.data import Batch, to_batch
 from qtool.data.array_files import ArrayFiles
 from qtool.errors import DataError, KernelError, QtoolError
-from qtool.page.model import SCHEMA, ModelFacts, Profile, Report
 from qtool.quantized import QuantizedModel
+from qtool.store import Store
 from qtool.verification import Coverage, Exactness, audit, compare_codes
+from qtool.verification.inputs import Feeder, check_same_inputs, resized
 
 __all__ = ["Bars", "Options", "Subject", "build", "check_options", "no_bars"]
 
@@ -306,7 +306,7 @@ def _decided(
     audited = zip(subjects[1:], coverages[1:], strict=True)
     found: dict[str, Any] = {
         "float_operators": tuple(
-            o for s, c in audited for o in decisions.float_operators(s.name, c)
+            o for s, c in audited for o in plan_facts.float_operators(s.name, c)
         ),
         "rewrites": (),
         "edges": (),
@@ -317,8 +317,8 @@ def _decided(
         return found
     seen = {e.tensor: e.activation for e in layers.layers if e.activation} if layers else {}
     return found | {
-        "edges": decisions.edges(quantized, seen),
+        "edges": plan_facts.edges(quantized, seen),
         "notes": tuple(quantized.notes),
         "rewrites": quantized.plan.rewrites,
-        "plan": decisions.plan_rows(quantized.plan),
+        "plan": plan_facts.plan_rows(quantized.plan),
     }

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from qtool.analysis.store import Store
 from qtool.errors import FileError
+from qtool.store import Store
 
 
 @dataclass(frozen=True)

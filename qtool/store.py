@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from qtool.analysis.records import from_json, to_json
 from qtool.atomic import write_atomic
 from qtool.errors import FileError
+from qtool.records import from_json, to_json
 
 __all__ = ["Store"]
 

@@ -19,6 +19,7 @@ from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, Requantize
 __all__ = ["Parameters", "solve_parameters"]
 
 BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
+LONE_BIAS = 2.0**22  # codes for the bias of a channel whose weights are all zero
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,11 @@ class _Solver:
 def solve_parameters(
     module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
 ) -> Parameters:
-    """Parameters of every point of the plan; what was seen of single channels is passed over.
+    """Parameters of every point of the plan.
 
     Raises:
         CalibrationError: the calibration lacks a point of the plan, or saw no values for it.
     """
-    plan = plan.without_channels()
     _check(plan, calibration)
     solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
     for point in plan:
@@ -164,20 +164,35 @@ def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
     return QuantParams(spec.qtype, scale, zero, spec.axis, spec.block)
 
 
+def _for_lone_biases(
+    solver: _Solver, spec: Derived, weight: QuantParams, bias: torch.Tensor
+) -> QuantParams:
+    """Where all weights of a channel are zero (a pruned one, a BatchNorm's gamma of 0) any scale
+    holds them, so it is chosen for the bias: float64 [C], in steps of the input's scale."""
+    values = solver.source(solver.plan.point(spec.weight)).cpu()
+    axis = weight.axis
+    if axis is None:
+        return weight
+    zero = values.movedim(axis, 0).flatten(1).abs().amax(1) == 0
+    scale = torch.where(zero & (bias > 0), (bias / LONE_BIAS).float(), weight.scale)
+    return replace(weight, scale=scale.clamp(min=observers.MIN_SCALE))
+
+
 def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
     """The bias scale is f32(input scale * weight scale); the weight scale is widened where the
     bias would not fit int32 (a channel of tiny weights with a large bias)."""
     data, weight = solver.params[spec.input], solver.params[spec.weight]
     bias = solver.source(point).double().abs().cpu()
+    weight = _for_lone_biases(solver, spec, weight, bias / data.scale.double())
     smallest = bias / (data.scale.double() * BIAS_LIMIT)
     too_small = weight.scale.double() < smallest
     if bool(too_small.any()):
         widened = torch.maximum(weight.scale.double(), smallest * (1 + 2.0**-20)).float()
         weight = replace(weight, scale=widened)
-        solver.params[spec.weight] = weight
         solver.notes.append(
             f"{spec.weight}: scale widened in {int(too_small.sum())} of {len(bias)} channels, "
             "whose bias would overflow int32"
         )
+    solver.params[spec.weight] = weight
     zero = torch.zeros_like(weight.zero_point)
     solver.params[point.name] = QuantParams(INT32, data.scale * weight.scale, zero, axis=0)

@@ -18,11 +18,26 @@ import torch
 
 import qtool
 from qtool.analysis.evaluate import evaluate
+from qtool.analysis.gather import Options
+from qtool.analysis.report import Report
+from qtool.analysis.side_by_side import measure_file, measure_files
 from qtool.analysis.verdict import Goals
 from qtool.data import Batch
 from qtool.errors import DataError, FileError
-from qtool.page import Options, Report, compare_files, report_file
+from qtool.page import write_report
 from tests.analysis.onnx_files import linear_file
+
+
+def report_file(file, data, folder, options, **given):
+    return write_report(folder, lambda keep: measure_file(file, data, options, keep=keep, **given))
+
+
+def compare_files(files, data, folder, options, **given):
+    def measure(keep=None):
+        return measure_files(files, data, options, keep=keep, **given)
+
+    return measure() if folder is None else write_report(folder, measure)
+
 
 ROOT = Path(__file__).parents[2]
 QUICK = Options("digits", seconds=0.01, batch_sizes=(4,), samples=64)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from qtool.export.translations import TRANSLATIONS
 from qtool.graph import torch_ops
+from qtool.ops import writers
 from tests.export.networks import run
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ def test_the_onnx_form_computes_what_torch_does(operator: Any, args: tuple[Any, 
         written = torch.onnx.export(
             program,
             dynamo=True,
-            custom_translation_table=dict(TRANSLATIONS),
+            custom_translation_table=dict(writers(contrib=False)),
             optimize=False,
             verbose=False,
             opset_version=18,
@@ -97,4 +97,4 @@ def test_the_onnx_form_computes_what_torch_does(operator: Any, args: tuple[Any, 
 
 
 def test_the_rows_are_translated_by_qtool() -> None:
-    assert {operator for operator, _ in ROWS.values()} <= set(TRANSLATIONS)
+    assert {operator for operator, _ in ROWS.values()} <= set(writers(contrib=False))

@@ -1,0 +1,66 @@
+"""What writers write with: ONNX's operators, and those of ONNX Runtime's own domain.
+
+A writer is called while torch.onnx traces the graph, with values and constants in the order of the
+operator's schema, and calls `op.Name(...)` for each node. onnxscript takes a second or two to
+import, so that it is imported when the first of them is called.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import onnx
+
+__all__ = ["contrib", "op"]
+
+_KIND = onnx.defs.OpSchema.AttrType
+
+
+class _Operators:
+    """`op.Conv(...)`: the operators of the opset that files are written in."""
+
+    def __getattr__(self, name: str) -> Any:
+        from onnxscript import opset18
+
+        return getattr(opset18, name)
+
+
+op: Any = _Operators()
+
+
+@cache
+def contrib(
+    name: str,
+    inputs: tuple[str, ...] = ("X:T",),
+    attributes: tuple[str, ...] = (),
+    types: tuple[str, ...] = ("T:float",),
+    kind: Any = _KIND.FLOAT,
+) -> Any:
+    """An operator of ONNX Runtime's own domain, of which onnx has no schema; it gives one "T".
+
+    Args:
+        inputs: "name:type variable", with a "?" behind where it is optional.
+        attributes: their names, all of one `kind`.
+        types: "type variable:element type".
+    """
+    import onnxscript
+
+    parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
+    given = []
+    for each in inputs:
+        called, _, of = each.rstrip("?").partition(":")
+        optional = option.Optional if each.endswith("?") else option.Single
+        given.append(parameter(called, of, param_option=optional))
+    schema = onnx.defs.OpSchema(
+        name,
+        "com.microsoft",
+        1,
+        inputs=given,
+        outputs=[parameter("Y", "T")],
+        type_constraints=[
+            (of, [f"tensor({element})"], "") for of, _, element in (t.partition(":") for t in types)
+        ],
+        attributes=[onnx.defs.OpSchema.Attribute(a, kind) for a in attributes],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), name, schema)
