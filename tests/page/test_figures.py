@@ -28,7 +28,7 @@ def test_none_is_drawn_of_what_was_not_measured():
 def test_colours_are_those_of_the_page(drawn):
     for svg in drawn.values():
         assert not re.search("|".join(VARIABLES), svg), "a stand-in colour was left"
-        assert "var(--ink)" in svg
+        assert "var(--muted)" in svg
         assert svg.startswith("<svg viewBox=")
         assert 'href="http' not in svg
 
