@@ -41,11 +41,18 @@ if TYPE_CHECKING:
         QtoolError,
         VerificationError,
     )
+    from qtool.extend import (
+        register_observer,
+        register_operator,
+        register_pass,
+        register_target,
+    )
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
+    "extend": "register_observer register_operator register_pass register_target",
     "analysis.bench": "Bench bench",
     "analysis.contents": "CalibrationContents ModelContents inspect",
     "analysis.evaluation": "Evaluation",
@@ -95,6 +102,10 @@ __all__ = [
     "evaluate",
     "inspect",
     "quantize",
+    "register_observer",
+    "register_operator",
+    "register_pass",
+    "register_target",
     "report",
     "verify",
 ]
