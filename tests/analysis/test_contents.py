@@ -66,6 +66,8 @@ def test_a_calibration(tmp_path: Path) -> None:
     low, high = found.ranges["x"]
     assert (low, high) == (float(images(16).min()), float(images(16).max()))
     assert found.to_json()["samples"] == 16
+    assert found.inputs == tuple(map(str, made.inputs))
+    assert "inputs: x: float32[batch, 3, 8, 8]" in str(found).splitlines()
     assert f"x.calib: 16 samples, target {made.target}, observer minmax" in str(found)
     assert f"x {low:.6g} {high:.6g}".split() in [line.split() for line in str(found).splitlines()]
 
