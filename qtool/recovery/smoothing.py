@@ -44,7 +44,7 @@ def find_factors(module: fx.GraphModule, plan: QuantPlan, calibration: Calibrati
     found = {}
     for point in _watched(plan):
         seen = calibration.statistics.get(point.name)
-        if seen is None or seen.empty:
+        if not isinstance(seen, MinMax) or seen.empty:
             continue
         low, high = seen.extent()
         size = torch.maximum(low.abs(), high.abs())
@@ -79,7 +79,9 @@ def smooth_ranges(
     """The calibration with the range of every smooth tensor, from the extremes of its channels."""
     specs, statistics = dict(calibration.specs), dict(calibration.statistics)
     for source, name in made.items():
-        low, high = calibration.statistics[f"{source}.{CHANNELS}"].extent()
+        seen = calibration.statistics[f"{source}.{CHANNELS}"]
+        assert isinstance(seen, MinMax)
+        low, high = seen.extent()
         by, range_ = factors[source].double(), MinMax(None)
         range_.update(torch.stack([low / by, high / by]).float())
         specs[name], statistics[name] = ObserverSpec("minmax"), range_
