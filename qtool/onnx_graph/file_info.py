@@ -82,7 +82,7 @@ class FileInfo:
         if _NODES not in found:
             return None
         try:
-            name, options = json.loads(found[_OBSERVER])
+            name, options = json.loads(found.get(_OBSERVER, '["minmax",{}]'))
             return cls(
                 str(found[_VERSION]),
                 str(found[_TARGET]),

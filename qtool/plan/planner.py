@@ -20,6 +20,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.graph.onnx_part import kept_kind
 from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import forms
 from qtool.plan.plan import Decision, Edge, Point, QuantPlan
@@ -102,6 +103,8 @@ def _op(node: fx.Node) -> str:
         return row.key
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return "result"
+    if (kind := kept_kind(node)) is not None:
+        return kind
     return str(node.target).removeprefix("aten.")
 
 
@@ -113,6 +116,8 @@ def _choose_integer(work: _Work) -> None:
         elif row is None:
             if _op(node) == "result":
                 work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
+            elif kept_kind(node) is not None:
+                work.reasons[node] = "kept as it is in the file"
             elif _gives_floats(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
         elif row.role is Role.CLIP:

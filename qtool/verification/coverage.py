@@ -7,7 +7,6 @@ suffix of its own); where it does not, the node is found by the tensor it comput
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections import Counter
@@ -21,6 +20,7 @@ import onnx
 from onnx import TensorProto
 
 from qtool.errors import FileError
+from qtool.onnx_graph.file_info import FileInfo
 from qtool.ops import OPS
 from qtool.plan import QuantPlan
 from qtool.verification.runtime import RUNTIME, optimised_graph
@@ -222,8 +222,8 @@ def _is_own(node: onnx.NodeProto) -> bool:
 
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:
     """What qtool's plan says of each node, if the file is its own."""
-    text = next((p.value for p in source.metadata_props if p.key == "qtool_nodes"), "[]")
-    return {row["node"]: row for row in json.loads(text)}
+    info = FileInfo.of(source)
+    return {} if info is None else {n.node: vars(n) for n in info.nodes}
 
 
 def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:
