@@ -135,6 +135,7 @@ class _Unknown:
         ("qtool_tests::gone", {"onnx": Gate}, "no torch operator 'qtool_tests::gone'"),
         (_writes, {"onnx": Gate}, "is no torch operator"),
         (aten.relu_, {"onnx": write_gate}, "changes its arguments"),
+        (aten.linear, {"onnx": write_gate}, "torch sees through aten::linear"),
         (gate, {"onnx": Gate, "weights": ("w",)}, "no tensor 'w' .* it has: x, weight, r, bias"),
         (gate, {"onnx": Gate, "weights": ("slope",)}, "no tensor 'slope'"),
         (gate, {"onnx": None}, "has no ONNX form"),
@@ -144,7 +145,7 @@ class _Unknown:
         (gate, {"onnx": _proto(input=["x"])}, "1 inputs and 1 outputs, the operator 4 tensors"),
         (gate, {"onnx": _proto(attribute=["alpha"])}, "disagree about 'alpha'"),
         (aten.cat, {"onnx": _proto()}, "cannot take 'tensors'"),
-        (torch.ops.qtool.conv, {"onnx": write_gate}, r"registered already \(conv\)"),
+        (aten.add.Tensor, {"onnx": write_gate}, r"registered already \(add\)"),
     ],
 )
 def test_an_operator_that_does_not_fit(operator: Any, options: Any, message: str) -> None:
