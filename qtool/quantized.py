@@ -22,6 +22,7 @@ from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.plan import Execution
 from qtool.points import insert_points, points_of
 from qtool.targets import check_format, target
 from qtool.verification import (
@@ -169,7 +170,7 @@ class Quantized:
                 write_onnx(self.to_onnx(), fresh)
                 return self.verify(fresh, sample)
         chosen = target(self.plan.target)
-        integer = {d.node for d in self.plan.nodes if d.form == "integer"}
+        integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
         written = onnx.load(path)
         other = self.to_onnx() if is_qoperator(written) else None  # the same model as QDQ
@@ -226,9 +227,9 @@ class Quantized:
         """What an exported file says of itself."""
         plan = self.plan
         nodes = tuple(
-            NodeInfo(d.node, d.op, d.form, d.reason, d.macs)
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
             for d in plan.nodes
-            if d.form != "shape"
+            if d.execution is not Execution.SHAPE
         )
         made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         return FileInfo(*made, nodes, self.changes)

@@ -231,7 +231,7 @@ def test_modes_mix_by_a_recipe() -> None:
         {"select": "out", "as": "static"},
     ]
     found = quantize(captured(), [ids()], mode="dynamic", recipe=rules)
-    forms = {d.node: d.form for d in found.plan.nodes if d.node in LINEAR}
+    forms = {d.node: d.execution.value for d in found.plan.nodes if d.node in LINEAR}
     assert forms == {"query": "float", "key": "weights", "value": "dynamic", "out": "integer"}
     result = found.verify()
     assert result.passed

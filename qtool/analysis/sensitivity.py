@@ -39,6 +39,7 @@ from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
+from qtool.plan import Kind
 from qtool.points import points_of
 from qtool.quantized import Quantized
 from qtool.store import Store
@@ -349,5 +350,5 @@ def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()
         for p in quantized.plan
-        if p.kind == "weight"
+        if p.kind is Kind.WEIGHT
     }

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 from torch import fx
 
+from qtool.schemes import When
 from qtool.types import Bounds
 
 __all__ = ["Kept", "Op", "Role", "Writer"]
@@ -60,7 +61,7 @@ class Op:
             `channel_axis`.
         more: positions of further weights, alike in their axes: a recurrent layer has one for its
             state.
-        forms: what a recipe may ask for besides static quantization ("dynamic", ...).
+        otherwise: what a recipe may ask for besides static quantization.
         stored: why its weights alone are stored as codes, on targets that have no kernel for it
             and say nothing themselves; "" leaves it in float there.
         from_codes: the operator with codes and scales in place of the weight, which dequantizes no
@@ -84,7 +85,7 @@ class Op:
     bias: int | None = None
     more: tuple[int, ...] = ()
     channel_axis: int = 0
-    forms: frozenset[str] = frozenset()
+    otherwise: frozenset[When] = frozenset()
     stored: str = ""
     from_codes: Any = None
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None

@@ -22,7 +22,7 @@ from onnx import TensorProto
 from qtool.errors import FileError
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.ops import OPS
-from qtool.plan import QuantPlan
+from qtool.plan import Execution, QuantPlan
 from qtool.verification.runtime import RUNTIME, optimised_graph
 
 __all__ = ["AuditRow", "Coverage", "audit", "planned"]
@@ -156,9 +156,11 @@ def planned(plan: QuantPlan) -> Coverage:
     """What a plan says of each node, for a target whose runtime is not the one audited here."""
     known = {row.key for row in OPS.values()}
     rows = tuple(
-        AuditRow(d.node, d.op, "as planned", d.form in ("integer", "dynamic"), d.macs, d.reason)
+        AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
         for d in plan.nodes
-        if d.form in ("integer", "dynamic", "weights") or (d.form == "float" and d.op in known)
+        if d.computes_on_codes
+        or d.execution is Execution.WEIGHTS
+        or (d.execution is Execution.FLOAT and d.op in known)
     )
     return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 

@@ -395,8 +395,8 @@ def test_our_own_float_file_gives_the_plan_of_the_model(
     captured, file = capture_model(digits_model, x), tmp_path / "digits.onnx"
     captured.export_float(file)
     again = capture_model(load_onnx(file), x)
-    assert [(d.node, d.form) for d in again.plan().nodes] == [
-        (d.node, d.form) for d in captured.plan().nodes
+    assert [(d.node, d.execution) for d in again.plan().nodes] == [
+        (d.node, d.execution) for d in captured.plan().nodes
     ]
     first, second = quantize(captured, [x]), quantize(again, [x])
     assert torch.equal(first(x), second(x))
