@@ -98,7 +98,7 @@ def test_it_is_converted_whole(operator: Any, tmp_path: Path) -> None:
     row = next(r for r in found.coverage.rows if r.name == "mgu")
     assert [(n.domain, n.op_type) for n in written.graph.node if n.domain] == [("cells", "MGU")]
     assert {"mgu.weight.codes", "mgu.recurrent.codes"} <= codes
-    assert (decision.form, decision.macs) == ("weights", 12 * (48 * 16 + 48 * 24))
+    assert (decision.execution.value, decision.macs) == ("weights", 12 * (48 * 16 + 48 * 24))
     assert (row.weights_only, row.macs) == (True, decision.macs)
     assert found.exactness.exact
     assert found.parity.passed

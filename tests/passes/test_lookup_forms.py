@@ -99,6 +99,6 @@ def test_the_table_is_stored_as_int8(name: str, tmp_path: Path) -> None:
     options, given = CASES[name]
     model = qtool.quantize(Bag(**options).eval(), [given], dynamic={})
     found = model.export(tmp_path / "bag.onnx")
-    assert [d.form for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
+    assert [d.execution.value for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
     assert (tmp_path / "bag.onnx").stat().st_size < 1000 * 80 * 2
     assert found.exactness.exact
