@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import torch
@@ -38,12 +38,7 @@ from qtool.verification import (
     planned,
 )
 
-if TYPE_CHECKING:
-    from qtool.analysis.gather import Options
-    from qtool.analysis.report import Report
-    from qtool.analysis.speed import Speed
-
-__all__ = ["QuantizedModel", "Verification"]
+__all__ = ["Quantized", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Verification:
         return f"{self.coverage}\n{exactness}\n{self.parity}"
 
 
-class QuantizedModel:
+class Quantized:
     """A model on the grid of its integers, callable as the float model was.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
@@ -187,46 +182,6 @@ class QuantizedModel:
             return Verification(parity, None, planned(self.plan))
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         return Verification(parity, compare_codes(path, [inputs], qdq=other), audit(path))
-
-    def report(
-        self, data: Iterable[Any], folder: str | Path, options: Options | None = None
-    ) -> Report:
-        """Measures this model beside its float model, and writes a report to look at.
-
-        Args:
-            data: batches, in the order of the labels in `options`.
-            folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
-
-        Raises:
-            DataError: data, labels or the evaluation function are of no use.
-            FileError: the folder cannot be written, or holds something else than a report.
-        """
-        from qtool.analysis.gather import Options
-        from qtool.analysis.side_by_side import measure_quantized
-        from qtool.page import write_report
-
-        asked = options or Options(Path(folder).resolve().name)
-        with tempfile.TemporaryDirectory() as work:
-            file = Path(work) / "model.int8.onnx"
-            return write_report(
-                Path(folder),
-                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
-                {file.name: file},
-            )
-
-    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
-        """Times an exported file beside the float model; None where its target runs elsewhere.
-
-        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
-        operators that cost it.
-
-        Raises:
-            VerificationError: ONNX Runtime refuses one of the files.
-        """
-        from qtool.analysis.speed import speed_of
-
-        return speed_of(self, path, seconds=seconds)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.

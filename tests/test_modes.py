@@ -16,11 +16,11 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.api import quantize
 from qtool.conversion import capture_model
 from qtool.graph import torch_ops
 from qtool.points import DynamicPoint
-from qtool.quantized import QuantizedModel
 from qtool.types import UINT4, UINT8
 from tests.export.networks import run
 

@@ -18,12 +18,13 @@ from networks import Network
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool import graph as G
 from qtool.analysis.latency import interleaved
 from qtool.analysis.node_times import profiled
 from qtool.ops import macs
 from qtool.plan import Execution
-from qtool.quantized import QuantizedModel, Verification
+from qtool.quantized import Verification
 from qtool.verification.runtime import run, session
 
 __all__ = ["Record", "measure"]

@@ -19,7 +19,7 @@ from qtool import graph as G
 from qtool.observers.histogram import Histogram
 from qtool.ops import Role, row_of
 from qtool.plan import Decision, Execution, Kind, QuantPlan
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.types import Dynamic, QuantParams
 
 __all__ = [
@@ -75,7 +75,7 @@ class Bars:
     clipped: float
 
 
-def layers_of(quantized: QuantizedModel) -> tuple[Layer, ...]:
+def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
     """The layers in order of computation, inputs first; together they own every point."""
     plan, graph = quantized.plan, quantized.graph.graph
     decisions = {d.node: d for d in plan.nodes}

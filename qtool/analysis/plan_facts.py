@@ -12,7 +12,7 @@ from qtool import graph as G
 from qtool.analysis.layers import Bars
 from qtool.ops import data_inputs, row_of
 from qtool.plan import Execution, Kind, QuantPlan
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.types import QuantParams, Requantized
 from qtool.verification import Coverage
 
@@ -63,7 +63,7 @@ class PlanRow:
     reason: str
 
 
-def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
+def edges(quantized: Quantized, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
     """Every edge of every operator that joins several tensors.
 
     Args:

@@ -21,7 +21,7 @@ from qtool.integer.qdq import QdqGraph
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.recovery import STEPS
 from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 
@@ -47,7 +47,7 @@ def is_quantized(path: str | Path) -> bool:
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
 
-def restore(path: str | Path, captured: Captured, sample: Batch) -> QuantizedModel:
+def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
     """The quantized model that `path` was exported from: planned again from what the file says of
     itself, with its parameters, and its weights where they were changed on the way (by a step of
     the conversion, or training).
@@ -81,7 +81,7 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> QuantizedMod
         for p in work.plan.placed
         if not isinstance(p.spec, Dynamic)
     }
-    found = QuantizedModel(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
+    found = Quantized(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
     _take_weights(found, stored)
     return found
 
@@ -132,7 +132,7 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
-def _take_weights(model: QuantizedModel, stored: _Stored) -> None:
+def _take_weights(model: Quantized, stored: _Stored) -> None:
     """Weights that do not round to the file's codes are replaced by what the codes mean."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = points_of(model.module)
@@ -225,7 +225,7 @@ def _rewired(
     return result
 
 
-def restored(path: str | Path, captured: Captured, sample: Batch) -> QuantizedModel | str:
+def restored(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
     """`restore`, or in a sentence why it cannot be done."""
     try:
         return restore(path, captured, sample)

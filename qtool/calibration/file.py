@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import safetensors.numpy
 
 from qtool import observers
 from qtool.atomic import write_atomic
+from qtool.data.kept import Kept
 from qtool.errors import CalibrationError, PlanError
 from qtool.graph import Input
 from qtool.observers import Statistic
@@ -27,6 +28,7 @@ from qtool.types import UINT8, ObserverSpec
 __all__ = ["Calibration"]
 
 SCHEMA = 3
+_KEPT = "__kept__"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,8 @@ class Calibration:
     recipe: what the plan was made with; conversion takes it unless another is given.
     inputs: the model's inputs as captured, enough to capture it again.
     samples: how many samples were seen.
-    specs, statistics: point name -> observer and what it gathered.
+    specs, statistics: point or probe -> observer and what it gathered.
+    kept: samples that were kept for steps that run the network on them.
     """
 
     fingerprint: str
@@ -50,6 +53,7 @@ class Calibration:
     samples: int
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
+    kept: Kept = field(default_factory=lambda: Kept(0))
 
     def merge(self, other: Calibration) -> Calibration:
         """The calibration on this one's data followed by the other's.
@@ -69,7 +73,10 @@ class Calibration:
             statistic = observers.restore(self.specs[name], mine.axis, mine.state())
             statistic.merge(other.statistics[name])
             merged[name] = statistic
-        return replace(self, samples=self.samples + other.samples, statistics=merged)
+        kept = Kept(self.kept.limit, self.kept)
+        kept.merge(other.kept)
+        total = self.samples + other.samples
+        return replace(self, samples=total, statistics=merged, kept=kept)
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
@@ -88,6 +95,7 @@ class Calibration:
             for name, statistic in self.statistics.items()
             for key, array in statistic.state().items()
         }
+        tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept.state().items()}
         header = {
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
@@ -97,6 +105,7 @@ class Calibration:
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
+            "kept": self.kept.limit,
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
@@ -111,6 +120,8 @@ class Calibration:
         """
         header, flat = _read(Path(path))
         try:
+            kept = {k.removeprefix(f"{_KEPT}/"): v for k, v in flat.items() if _is_kept(k)}
+            flat = {k: v for k, v in flat.items() if not _is_kept(k)}
             arrays, axes = _by_point(header["observers"], flat), header["axes"]
             specs = {n: _spec(given) for n, given in header["observers"].items()}
             return cls(
@@ -122,6 +133,7 @@ class Calibration:
                 int(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
+                Kept.from_state(int(header["kept"]), kept),
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
@@ -129,6 +141,10 @@ class Calibration:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
+
+
+def _is_kept(key: str) -> bool:
+    return key.startswith(f"{_KEPT}/")
 
 
 def _spec(given: Any) -> ObserverSpec:

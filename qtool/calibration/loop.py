@@ -13,6 +13,7 @@ from torch import fx, nn
 from qtool import observers
 from qtool.calibration.file import Calibration
 from qtool.data import Batch, batches
+from qtool.data.kept import Kept
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.observers import Statistic
@@ -83,12 +84,14 @@ def observe(
     data: Iterable[Any],
     fingerprint: str,
     progress: Progress = lambda x: x,
+    keep: int = 0,
 ) -> Calibration:
     """Runs the data through a float graph and gathers its statistics, one batch at a time.
 
     Args:
         graph: in the forms of the plan's target. probes: what is watched beside its points.
         fingerprint: of the model that was captured.
+        keep: how many samples are kept with it; see `qtool.data.kept`.
 
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
@@ -96,13 +99,14 @@ def observe(
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
     prepared = insert_points(graph.module, replace(plan, points=static))
     chosen = watched(prepared, plan, probes)
-    samples = 0
+    samples, kept, split = 0, Kept(keep), _has_samples(graph)
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     with observing(prepared, chosen) as statistics, torch.inference_mode():
         for index, batch in enumerate(progress(batches(data, graph.module))):
             bound = graph.bind(batch, index)
             bound.check_finite(index)
             samples += bound.size
+            kept.update(graph.tensors_of(bound), split)
             _run(prepared, bound.to(device), index)
     if not samples:
         raise DataError("the calibration data is empty; give at least one batch")
@@ -116,7 +120,14 @@ def observe(
         samples,
         specs,
         statistics,
+        kept,
     )
+
+
+def _has_samples(graph: FloatGraph) -> bool:
+    """Whether one dynamic dimension comes first in every input: the samples."""
+    first = {i.shape[0] if i.shape else None for i in graph.inputs}
+    return len(first) == 1 and isinstance(next(iter(first)), str)
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:

@@ -18,6 +18,7 @@ from qtool import targets
 from qtool.calibration import Calibration
 from qtool.conversion.captured import Captured, rewrite
 from qtool.conversion.solve import Parameters, solve_parameters
+from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
 from qtool.passes import GraphPass
@@ -52,6 +53,12 @@ class Conversion:
         """Before the first step."""
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
+
+    def batches(self, size: int = 32) -> list[Batch]:
+        """The samples kept with the calibration, as arguments of the graph."""
+        if self.calibration is None:
+            return []
+        return [self.graph.call_of(t) for t in self.calibration.kept.batches(size)]
 
     def rewritten(self, change: Change, edit: Callable[[fx.GraphModule], int]) -> Conversion:
         """The conversion with its graph changed, its function kept, planned anew.
@@ -93,6 +100,7 @@ class Step:
     run: decides by what was seen, and returns the conversion after it; the same one where the step
         has nothing to do.
     probes: what it wants to have seen of a float graph, given the plan of that graph.
+    samples: how many samples it wants to run the network on; they are kept with the calibration.
     replay: does a recorded change again, without calibration. By default nothing is done: values of
         weights alone are taken from the codes in the file.
     """
@@ -100,6 +108,7 @@ class Step:
     name: str
     run: Callable[[Conversion], Conversion]
     probes: Callable[[fx.Graph, QuantPlan], Sequence[Probe]] = _nothing
+    samples: int = 0
     replay: Callable[[Conversion, Change], Conversion] = _as_it_is
 
 

@@ -32,7 +32,7 @@ class Role(Enum):
     CLIP = "clip"  # a clamp, free when the quantization of its output already saturates there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kept:
     """An operator from outside that is kept whole in the file.
 
@@ -48,7 +48,7 @@ class Kept:
     kernel: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
     """One operator.
 
@@ -59,8 +59,8 @@ class Op:
         inputs: positions of the data arguments.
         weight, bias: positions of constant arguments; the weight's output channels lie along
             `channel_axis`.
-        recurrent: position of the weight that a recurrent layer has for its state, alike in its
-            axes.
+        more: positions of further weights, alike in their axes: a recurrent layer has one for its
+            state.
         otherwise: what a recipe may ask for besides static quantization.
         stored: why its weights alone are stored as codes, on targets that have no kernel for it
             and say nothing themselves; "" leaves it in float there.
@@ -83,7 +83,7 @@ class Op:
     inputs: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
-    recurrent: int | None = None
+    more: tuple[int, ...] = ()
     channel_axis: int = 0
     otherwise: frozenset[When] = frozenset()
     stored: str = ""

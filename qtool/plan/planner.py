@@ -20,6 +20,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.graph.onnx_part import kept_kind
 from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import stored_weights
 from qtool.plan.plan import Decision, Edge, Execution, Kind, Point, QuantPlan
@@ -103,6 +104,8 @@ def _op(node: fx.Node) -> str:
         return row.key
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return "result"
+    if (kind := kept_kind(node)) is not None:
+        return kind
     return str(node.target).removeprefix("aten.")
 
 
@@ -114,13 +117,15 @@ def _choose_integer(work: _Work) -> None:
         elif row is None:
             if _op(node) == "result":
                 work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
+            elif kept_kind(node) is not None:
+                work.reasons[node] = "kept as it is in the file"
             elif _gives_floats(node):
                 work.reasons[node] = f"no integer kernel on {work.target.name}"
         elif row.role is Role.CLIP:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.key in work.target.weights_only:  # whatever else is asked for, 4 bits too
+        elif _stored(work, row):  # whatever else is asked for, 4 bits too
             _choose_weights(work, node, choice)
         elif row.weight is None or choice.scheme.when is When.STATIC:
             _choose_static(work, node, row)
@@ -130,6 +135,13 @@ def _choose_integer(work: _Work) -> None:
             scheme = choice.scheme.of(work.target.schemes(row.key))
             assert scheme is not None
             work.linears[node] = scheme
+
+
+def _stored(work: _Work, row: Op) -> str:
+    """Why the weights alone of an operator are stored as codes; "" where they are not."""
+    target = work.target
+    known = row.key in target.kernels or row.key in target.no_kernel
+    return target.weights_only.get(row.key, "" if known else row.stored)
 
 
 def _choose_weights(work: _Work, node: fx.Node, choice: Choice) -> None:
@@ -380,9 +392,9 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     if node in work.linears:
         scheme = work.linears[node]
         execution, why = stored_weights.described(scheme)
-        if op in work.target.weights_only:
-            words = stored_weights.weights_of(scheme)
-            why = f"{work.target.weights_only[op]}: {words}, the rest in float"
+        row = row_of(node)
+        if row is not None and (reason := _stored(work, row)):
+            why = f"{reason}: {stored_weights.weights_of(scheme)}, the rest in float"
         return Decision(name, op, execution, why, cost, inputs, output)
     if output and node in work.moves:
         return Decision(name, op, Execution.PASS, "", cost, inputs, output)

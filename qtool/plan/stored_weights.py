@@ -69,11 +69,15 @@ def place(
     assert scheme.weights is not None
     found: list[Point] = []
     if scheme.when is When.DYNAMIC:
-        found.append(_point(node, 0, "input", Kind.ACTIVATION, Dynamic(target.activation)))
+        found.append(
+            _point(node, row.inputs[0], "input", Kind.ACTIVATION, Dynamic(target.activation))
+        )
     signed = scheme.weights.signed
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)
-    if row.recurrent is not None:
-        found.append(_point(node, row.recurrent, "recurrent", Kind.WEIGHT, weight))
+    for at in row.more:
+        if at < len(node.args) and isinstance(node.args[at], fx.Node):  # not left out
+            called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            found.append(_point(node, at, called, Kind.WEIGHT, weight))
     if isinstance(scheme.scales, int):
         along = 1 - row.channel_axis
         weight = Observed(scheme.weights, observer, along, signed, block=scheme.scales)

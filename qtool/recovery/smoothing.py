@@ -69,7 +69,7 @@ def _apply(work: Conversion, change: Change) -> Conversion:
     return replace(after, calibration=_smooth_ranges(work.calibration, change.arrays, made))
 
 
-SMOOTH = Step("smooth", _run, _probes, _apply)
+SMOOTH = Step("smooth", _run, _probes, replay=_apply)
 
 
 def _probe(source: str) -> str:

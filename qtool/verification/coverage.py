@@ -47,6 +47,7 @@ ON_EITHER = _names(  # operators that exist for codes and for floats
 )
 ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and results
 _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
 _DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
@@ -137,7 +138,9 @@ def audit(path: str | Path) -> Coverage:
     audited = (
         node
         for node in source.graph.node
-        if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
+        if node.op_type in INTEGER
+        or _is_own(node)
+        or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
     )
     found = [(node, _name_in(node, planned)) for node in audited]
     heavy = Counter(name for node, name in found if node.op_type in _HEAVY)
@@ -196,6 +199,11 @@ def _row(
     """
     found = running.find(node, source)
     kernel = found.op_type if found is not None else "folded away"
+    if _is_own(node):  # the runtime runs what its function says
+        stored = plan.get("form") == "weights"
+        reason = plan.get("reason", f"an operator of the domain {node.domain}")
+        macs = int(plan.get("macs", 0))
+        return AuditRow(name, node.op_type, node.domain, False, macs, reason, stored)
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
     if found is None:  # taken into another kernel: a convolution only where codes are planned
@@ -207,6 +215,11 @@ def _row(
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
     stored = kernel in ON_WEIGHTS or plan.get("form") == "weights"
     return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
+
+
+def _is_own(node: onnx.NodeProto) -> bool:
+    """Whether an operator is neither ONNX's nor the runtime's."""
+    return node.domain not in _DOMAINS
 
 
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:

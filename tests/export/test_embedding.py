@@ -87,8 +87,7 @@ def test_a_wrong_row_is_seen(captured: Captured, tmp_path: Path) -> None:
 def test_a_file_brings_its_table_back(captured: Captured, tmp_path: Path) -> None:
     model = qtool.quantize(captured, [ids(1)])
     model.export(tmp_path / "m.onnx")
-    graph, plan, _ = captured.smoothed(captured.plan(), model.factors)
-    found = restore(tmp_path / "m.onnx", graph, plan, model.sample, captured.graph)
+    found = restore(tmp_path / "m.onnx", captured, model.sample)
     with torch.no_grad():
         assert torch.equal(found(ids(2)), model(ids(2)))
 

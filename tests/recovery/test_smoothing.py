@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis.restore import restore
 from qtool.calibration import Calibration
 from qtool.conversion import Captured
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.plan import Execution
-from qtool.quantized import QuantizedModel
 from qtool.recovery.watched import watched_tensors
 
 WIDTH, WIDE = 24, 60.0

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from examples.digits.network import digits_net
+from qtool import QuantizedModel
 from qtool.api import calibrate, convert
 from qtool.conversion import Captured, capture_model
 from qtool.plan import Execution
-from qtool.quantized import QuantizedModel
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool import observers, targets
+from qtool.api.quantized import QuantizedModel
 from qtool.calibration import Calibration, observe
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
@@ -19,7 +20,6 @@ from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.plan import Probe, QuantPlan
-from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
 from qtool.recovery import STEPS
 from qtool.types import UINT8, Observed, Progress
@@ -69,7 +69,7 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    return observe(graph, plan, probes, data, captured.fingerprint, progress)
+    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep())
 
 
 def convert(
@@ -143,7 +143,8 @@ def quantize(
     graph, _ = captured.for_target(target)
     probes = _probes(captured, plan)
     if plan.observed() or probes:
-        calibration = observe(graph, plan, probes, data, captured.fingerprint, progress)
+        mark = captured.fingerprint
+        calibration = observe(graph, plan, probes, data, mark, progress, _keep())
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -154,6 +155,10 @@ def quantize(
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     graph, _ = captured.for_target(plan.target)
     return probes_of(STEPS, graph.graph, plan)
+
+
+def _keep() -> int:
+    return max(step.samples for step in STEPS)
 
 
 def _quantized(
