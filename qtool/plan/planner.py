@@ -4,8 +4,8 @@
    where an input already comes in codes; not those that the recipe leaves out.
 2. Which values are wanted in codes (backward).
 3. A clamp behind an integer node is fused where the output's quantization does its work.
-4. Every value that is wanted in codes, or can only be had in codes, gets a point; reads by float
-   nodes see the float value where there is one.
+4. A value gets a point where a node that runs in integers reads it, or where its own kernel gives
+   codes and nothing else. Float nodes read the float value where there is one.
 5. Points that must agree share their parameters (see sharing.py).
 """
 

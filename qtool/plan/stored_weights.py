@@ -69,13 +69,12 @@ def place(
     assert scheme.weights is not None
     found: list[Point] = []
     if scheme.when is When.DYNAMIC:
-        found.append(
-            _point(node, row.inputs[0], "input", Kind.ACTIVATION, Dynamic(target.activation))
-        )
+        seen = Dynamic(target.activation)
+        found.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, seen))
     signed = scheme.weights.signed
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)
     for at in row.more:
-        if at < len(node.args) and isinstance(node.args[at], fx.Node):  # not left out
+        if at < len(node.args) and isinstance(node.args[at], fx.Node):
             called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
             found.append(_point(node, at, called, Kind.WEIGHT, weight))
     if isinstance(scheme.scales, int):

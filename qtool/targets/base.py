@@ -62,9 +62,9 @@ class Target:
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     weights_only: key -> why its weights alone are stored as codes, of operators without an integer
         kernel in the formats of this target.
-    takes_float: keys of operators that the runtime computes in integers wherever they stand between
-        DQ and Q, planned or not, and in float wherever a clamp of their float result follows: an
-        idle operator is written behind them where that is not what the plan says.
+    takes_float: keys of operators that the runtime fuses unasked: in integers where they stand
+        between DQ and Q, though the plan says float; in float where a clamp follows, though the
+        plan says integer. An idle operator behind them keeps it from that.
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
     symmetric: activations have zero point 0.

@@ -47,7 +47,7 @@ def test_the_file_has_zero_points_of_zero_and_float_biases() -> None:
 @pytest.mark.parametrize(
     ("part", "changed", "reason"),
     [
-        ("zero_point", np.array(3, np.int8), "its zero point is not 0"),
+        ("zero_point", np.array(3, np.int8), "its zero point must be 0"),
         ("bias", None, "its bias is not a float constant"),
     ],
 )
