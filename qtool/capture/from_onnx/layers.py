@@ -166,9 +166,7 @@ def recurrent(kind: str) -> Callable[..., Any]:
         if kind == "lstm":
             return cells.lstm(x, w, r, b, h, c)
         return (
-            cells.gru(x, w, r, b, h)
-            if kind == "gru"
-            else cells.rnn(x, w, r, b, h, single.lower())
+            cells.gru(x, w, r, b, h) if kind == "gru" else cells.rnn(x, w, r, b, h, single.lower())
         )
 
     return apply
