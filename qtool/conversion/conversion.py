@@ -60,9 +60,7 @@ class Conversion:
             return []
         return [self.graph.call_of(t) for t in self.calibration.kept.batches(size)]
 
-    def rewritten(
-        self, change: Change, edit: Callable[[fx.GraphModule], int]
-    ) -> Conversion:
+    def rewritten(self, change: Change, edit: Callable[[fx.GraphModule], int]) -> Conversion:
         """The conversion with its graph changed, its function kept, planned anew.
 
         Args:
@@ -76,9 +74,7 @@ class Conversion:
         rewrite(graph, [GraphPass(change.step, edit)])
         old = self.plan
         seen = self.calibration.specs if self.calibration is not None else None
-        plan = make_plan(
-            graph.graph, targets.target(old.target), old.observer, old.recipe, seen
-        )
+        plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
         return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).noted(change)
 
     def noted(self, change: Change) -> Conversion:

@@ -125,7 +125,7 @@ def _constant(
     stored = lowering.stored[key]
     scale, zero = lowering.parameters(name, params, node)
     args = (stored, scale, zero, params.axis)
-    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source, node)
 
 
 def _activation(
@@ -134,7 +134,8 @@ def _activation(
     scale, zero = lowering.parameters(name, params, node)
     into, back = torch_ops.quantize, torch_ops.dequantize
     codes = G.add_call(node, into, (source, scale, zero), f"{name}.quantize", source)
-    return G.add_call(node, back, (codes, scale, zero, None), f"{name}.dequantize", source)
+    args = (codes, scale, zero, None)
+    return G.add_call(node, back, args, f"{name}.dequantize", source, node)
 
 
 def _codes(
@@ -157,4 +158,4 @@ def _codes(
         codes = G.add_call(node, operator, operands, name, source)
     scale, zero = lowering.parameters(point, params, node)
     args = (codes, scale, zero, None)
-    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source, node)

@@ -127,9 +127,7 @@ class QuantPlan:
 
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        return [
-            p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)
-        ]
+        return [p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)]
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:

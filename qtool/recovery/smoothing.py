@@ -52,9 +52,7 @@ def _run(work: Conversion) -> Conversion:
 
 def _apply(work: Conversion, change: Change) -> Conversion:
     """The conversion with tensors divided by the factors that a change holds."""
-    watched = [
-        w for w in watched_tensors(work.graph.graph, work.plan) if w.source in change.arrays
-    ]
+    watched = [w for w in watched_tensors(work.graph.graph, work.plan) if w.source in change.arrays]
     if len(watched) != len(change.arrays):
         raise VerificationError(
             "the smoothing that the file records does not fit this model: it has other layers"
@@ -96,9 +94,7 @@ def _find_factors(work: Conversion) -> Factors:
     return found
 
 
-def _smooth(
-    module: fx.GraphModule, watched: Sequence[Watched], factors: Factors
-) -> dict[str, str]:
+def _smooth(module: fx.GraphModule, watched: Sequence[Watched], factors: Factors) -> dict[str, str]:
     """Divides tensors by their factors, in place, and multiplies the weights behind them.
 
     Returns the name that each smooth tensor has: its own, or that of the new multiplication.
