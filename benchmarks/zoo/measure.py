@@ -23,7 +23,7 @@ from qtool.analysis.latency import interleaved
 from qtool.analysis.node_times import profiled
 from qtool.ops import macs
 from qtool.quantized import QuantizedModel, Verification
-from qtool.verification.runtime import run, session
+from qtool.runtimes.onnxruntime import run, session
 
 __all__ = ["Record", "measure"]
 

@@ -15,8 +15,8 @@ from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
+from qtool.runtimes.onnxruntime import run, session
 from qtool.verification import audit
-from qtool.verification.runtime import run, session
 
 __all__ = ["Evaluation", "Side", "evaluate", "sqnr"]
 

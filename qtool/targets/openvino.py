@@ -46,4 +46,5 @@ OPENVINO = Target(
     opset=18,
     ir_version=10,
     contrib=False,
+    runtime="openvino",
 )

@@ -15,7 +15,7 @@ from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
 from qtool.export import write_float, write_onnx
-from qtool.verification.runtime import run, session
+from qtool.runtimes.onnxruntime import run, session
 from tests.analysis.spoiled import chain, images
 
 
