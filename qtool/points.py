@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
+from qtool.onnx_graph import names
 from qtool.plan import Point, Probe, QuantPlan
 from qtool.types import INT32, Dynamic, QType, QuantParams
 
@@ -125,7 +126,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
         module.add_submodule(path, QuantPoint(point.name))
         with _place(point, source, nodes):
             call = module.graph.call_module(path, (source,))
-        call.meta[G.NAME] = f"{point.name}.quant"
+        call.meta[G.NAME] = names.quant_point(point.name)
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:
             nodes[user].replace_input_with(source, call)
@@ -157,7 +158,7 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
     assert isinstance(source, fx.Node)
     with module.graph.inserting_before(user):
         call = module.graph.call_module(path, (source,))
-    call.meta[G.NAME] = f"{point.name}.quant"
+    call.meta[G.NAME] = names.quant_point(point.name)
     call.meta["val"] = G.value(source)
     user.args = (call, *user.args[1:])
 

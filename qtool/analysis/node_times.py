@@ -15,13 +15,13 @@ import onnx
 import onnxruntime as ort
 
 from qtool.errors import VerificationError
+from qtool.onnx_graph import names
 from qtool.runtimes.onnxruntime import RUNTIME, SILENT, feeds, without_suffix
 
 __all__ = ["NodeTime", "profiled"]
 
 RUNS = 20
 OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
-_HELPERS = (".quantize", ".dequantize", "_QuantizeLinear", "_DequantizeLinear", "_quant")
 _CLAMPS = ("Relu", "Clip")
 
 
@@ -135,8 +135,6 @@ def _names(source: onnx.ModelProto, optimised: onnx.ModelProto) -> dict[str, str
 
 
 def _base(name: str, known: set[str], source: onnx.ModelProto) -> str:
-    for helper in _HELPERS:
-        short = name.removesuffix(helper)
-        if short != name and (short in known or any(i.name == short for i in source.graph.input)):
-            return short
-    return name
+    short = names.base_of(name)
+    known_too = short in known or any(i.name == short for i in source.graph.input)
+    return short if short is not None and known_too else name

@@ -12,6 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.errors import KernelError
+from qtool.onnx_graph import names
 from qtool.types import INT8, INT32, UINT8, QType, QuantParams
 
 __all__ = ["Codes", "QdqGraph"]
@@ -109,4 +110,4 @@ class QdqGraph:
 
     def label(self, name: str) -> str:
         """A tensor's name as the user knows it: qtool names the codes of t `t.quantize`."""
-        return name.removesuffix(".quantize")
+        return names.tensor_of(name)

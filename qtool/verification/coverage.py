@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
+from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.ops import OPS
 from qtool.plan import QuantPlan
@@ -156,7 +157,7 @@ def planned(plan: QuantPlan) -> Coverage:
 
 def _name_in(node: onnx.NodeProto, planned: Mapping[str, Any]) -> str:
     """The operator of the plan that a node is, or is a part of; else its own name."""
-    name = node.name.partition(f"/{node.op_type}:")[0]
+    name = names.operator_of(node.name, node.op_type)
     return name if name in planned else node.name
 
 
