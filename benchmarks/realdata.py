@@ -20,11 +20,9 @@ import networks
 import torch
 
 import qtool
-from qtool.analysis import evaluate
 from qtool.analysis.latency import interleaved
 from qtool.analysis.onnx_function import OnnxFunction
 from qtool.conversion.captured import DEFAULT_OBSERVER
-from qtool.data import to_batch
 from qtool.verification.inputs import Feeder, resized
 
 COLUMNS = (
@@ -55,13 +53,7 @@ def measure(
     result = quantized.export(file)
     exported = time.perf_counter()
     captured.export_float(plain)
-    found = evaluate(
-        file,
-        captured.graph,
-        map(to_batch, network.data),
-        network.labels,
-        seconds=0.1,
-    )
+    found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
     arrays = Feeder(plain).arrays(network.timed, 0)
     ratio = {
         n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=seconds).ratios[
@@ -78,7 +70,7 @@ def measure(
         "float": before,
         "int8": after,
         "drop": before - after,
-        "agree": 100 * found.agreement,
+        "agree": 100 * found.agreement if found.agreement is not None else float("nan"),
         "SQNR dB": found.sqnr_db,
         "integer MACs": 100 * result.coverage.share,
         "float ops": len(result.coverage.float_rows),

@@ -17,8 +17,8 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
 from qtool.onnx_graph import names
-from qtool.plan import Point, Probe, QuantPlan
-from qtool.types import INT32, Dynamic, QType, QuantParams
+from qtool.plan import Kind, Point, Probe, QuantPlan
+from qtool.types import INT32, Dynamic, QType, QuantParams, Requantized
 
 __all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
 
@@ -28,7 +28,7 @@ class _FakeQuantize(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
     ) -> Any:
-        codes = torch.round(x / scale) + zero
+        codes = q.unbounded(x, scale, zero)
         kept = codes.clamp(q.qmin, q.qmax)
         ctx.save_for_backward(codes == kept)
         return (kept - zero) * scale
@@ -105,8 +105,7 @@ def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType)
             x, scale, zero, q
         )
         return found
-    codes = torch.div(x, scale).round_().add_(zero)
-    return codes.clamp_(q.qmin, q.qmax).sub_(zero).mul_(scale)
+    return q.codes(x, scale, zero).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
@@ -114,18 +113,23 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     nodes["output"] = module.graph.output_node()
-    for point in plan:
-        source = nodes[point.edges[0].source] if point.edges else None
-        if source is None:
-            continue
+    placed: dict[str, fx.Node] = {}
+    for point in plan.placed:
+        source = nodes[point.edges[0].source if point.edges else point.name]
         path = f"quant_points.{G.free_name(module, point.name)}"
         if isinstance(point.spec, Dynamic):
             module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
             _insert_dynamic(module, path, point, nodes[point.edges[0].user])
             continue
         module.add_submodule(path, QuantPoint(point.name))
-        with _place(point, source, nodes):
-            call = module.graph.call_module(path, (source,))
+        if isinstance(point.spec, Requantized):
+            rounded = placed[point.spec.point]
+            with module.graph.inserting_after(rounded):
+                call = module.graph.call_module(path, (rounded,))
+        else:
+            with _place(point, source, nodes):
+                call = module.graph.call_module(path, (source,))
+        placed[point.name] = call
         call.meta[G.NAME] = names.quant_point(point.name)
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:
@@ -165,7 +169,7 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
-    if point.kind != "activation":
+    if point.kind is not Kind.ACTIVATION:
         return source.graph.inserting_before(nodes[point.edges[0].user])
     return _behind(source)
 

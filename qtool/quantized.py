@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import torch
@@ -22,6 +22,7 @@ from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.plan import Execution
 from qtool.points import insert_points, points_of
 from qtool.runtimes import Runtime, runtime
 from qtool.targets import Target, check_format, target
@@ -39,12 +40,7 @@ from qtool.verification import (
     planned,
 )
 
-if TYPE_CHECKING:
-    from qtool.analysis.gather import Options
-    from qtool.analysis.report import Report
-    from qtool.analysis.speed import Speed
-
-__all__ = ["QuantizedModel", "Verification"]
+__all__ = ["Quantized", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Verification:
         return f"{text}\n{self.missing}" if self.missing else text
 
 
-class QuantizedModel:
+class Quantized:
     """A model on the grid of its integers, callable as the float model was.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
@@ -206,7 +202,7 @@ class QuantizedModel:
                 write_onnx(self._model(), fresh)
                 return self.verify(fresh, sample)
         chosen = target(self.plan.target)
-        integer = {d.node for d in self.plan.nodes if d.form == "integer"}
+        integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
         artefact = Artefact(path)
         if is_qoperator(artefact.model):
@@ -220,46 +216,6 @@ class QuantizedModel:
         if asked is None or not asked.audited:
             return Verification(parity, None, planned(self.plan), missing)
         return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact))
-
-    def report(
-        self, data: Iterable[Any], folder: str | Path, options: Options | None = None
-    ) -> Report:
-        """Measures this model beside its float model, and writes a report to look at.
-
-        Args:
-            data: batches, in the order of the labels in `options`.
-            folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.analysis.gather.Options`.
-
-        Raises:
-            DataError: data, labels or the evaluation function are of no use.
-            FileError: the folder cannot be written, or holds something else than a report.
-        """
-        from qtool.analysis.gather import Options
-        from qtool.analysis.side_by_side import measure_quantized
-        from qtool.page import write_report
-
-        asked = options or Options(Path(folder).resolve().name)
-        with tempfile.TemporaryDirectory() as work:
-            file = Path(work) / "model.int8.onnx"
-            return write_report(
-                Path(folder),
-                lambda keep: measure_quantized(self, file, data, asked, keep=keep),
-                {file.name: file},
-            )
-
-    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
-        """Times an exported file beside the float model; None where its target runs elsewhere.
-
-        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
-        operators that cost it.
-
-        Raises:
-            VerificationError: ONNX Runtime refuses one of the files.
-        """
-        from qtool.analysis.speed import speed_of
-
-        return speed_of(self, path, seconds=seconds)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -309,9 +265,9 @@ class QuantizedModel:
         """What an exported file says of itself."""
         plan = self.plan
         nodes = tuple(
-            NodeInfo(d.node, d.op, d.form, d.reason, d.macs)
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
             for d in plan.nodes
-            if d.form != "shape"
+            if d.execution is not Execution.SHAPE
         )
         made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         return FileInfo(*made, nodes, self.changes)

@@ -1,7 +1,7 @@
 """Frozen dataclasses as JSON and back: one rule for every result that is kept.
 
-Tuples are lists, mappings objects; a number that is not finite is null, since JSON has no other
-word for it, and null is None again.
+Tuples are lists, mappings objects, members of an Enum their values; a number that is not finite is
+null, since JSON has no other word for it, and null is None again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +27,8 @@ def to_json(value: Any) -> Any:
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(v) for v in value]
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -61,6 +64,8 @@ def _build(kind: Any, value: Any) -> Any:
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]  # a dataclass type, not an instance
         return kind(**{f.name: _build(hints[f.name], value[f.name]) for f in fields(kind)})  # type: ignore[operator]  # as above
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
     if kind is float:
         return float("nan") if value is None else float(value)
     if kind in (int, str, bool) and not isinstance(value, kind):

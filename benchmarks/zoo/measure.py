@@ -18,11 +18,13 @@ from networks import Network
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool import graph as G
 from qtool.analysis.latency import interleaved
 from qtool.analysis.node_times import profiled
 from qtool.ops import macs
-from qtool.quantized import QuantizedModel, Verification
+from qtool.plan import Execution
+from qtool.quantized import Verification
 from qtool.runtimes.onnxruntime import run, session
 
 __all__ = ["Record", "measure"]
@@ -152,12 +154,14 @@ def _estimate_norms(model: nn.Module, data: Sequence[dict[str, torch.Tensor]]) -
 
 
 def _plan(quantized: QuantizedModel) -> dict[str, Any]:
-    forms = Counter(d.form for d in quantized.plan.nodes)
-    found = Counter((d.op, d.reason) for d in quantized.plan.nodes if d.form == "float")
+    forms = Counter(d.execution for d in quantized.plan.nodes)
+    found = Counter(
+        (d.op, d.reason) for d in quantized.plan.nodes if d.execution is Execution.FLOAT
+    )
     return {
-        "integer": forms["integer"] + forms["fused"],
-        "moves": forms["pass"],
-        "float_nodes": forms["float"],
+        "integer": forms[Execution.INTEGER] + forms[Execution.FUSED],
+        "moves": forms[Execution.PASS],
+        "float_nodes": forms[Execution.FLOAT],
         "reasons": tuple((*what, count) for what, count in found.most_common()),
         "rewrites": tuple((r.name, r.count) for r in quantized.plan.rewrites),
     }

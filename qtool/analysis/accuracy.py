@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
+from qtool.analysis.metrics import Interval, Metric, bootstrap, decibels, metric
 from qtool.errors import DataError
 from qtool.runtimes.onnxruntime import run, session
 from qtool.store import Store
@@ -258,7 +258,7 @@ def _outcome(measured: Measured, model: int, labels: Array | None) -> Outcome:
         same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
         agreement = bootstrap(same.astype(np.float64))
     worst = () if model == 0 else _worst(measured, model, labels)
-    return Outcome(agreement, _db(float(signal.sum()), float(noise.sum())), worst)
+    return Outcome(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
 
 
 def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample, ...]:
@@ -271,16 +271,10 @@ def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample
         found.append(
             Sample(
                 int(i),
-                _db(float(signal[i]), float(noise[i])),
+                decibels(float(signal[i]), float(noise[i])),
                 int(classes[0, i, 0]) if scored else None,
                 int(classes[model, i, 0]) if scored else None,
                 int(labels[i]) if labels is not None and scored else None,
             )
         )
     return tuple(found)
-
-
-def _db(signal: float, noise: float) -> float | None:
-    if noise == 0.0 or not np.isfinite(signal / noise):
-        return None
-    return float(10 * np.log10(signal / noise)) if signal > 0 else -200.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,20 @@ from qtool.analysis.latency import Timing, timed
 from qtool.analysis.machine import machine
 from qtool.analysis.metrics import user_metrics
 from qtool.analysis.node_times import profiled
+from qtool.analysis.options import Goals, ReportOptions
 from qtool.analysis.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.analysis.restore import is_quantized
-from qtool.analysis.sensitivity import DEFAULT_BUDGET, Sensitivity, sweep
-from qtool.analysis.verdict import Goals, judge
+from qtool.analysis.sensitivity import Sensitivity, sweep
+from qtool.analysis.verdict import judge
 from qtool.data import Batch, to_batch
 from qtool.data.array_files import ArrayFiles
 from qtool.errors import DataError, KernelError, QtoolError
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.inputs import Feeder, check_same_inputs, resized
 
-__all__ = ["Bars", "Options", "Subject", "build", "check_options", "no_bars"]
+__all__ = ["Bars", "Subject", "build", "check_options", "no_bars"]
 
 EXACT_SAMPLES = 64
 Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
@@ -44,33 +45,6 @@ class Subject:
     origin: str
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to measure.
-
-    labels: [samples] class numbers. function: the user's metrics (see `user_metrics`), named
-    `where` in errors. batch_sizes, threads: every pair of them is timed for `seconds`. samples: how
-    many of the first samples the layers are measured on, in whole batches. budget: see `sweep`.
-    """
-
-    title: str
-    labels: np.ndarray[Any, Any] | None = None
-    function: Callable[[Any], Any] | None = None
-    where: str = "the evaluation function"
-    lower_is_better: tuple[str, ...] = ()
-    batch_sizes: tuple[int, ...] = (1, 32)
-    threads: tuple[int, ...] = (1,)
-    seconds: float = 2.0
-    samples: int = 512
-    budget: float = DEFAULT_BUDGET
-    goals: Goals = field(default_factory=Goals)
-
-    @property
-    def mark(self) -> str:
-        """What kept results depend on, goals and title not among it."""
-        return repr([self.batch_sizes, self.threads, self.seconds])
-
-
 def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:
     return lambda items: items
 
@@ -78,9 +52,9 @@ def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable
 def build(
     subjects: Sequence[Subject],
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     folder: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
@@ -177,14 +151,14 @@ class _Head:
         )
 
 
-def _digest(files: Sequence[Path], options: Options) -> str:
+def _digest(files: Sequence[Path], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:32]
 
 
-def check_options(data: Iterable[Any], options: Options) -> None:
+def check_options(data: Iterable[Any], options: ReportOptions) -> None:
     """Raises DataError for labels of another length, where the data tells before any work."""
     if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
         check_labels(options.labels, sum(to_batch(item).size for item in data))
@@ -215,7 +189,7 @@ def _times(
     store: Store,
     files: Sequence[Path],
     batch: Sequence[np.ndarray[Any, Any]],
-    options: Options,
+    options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
@@ -253,9 +227,9 @@ def _timed(
 
 def _layers(
     store: Store,
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     batches: Sequence[Batch],
-    options: Options,
+    options: ReportOptions,
     bars: Bars,
 ) -> tuple[Sensitivity | None, str]:
     if isinstance(quantized, str):
@@ -296,11 +270,11 @@ def _models(
 
 
 def _decided(
-    quantized: QuantizedModel | str,
+    quantized: Quantized | str,
     layers: Sensitivity | None,
     subjects: Sequence[Subject],
     coverages: Sequence[Coverage],
-    options: Options,
+    options: ReportOptions,
 ) -> dict[str, Any]:
     """The fields of a report that tell what the plan and the runtime decided."""
     audited = zip(subjects[1:], coverages[1:], strict=True)

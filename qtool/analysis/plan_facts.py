@@ -11,9 +11,9 @@ from torch import fx
 from qtool import graph as G
 from qtool.analysis.layers import Bars
 from qtool.ops import data_inputs, row_of
-from qtool.plan import QuantPlan
-from qtool.quantized import QuantizedModel
-from qtool.types import QuantParams
+from qtool.plan import Execution, Kind, QuantPlan
+from qtool.quantized import Quantized
+from qtool.types import QuantParams, Requantized
 from qtool.verification import Coverage
 
 __all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "plan_rows"]
@@ -23,8 +23,8 @@ __all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "
 class EdgeFact:
     """One input of an operator that joins several: concat, add, mul, matmul of two activations.
 
-    how: "copied" or "same scale" (parameters as the result's), "requantized", "rescaled in the
-    kernel", "float".
+    how: "copied" or "same scale" (parameters as the result's), "requantized" (in the kernel of a
+    concat; "to uint16" before an operator of another type), "rescaled in the kernel", "float".
     shared_with: other tensors under the same parameters. input_scale, output_scale: real value of
     one code. lost_bits: log2 of the input's scale over that of its own range as seen; what sharing
     costs in resolution.
@@ -63,7 +63,7 @@ class PlanRow:
     reason: str
 
 
-def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
+def edges(quantized: Quantized, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
     """Every edge of every operator that joins several tensors.
 
     Args:
@@ -72,30 +72,30 @@ def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact
     plan, params = quantized.plan, quantized.parameters
     groups: dict[str, list[str]] = {}
     for point in plan:
-        if point.kind == "activation":
+        if point.kind is Kind.ACTIVATION:
             groups.setdefault(plan.root(point.name), []).append(point.name)
     found = []
     for node in G.calls(quantized.graph.graph):
         decision = plan.decision(G.name_of(node)) if row_of(node) is not None else None
         sources = data_inputs(node) if decision is not None else []
         nodes = [s for s in sources if isinstance(s, fx.Node)]
-        if decision is None or decision.form != "integer" or len(nodes) < 2:
+        if decision is None or decision.execution is not Execution.INTEGER or len(nodes) < 2:
             continue
         result = _result(plan, node)
         for source in nodes:
             name = G.name_of(source)
-            read = name if name in plan else f"{decision.node}.{name}"
-            root = plan.root(read) if read in plan else None
+            read = plan.reads.get((name, decision.node))
+            root = plan.root(read) if read is not None else None
             found.append(
                 EdgeFact(
                     decision.node,
                     decision.op,
                     name,
-                    _how(decision.op, params.get(read), params.get(result or "")),
+                    _how(decision.op, plan, read, result),
                     tuple(n for n in groups.get(root or "", ()) if n != name),
-                    _scale(params, read),
+                    _scale(params, read or ""),
                     _scale(params, result or ""),
-                    _lost_bits(params.get(read), seen.get(name)),
+                    _lost_bits(params.get(read or ""), seen.get(name)),
                 )
             )
     return tuple(found)
@@ -104,19 +104,21 @@ def edges(quantized: QuantizedModel, seen: Mapping[str, Bars]) -> tuple[EdgeFact
 def _result(plan: QuantPlan, node: fx.Node) -> str | None:
     """The point on what a node computes, behind a clamp that is fused into it."""
     while G.name_of(node) not in plan:
-        users = [u for u in node.users if (d := plan.decision(G.name_of(u))) and d.form == "fused"]
+        decided = [(u, plan.decision(G.name_of(u))) for u in node.users]
+        users = [u for u, d in decided if d is not None and d.execution is Execution.FUSED]
         if not users:
             return None
         node = users[0]
     return G.name_of(node)
 
 
-def _how(op: str, source: QuantParams | None, result: QuantParams | None) -> str:
+def _how(op: str, plan: QuantPlan, source: str | None, result: str | None) -> str:
+    """What becomes of the codes of a source on their way into the result."""
     if source is None or result is None:
         return "float" if source is None else "rescaled in the kernel"
-    if float(source.scale) == float(result.scale) and int(source.zero_point) == int(
-        result.zero_point
-    ):
+    if isinstance(spec := plan.point(source).spec, Requantized):
+        return f"requantized to {spec.qtype}"
+    if plan.origin(source) == plan.origin(result):
         return "copied" if op == "concat" else "same scale"
     return "requantized" if op == "concat" else "rescaled in the kernel"
 

@@ -14,6 +14,7 @@ from qtool.analysis.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.analysis.sensitivity import Sensitivity
 from qtool.analysis.verdict import Verdict
 from qtool.errors import FileError
+from qtool.formats import db, percent, size, table
 from qtool.plan import Rewrite
 from qtool.records import from_json, to_json
 from qtool.verification import Exactness
@@ -101,6 +102,28 @@ class Report:
     def missed(self) -> bool:
         """Whether a goal that the user set was missed."""
         return any(m.verdict is not None and m.verdict.missed for m in self.models)
+
+    def __str__(self) -> str:
+        """The verdicts, a line for each model that is judged."""
+        judged = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
+        return "\n".join(f"{name}: {v.headline}. {v.text}" for name, v in judged)
+
+    def table(self) -> str:
+        """The models side by side: accuracy, latency, size."""
+        metrics, outcomes = self.accuracy.metrics, self.accuracy.models
+        rows = [(m.name, *map(m.text, m.values)) for m in metrics]
+        agreements = (o.agreement for o in outcomes)
+        rows.append(("same answer", *(percent(a.value) if a else "" for a in agreements)))
+        rows.append(("output SQNR dB", "reference", *(db(o.sqnr_db) for o in outcomes[1:])))
+        for timing in self.latency:
+            threads = f"{timing.threads} thread{'' if timing.threads == 1 else 's'}"
+            pairs = zip(timing.models, timing.ratios, strict=True)
+            cells = (f"{s.median:.3f} ms ({r.median:.2f}x)" for s, r in pairs)
+            rows.append((f"batch {timing.batch}, {threads}", *cells))
+        rows.append(("size", *(size(m.size_bytes) for m in self.models)))
+        shares = (percent(m.integer_mac_share) for m in self.models)
+        rows.append(("MACs in integer kernels", *shares))
+        return table(("", *(m.name for m in self.models)), rows)
 
     def text(self) -> str:
         """The JSON, one line a field, so that two reports can be compared line by line."""

@@ -20,11 +20,11 @@ from qtool.graph import torch_ops
 from qtool.integer.qdq import QdqGraph
 from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
-from qtool.plan import Point, QuantPlan
+from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.recovery import STEPS
-from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams
+from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 
 __all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
 
@@ -48,7 +48,7 @@ def is_quantized(path: str | Path) -> bool:
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
 
-def restore(path: str | Path, captured: Captured, sample: Batch) -> QuantizedModel:
+def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
     """The quantized model that `path` was exported from: planned again from what the file says of
     itself, with its parameters, and its weights where they were changed on the way (by a step of
     the conversion, or training).
@@ -70,15 +70,19 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> QuantizedMod
         raise VerificationError(f"{path} does not fit this model: {error}") from error
     work = replay(STEPS, Conversion.start(captured, plan), info.changes)
     made = {(n.node, n.op, n.form) for n in info.nodes}
-    if made != {(d.node, d.op, d.form) for d in work.plan.nodes if d.form != "shape"}:
+    if made != {
+        (d.node, d.op, d.execution.value)
+        for d in work.plan.nodes
+        if d.execution is not Execution.SHAPE
+    }:
         raise VerificationError(f"{path} was made from another model, or with other options")
     stored = _Stored(model)
     params = {
         p.name: _params(p, work.plan, stored)
-        for p in work.plan
-        if p.edges and not isinstance(p.spec, Dynamic)
+        for p in work.plan.placed
+        if not isinstance(p.spec, Dynamic)
     }
-    found = QuantizedModel(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
+    found = Quantized(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
     _take_weights(found, stored)
     return found
 
@@ -119,26 +123,30 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
     scale, zero = stored.parameters(point.name, root.name)
     if isinstance(root.spec, Derived):
         return QuantParams(INT32, scale, zero, 0)
+    if isinstance(root.spec, Requantized):
+        return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
     if spec.block is not None:
         zero = torch_ops.unpack_4bit(zero.to(torch.uint8), scale.shape[-1]).to(torch.int64)
+        zero += spec.qtype.qmin
         return QuantParams(spec.qtype, scale, zero.reshape(scale.shape), spec.axis, spec.block)
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
-def _take_weights(model: QuantizedModel, stored: _Stored) -> None:
+def _take_weights(model: Quantized, stored: _Stored) -> None:
     """Weights that do not round to the file's codes are replaced by what the codes mean."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = points_of(model.module)
     for point in model.plan:
         codes = stored.codes(point.name)
-        if point.kind == "activation" or codes is None or point.name not in points:
+        if point.kind is Kind.ACTIVATION or codes is None or point.name not in points:
             continue
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
         if params.block is not None:
             codes = torch_ops.unpack_4bit(codes.flatten(1), tensor.shape[-1])
+            codes = codes.to(params.qtype.torch_dtype) + params.qtype.qmin
         elif _turned(model.plan, point):
             codes = codes.t()
         with torch.no_grad():
@@ -149,7 +157,11 @@ def _take_weights(model: QuantizedModel, stored: _Stored) -> None:
 def _turned(plan: QuantPlan, point: Point) -> bool:
     """Whether a weight stands [in, out] in the file, as the kernel of its layer takes it."""
     user = plan.decision(point.edges[0].user)
-    return user is not None and user.op == "linear" and user.form in ("dynamic", "weights")
+    return (
+        user is not None
+        and user.op == "linear"
+        and user.execution in (Execution.DYNAMIC, Execution.WEIGHTS)
+    )
 
 
 def float_twin(path: str | Path) -> onnx.ModelProto:
@@ -215,7 +227,7 @@ def _rewired(
     return result
 
 
-def restored(path: str | Path, captured: Captured, sample: Batch) -> QuantizedModel | str:
+def restored(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
     """`restore`, or in a sentence why it cannot be done."""
     try:
         return restore(path, captured, sample)

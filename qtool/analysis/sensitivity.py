@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool import graph as G
 from qtool.analysis.layers import (
     BARS,
     Bars,
@@ -32,19 +33,21 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
+from qtool.analysis.metrics import decibels
+from qtool.analysis.options import ReportOptions
 from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
 from qtool.onnx_graph import names
+from qtool.plan import Kind
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.types import Progress
 
-__all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
+__all__ = ["LayerError", "Sensitivity", "sweep"]
 
-DEFAULT_BUDGET = 3.5
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
@@ -105,10 +108,10 @@ class _Schedule:
 
 
 def sweep(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     data: Sequence[Batch],
     *,
-    budget: float = DEFAULT_BUDGET,
+    budget: float = ReportOptions.budget,
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> Sensitivity:
@@ -145,15 +148,8 @@ def sweep(
     return _result(quantized, sums, schedule)
 
 
-def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise); None without noise, and where neither is finite."""
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
-
-
 def _schedule(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     replay: Executor,
     layers: Sequence[Layer],
     every: Set[str],
@@ -182,7 +178,7 @@ def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     return 3 * sum(v.numel() * v.element_size() for v in kept)
 
 
-def _executor(quantized: QuantizedModel) -> Executor:
+def _executor(quantized: Quantized) -> Executor:
     graph = replace(quantized.graph, module=quantized.module)
     return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
@@ -240,7 +236,7 @@ class _Sums:
 def _measure(
     sums: _Sums,
     replay: Executor,
-    quantized: QuantizedModel,
+    quantized: Quantized,
     every: Set[str],
     chunk: Batch,
     turns: Sequence[int],
@@ -299,7 +295,7 @@ def _noises(
     return np.atleast_1d(np.asarray(total, np.float64))
 
 
-def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
+def _digest(quantized: Quantized, schedule: _Schedule) -> str:
     """What the sums depend on: plan, parameters, weights, data and schedule."""
     digest = hashlib.sha256(quantized.plan.digest.encode())
     digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
@@ -312,7 +308,7 @@ def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
     return digest.hexdigest()
 
 
-def _result(quantized: QuantizedModel, sums: _Sums, schedule: _Schedule) -> Sensitivity:
+def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivity:
     points = points_of(quantized.module)
     weights = _weights(quantized)
     found = []
@@ -350,12 +346,10 @@ def _params(point: Any) -> Any:
     return point.params
 
 
-def _weights(quantized: QuantizedModel) -> dict[str, torch.Tensor]:
-    from qtool import graph as G
-
+def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:
     nodes = {G.name_of(n): n for n in quantized.module.graph.nodes}
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()
         for p in quantized.plan
-        if p.kind == "weight"
+        if p.kind is Kind.WEIGHT
     }

@@ -11,14 +11,15 @@ from typing import Any
 
 import onnx
 
-from qtool.analysis.gather import Bars, Options, Subject, build, check_options, no_bars
+from qtool.analysis.gather import Bars, Subject, build, check_options, no_bars
+from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
 from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_float
 from qtool.onnx_graph.file_info import FileInfo, maker_version
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.targets import DEFAULT
 
 __all__ = ["measure_file", "measure_files", "measure_quantized"]
@@ -27,10 +28,10 @@ FLOAT, INT8 = "float", "int8"
 
 
 def measure_quantized(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     file: Path,
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     origin: str = "quantized by qtool",
     keep: Path | None = None,
@@ -43,7 +44,7 @@ def measure_quantized(
         keep: a folder for results, from which a run that was interrupted goes on.
 
     Raises:
-        QtoolError: see `build` and `QuantizedModel.export`.
+        QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
     with _workplace() as work:
@@ -59,7 +60,7 @@ def measure_quantized(
 def measure_file(
     file: Path,
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     reference: Path | Captured | None = None,
     sample: Batch | None = None,
@@ -88,7 +89,7 @@ def measure_file(
 def measure_files(
     files: Sequence[Path],
     data: Iterable[Any],
-    options: Options,
+    options: ReportOptions,
     *,
     reference: int = 0,
     keep: Path | None = None,
@@ -129,9 +130,7 @@ def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tup
     )
 
 
-def _behind(
-    file: Path, reference: Path | Captured | None, sample: Batch | None
-) -> QuantizedModel | str:
+def _behind(file: Path, reference: Path | Captured | None, sample: Batch | None) -> Quantized | str:
     """The quantized model that a file came from, or why it cannot be had."""
     if not isinstance(reference, Captured) or sample is None:
         return "the layers can only be examined with the float model; pass --model"

@@ -15,7 +15,7 @@ from qtool.analysis.latency import Timing, timed
 from qtool.analysis.node_times import NodeTime, profiled
 from qtool.export import write_float
 from qtool.graph import FloatGraph
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 from qtool.records import to_json
 from qtool.targets import target
 
@@ -72,7 +72,7 @@ def _cost(node: NodeTime) -> str:
     return f"  {node.name}: {integer:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
-def speed_of(quantized: QuantizedModel, file: str | Path, *, seconds: float = 1.0) -> Speed | None:
+def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) -> Speed | None:
     """Times an exported file beside its float model; None where its target runs elsewhere.
 
     Args:
@@ -97,7 +97,7 @@ def speed_of(quantized: QuantizedModel, file: str | Path, *, seconds: float = 1.
     return Speed(found, tuple(costly))
 
 
-def _one_sample(graph: FloatGraph, quantized: QuantizedModel) -> list[Any]:
+def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
     """One sample where the batch is dynamic; else the inputs as they are."""
     tensors = [t for _, t in quantized.sample.tensors()]
     free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]

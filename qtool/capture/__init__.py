@@ -1,8 +1,8 @@
 """Capture: one file per kind of source, each giving the same float graph."""
 
 from qtool.capture.by_name import import_object, load_model, load_weights
+from qtool.capture.from_onnx import OnnxModule, capture_onnx, load_onnx
 from qtool.capture.module import capture_module
-from qtool.capture.onnx_file import OnnxModule, capture_onnx, load_onnx
 from qtool.capture.program import from_program, load_program
 
 __all__ = [

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from qtool.capture.onnx_file import load_onnx
+from qtool.capture.from_onnx import load_onnx
 from qtool.capture.program import first_line, load_program, quiet
 from qtool.errors import CaptureError, QtoolError
 

@@ -12,9 +12,9 @@ from qtool import graph as G
 from qtool import observers
 from qtool.calibration import Calibration
 from qtool.errors import CalibrationError
-from qtool.plan import Point, QuantPlan
+from qtool.plan import Kind, Point, QuantPlan
 from qtool.targets import saturation, target
-from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, SharedWith
+from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, Requantized, SharedWith
 
 __all__ = ["Parameters", "solve_parameters"]
 
@@ -67,6 +67,9 @@ def solve_parameters(
             scaled = shared.scale if factor == 1.0 else shared.scale * factor
             solver.params[point.name] = replace(shared, scale=scaled)
     for point in plan:
+        if isinstance(point.spec, Requantized):
+            solver.params[point.name] = _requantized(solver, point.spec)
+    for point in plan:
         if isinstance(point.spec, Derived):
             _derive(solver, point, point.spec)
     return Parameters(solver.params, tuple(solver.notes))
@@ -94,7 +97,7 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
 
 
 def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
-    if point.kind == "activation":
+    if point.kind is Kind.ACTIVATION:
         observer, statistic = spec.observer, solver.calibration.statistics[point.name]
         observer = solver.calibration.specs[point.name]
     else:
@@ -104,15 +107,33 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
-    if point.kind == "weight" and limit is not None and _multiplied(solver.plan, point):
+    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
+
+
+def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:
+    """In more bits the same range, which every code of the source then has a code in; in fewer the
+    range that the source's observer finds for them, if it has one."""
+    source, shared = solver.params[spec.point], solver.plan.point(spec.point).spec
+    root = solver.plan.point(solver.plan.root(spec.point))
+    symmetric = isinstance(root.spec, Observed) and root.spec.symmetric
+    if spec.qtype.bits < source.qtype.bits and isinstance(root.spec, Observed):
+        observer = solver.calibration.specs[root.name]
+        statistic = solver.calibration.statistics[root.name]
+        factor = shared.factor if isinstance(shared, SharedWith) else 1.0
+        found = observers.range_of(observer, statistic, spec.qtype, symmetric)
+        low, high = (bound * factor for bound in found)
+    else:
+        zero, scale = source.zero_point.double(), source.scale.double()
+        low, high = (source.qtype.qmin - zero) * scale, (source.qtype.qmax - zero) * scale
+    return observers.solve(low, high, spec.qtype, symmetric, None)
 
 
 def _multiplied(plan: QuantPlan, weight: Point) -> bool:
     """Whether codes are multiplied by these: not where the arithmetic is in float."""
     user = plan.decision(weight.edges[0].user)
-    return user is not None and user.form in ("integer", "dynamic")
+    return user is not None and user.computes_on_codes
 
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:

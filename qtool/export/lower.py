@@ -19,7 +19,7 @@ from qtool.export.linear_forms import lower_linears
 from qtool.graph import torch_ops
 from qtool.onnx_graph import names
 from qtool.ops import Op, row_of
-from qtool.plan import QuantPlan
+from qtool.plan import Execution, QuantPlan
 from qtool.points import QuantPoint
 from qtool.targets import Target
 from qtool.types import QuantParams, SharedWith
@@ -60,7 +60,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
-    stored = {d.node for d in plan.nodes if d.form == "weights"}
+    stored = {d.node for d in plan.nodes if d.execution is Execution.WEIGHTS}
     for node in G.calls(module.graph):
         row = row_of(node) if G.name_of(node) in stored else None
         if row is not None and row.from_codes is not None:

@@ -18,10 +18,11 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
 from qtool.onnx_graph import names
-from qtool.ops import writers
+from qtool.ops import functions_of, writers
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -43,10 +44,13 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
+    table = {**writers(contrib), **KEPT}
     try:
-        model = translate(to_program(module, graph), writers(contrib), opset)
+        model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
+    _give_meaning(model)
+    write_back(model)
     _simplify(model)
     _rename(model, module, graph)
     model.ir_version = ir_version
@@ -59,6 +63,14 @@ def to_onnx(
 def write_onnx(model: onnx.ModelProto, path: Path) -> None:
     """Writes the model as one file; ONNX limits it to 2 GiB, which is two billion int8 weights."""
     onnx.save_model(model, path)
+
+
+def _give_meaning(model: ir.Model) -> None:
+    """Nodes of operators from outside get the functions that say what they compute."""
+    for proto in functions_of((n.domain, n.op_type) for n in model.graph):
+        function = ir.serde.deserialize_function(proto)
+        model.functions[function.identifier()] = function
+        model.opset_imports.setdefault(proto.domain, 1)
 
 
 def _simplify(model: ir.Model) -> None:

@@ -36,6 +36,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
 
     Nodes carry their readable names as module scope, and find them again in the ONNX file.
     """
+    _forget_sizes(module)
     lifted, env = fx.Graph(), {}
     state: dict[str, torch.Tensor] = {}
     specs: list[InputSpec] = []
@@ -76,6 +77,13 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     )
     program._guards_code = []  # shapes were checked at capture; here guards only fail to parse
     return program
+
+
+def _forget_sizes(module: fx.GraphModule) -> None:
+    """Sizes known at run time only, that an export before this one made and torch looks for."""
+    env = G.fake_mode(module.graph).shape_env
+    if env is not None:
+        env.pending_fresh_unbacked_symbols.clear()
 
 
 def _with_scope(node: fx.Node) -> dict[str, Any]:

@@ -40,8 +40,11 @@ def infer(node: fx.Node) -> fx.Node:
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
     mode = fake_mode(node.graph)
     # kernels look at sizes to choose an algorithm: that must not pin a dynamic dimension
-    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
-    with enable_python_dispatcher(), mode, guards:  # C++ compositions (pad) want plain sizes
+    env = mode.shape_env
+    guards = env.suppress_guards() if env is not None else nullcontext()
+    fresh = env.ignore_fresh_unbacked_symbols() if env is not None else nullcontext()
+    # C++ compositions (pad) want plain sizes
+    with enable_python_dispatcher(), mode, guards, fresh:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
     return node
 

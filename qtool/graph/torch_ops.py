@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from qtool.types import UINT8, held_in
+
 __all__ = [
     "average_pool",
     "conv",
@@ -64,9 +66,8 @@ def per_channel(t: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
 
 
 def _quantize(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    info = torch.iinfo(zero_point.dtype)
-    codes = torch.round(x / scale) + zero_point.to(torch.float32)
-    return codes.clamp(info.min, info.max).to(zero_point.dtype)
+    codes = held_in(zero_point.dtype).codes(x, scale, zero_point.to(torch.float32))
+    return codes.to(zero_point.dtype)
 
 
 def _dequantize(
@@ -183,8 +184,8 @@ def range_of_batch(x: torch.Tensor, qmin: int, qmax: int) -> tuple[torch.Tensor,
 def _dynamic_linear(
     x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    x_scale, zero = range_of_batch(x, 0, 255)
-    quantized = (torch.round(x / x_scale) + zero).clamp(0, 255) - zero
+    x_scale, zero = range_of_batch(x, UINT8.qmin, UINT8.qmax)
+    quantized = UINT8.codes(x, x_scale, zero) - zero
     sums = quantized.double() @ codes.double()  # integers, exact
     result = sums.to(torch.float32) * (x_scale * scale)
     return result if bias is None else result + bias

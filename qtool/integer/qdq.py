@@ -12,6 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.errors import KernelError
+from qtool.graph.onnx_part import reads
 from qtool.onnx_graph import names
 from qtool.types import INT8, INT32, UINT8, QType, QuantParams
 
@@ -53,7 +54,7 @@ class QdqGraph:
         self.makers = {o: n for n in self.nodes for o in n.output}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
-            for name in dict.fromkeys(node.input):
+            for name in dict.fromkeys((*node.input, *reads(node))):
                 self.readers.setdefault(name, []).append(node)
 
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:

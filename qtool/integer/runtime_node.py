@@ -16,6 +16,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.errors import KernelError
+from qtool.graph.onnx_part import reads
 from qtool.integer.qdq import QdqGraph
 
 __all__ = ["runtime_graph"]
@@ -37,7 +38,7 @@ def runtime_graph(
     The function raises KernelError where the runtime does not take the nodes.
     """
     made = dict.fromkeys(o for n in nodes for o in n.output)
-    read = dict.fromkeys(i for n in nodes for i in n.input if i and i not in made)
+    read = dict.fromkeys(i for n in nodes for i in reads(n) if i not in made)
     computed = tuple(n for n in read if n not in graph.arrays)
     stored = [numpy_helper.from_array(graph.arrays[n], n) for n in read if n in graph.arrays]
     inside = [known[n] for n in made if n in known and n not in outputs]
@@ -50,7 +51,8 @@ def runtime_graph(
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
             body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
-            model = helper.make_model(body, opset_imports=graph.model.opset_import)
+            opsets, functions = graph.model.opset_import, graph.model.functions
+            model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = graph.model.ir_version
             options = ort.SessionOptions()
             options.log_severity_level = 4

@@ -1,10 +1,13 @@
 """The operators: what qtool knows of each stands in one row, by families."""
 
 from qtool.ops import codes, elementwise, layers, lookups, moves, pools, products, recurrent
+from qtool.ops.custom import row_for
 from qtool.ops.row import Kept, Op, Role, Writer
 from qtool.ops.table import (
     OPS,
     data_inputs,
+    functions_of,
+    kernel_of,
     macs,
     register,
     register_writer,
@@ -20,9 +23,12 @@ __all__ = [
     "Role",
     "Writer",
     "data_inputs",
+    "functions_of",
+    "kernel_of",
     "macs",
     "register",
     "register_writer",
+    "row_for",
     "row_of",
     "rows",
     "writers",

@@ -13,6 +13,7 @@ from qtool.graph import torch_ops
 from qtool.ops import count
 from qtool.ops.onnx_forms import contrib, op
 from qtool.ops.row import Op
+from qtool.schemes import When
 
 __all__ = ["CONTRIB", "LAYERS", "WRITERS"]
 
@@ -111,7 +112,7 @@ LAYERS = (
         targets=(aten.linear.default,),
         weight=1,
         bias=2,
-        forms=frozenset({"dynamic", "int8-weights", "int4-weights"}),
+        otherwise=frozenset({When.DYNAMIC, When.NEVER}),
         macs=count.layer,
         onnx=_linear,  # flat by the time it gets here: see passes/flatten_linear.py
     ),

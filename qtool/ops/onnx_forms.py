@@ -12,9 +12,11 @@ from typing import Any
 
 import onnx
 
-__all__ = ["contrib", "op"]
+__all__ = ["contrib", "node_of", "op"]
 
 _KIND = onnx.defs.OpSchema.AttrType
+_ELEMENTS = ("float", "double", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_ANY = [f"tensor({element})" for element in _ELEMENTS]
 
 
 class _Operators:
@@ -64,3 +66,30 @@ def contrib(
         attributes=[onnx.defs.OpSchema.Attribute(a, kind) for a in attributes],
     )
     return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), name, schema)
+
+
+@cache
+def node_of(
+    domain: str,
+    name: str,
+    inputs: tuple[str, ...],
+    outputs: int,
+    attributes: tuple[tuple[str, str], ...],
+) -> Any:
+    """An operator of any domain: inputs of any type, each optional; attributes as (name, kind)."""
+    import onnxscript
+
+    parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
+    results = [f"{name}_{i}" for i in range(outputs)]
+    schema = onnx.defs.OpSchema(
+        name,
+        domain,
+        1,
+        inputs=[parameter(n, f"T_{n}", param_option=option.Optional) for n in inputs],
+        outputs=[parameter(n, f"T_{n}") for n in results],
+        type_constraints=[(f"T_{n}", _ANY, "") for n in (*inputs, *results)],
+        attributes=[
+            onnx.defs.OpSchema.Attribute(a, getattr(_KIND, kind)) for a, kind in attributes
+        ],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset(domain, 1), name, schema)

@@ -76,19 +76,23 @@ def _rnn(
 
 
 lstm = define(
-    "lstm(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, Tensor? c)"
+    "lstm(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, Tensor? c)"
     " -> (Tensor, Tensor, Tensor)",
     _lstm,
 )
-"""LSTM, one layer: x [time, batch, in], w [directions, 4 x hidden, in], r [directions, 4 x hidden,
-hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch, hidden], zeros
-where None. Gives all states [time, directions, batch, hidden], and the last h and c."""
+"""LSTM, one layer: x [time, batch, in], weight [directions, 4 x hidden, in], recurrent [directions,
+4 x hidden, hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch,
+hidden], zeros where None. Gives all states [time, directions, batch, hidden], the last h and c."""
 
-gru = define("gru(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru)
+gru = define(
+    "gru(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru
+)
 """GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
 
 rnn = define(
-    "rnn(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, str function) -> (Tensor, Tensor)", _rnn
+    "rnn(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, str function)"
+    " -> (Tensor, Tensor)",
+    _rnn,
 )
 """RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
 
@@ -120,7 +124,7 @@ def _row(key: str, target: Any, onnx: Writer) -> Op:
         key=key,
         targets=(target,),
         weight=1,
-        recurrent=2,
+        more=(2,),
         channel_axis=1,
         macs=count.recurrent,
         onnx=onnx,

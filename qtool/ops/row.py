@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 from torch import fx
 
+from qtool.schemes import When
 from qtool.types import Bounds
 
 __all__ = ["Kept", "Op", "Role", "Writer"]
@@ -31,7 +32,7 @@ class Role(Enum):
     CLIP = "clip"  # a clamp, free when the quantization of its output already saturates there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kept:
     """An operator from outside that is kept whole in the file.
 
@@ -47,7 +48,7 @@ class Kept:
     kernel: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
     """One operator.
 
@@ -58,9 +59,9 @@ class Op:
         inputs: positions of the data arguments.
         weight, bias: positions of constant arguments; the weight's output channels lie along
             `channel_axis`.
-        recurrent: position of the weight that a recurrent layer has for its state, alike in its
-            axes.
-        forms: what a recipe may ask for besides static quantization ("dynamic", ...).
+        more: positions of further weights, alike in their axes: a recurrent layer has one for its
+            state.
+        otherwise: what a recipe may ask for besides static quantization.
         stored: why its weights alone are stored as codes, on targets that have no kernel for it
             and say nothing themselves; "" leaves it in float there.
         from_codes: the operator with codes and scales in place of the weight, which dequantizes no
@@ -82,9 +83,9 @@ class Op:
     inputs: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
-    recurrent: int | None = None
+    more: tuple[int, ...] = ()
     channel_axis: int = 0
-    forms: frozenset[str] = frozenset()
+    otherwise: frozenset[When] = frozenset()
     stored: str = ""
     from_codes: Any = None
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import onnx
 from torch import fx
 
 from qtool.errors import PlanError
-from qtool.ops.row import Op, Writer
+from qtool.ops.row import Kept, Op, Writer
 
-__all__ = ["OPS", "data_inputs", "macs", "register", "register_writer", "row_of", "rows", "writers"]
+__all__ = [
+    "OPS",
+    "data_inputs",
+    "functions_of",
+    "kernel_of",
+    "macs",
+    "register",
+    "register_writer",
+    "row_of",
+    "rows",
+    "writers",
+]
 
 OPS: dict[Any, Op] = {}
 _WRITERS: dict[Any, Writer] = {}  # of operators without a row
@@ -61,6 +73,23 @@ def rows() -> Iterable[Op]:
     return dict.fromkeys(OPS.values())
 
 
+def functions_of(nodes: Iterable[tuple[str, str]]) -> list[onnx.FunctionProto]:
+    """What gives nodes of a file, (domain, name), their meaning: see Kept."""
+    kept = (_kept(*node) for node in dict.fromkeys(nodes))
+    return [function for k in kept if k is not None for function in k.functions]
+
+
+def kernel_of(domain: str, name: str) -> Callable[..., Any] | None:
+    """What the integer engine runs for a node of a file in place of the runtime."""
+    kept = _kept(domain, name)
+    return None if kept is None else kept.kernel
+
+
+def _kept(domain: str, name: str) -> Kept | None:
+    found = (r.kept for r in rows() if r.kept is not None)
+    return next((k for k in found if domain and (k.domain, k.name) == (domain, name)), None)
+
+
 def row_of(node: fx.Node) -> Op | None:
     return OPS.get(node.target) if node.op == "call_function" else None
 
@@ -69,7 +98,7 @@ def data_inputs(node: fx.Node) -> list[Any]:
     """The data arguments of a node (nodes or numbers), lists flattened: a concat has many."""
     found: list[Any] = []
     for index in OPS[node.target].inputs:
-        argument = node.args[index]
+        argument = node.args[index] if index < len(node.args) else None  # an optional one
         found += argument if isinstance(argument, list | tuple) else [argument]
     return found
 

@@ -10,6 +10,7 @@ from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.infra import GraphPass, run_passes, same_function
+from qtool.passes.low_pad import low_pad
 from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
@@ -17,15 +18,16 @@ from qtool.passes.remove_identity import remove_identity
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
-CANONICAL = (
+CANONICAL = [
     remove_identity,  # first: an identity between two layers hides the pattern
     recurrent,
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
     fold_batch_norm,
+    low_pad,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
     flatten_linear,
-)
+]
 """The passes from the captured graph to the canonical float graph, in order."""
 
 FOR_TARGETS = {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from qtool.recipe import Recipe
@@ -16,11 +17,43 @@ from qtool.types import (
     Float,
     Observed,
     ObserverSpec,
+    Requantized,
     SharedWith,
     Spec,
 )
 
-__all__ = ["Decision", "Edge", "Point", "Probe", "QuantPlan", "Rewrite", "describe"]
+__all__ = [
+    "Decision",
+    "Edge",
+    "Execution",
+    "Kind",
+    "Point",
+    "Probe",
+    "QuantPlan",
+    "Rewrite",
+    "describe",
+]
+
+
+class Kind(Enum):
+    """What a point quantizes."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+    BIAS = "bias"
+    CONSTANT = "constant"  # a stored tensor that an operator reads as it reads activations
+
+
+class Execution(Enum):
+    """How a node is run."""
+
+    INTEGER = "integer"
+    DYNAMIC = "dynamic"  # integer, its input quantized as it comes
+    WEIGHTS = "weights"  # integer weights, float arithmetic
+    PASS = "pass"  # it moves codes
+    FUSED = "fused"  # into the node before it
+    FLOAT = "float"
+    SHAPE = "shape"  # its result is no float tensor
 
 
 @dataclass(frozen=True)
@@ -36,14 +69,18 @@ class Point:
     """One quantized tensor.
 
     name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    kind: "activation", "weight", "bias" or "constant".
     edges: the reads that see the quantized tensor; reads not listed see the float one.
     """
 
     name: str
-    kind: str
+    kind: Kind
     spec: Spec
     edges: tuple[Edge, ...]
+
+    @property
+    def tensor(self) -> str:
+        """The name of the tensor; of a point that nobody reads its own."""
+        return self.edges[0].source if self.edges else self.name
 
 
 @dataclass(frozen=True)
@@ -65,8 +102,6 @@ class Decision:
     """What becomes of one node: integer or float, and why.
 
     op: the operator's key, or its ATen name where it has no row.
-    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it), "dynamic"
-        (integer, its input quantized as it comes), "weights" (integer weights, float arithmetic).
     macs: multiply-accumulates for one sample.
     inputs, output: the points around it (output None: the result is float).
     codes_only: its result can only be had in codes, since its kernel rounds it.
@@ -74,12 +109,16 @@ class Decision:
 
     node: str
     op: str
-    form: str
+    execution: Execution
     reason: str
     macs: int = 0
     inputs: tuple[str, ...] = ()
     output: str | None = None
     codes_only: bool = False
+
+    @property
+    def computes_on_codes(self) -> bool:
+        return self.execution in (Execution.INTEGER, Execution.DYNAMIC)
 
 
 @dataclass(frozen=True)
@@ -125,9 +164,31 @@ class QuantPlan:
         spec = self.point(name).spec
         return self.root(spec.point) if isinstance(spec, SharedWith) else name
 
+    @cached_property
+    def placed(self) -> tuple[Point, ...]:
+        """The points that stand somewhere: their codes are read, or requantized."""
+        again = {p.spec.point for p in self.points if isinstance(p.spec, Requantized)}
+        return tuple(p for p in self.points if p.edges or p.name in again)
+
+    @cached_property
+    def reads(self) -> dict[tuple[str, str], str]:
+        """(tensor, who reads it) -> the point that stands between them."""
+        return {(e.source, e.user): p.name for p in self.points for e in p.edges}
+
+    def origin(self, name: str) -> tuple[str, float]:
+        """The point whose parameters `name` uses, and the factor of its scale: points alike in both
+        have codes that mean the same."""
+        spec = self.point(name).spec
+        if not isinstance(spec, SharedWith):
+            return name, 1.0
+        root, factor = self.origin(spec.point)
+        return root, factor * spec.factor
+
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        return [p for p in self.points if p.kind == "activation" and isinstance(p.spec, Observed)]
+        return [
+            p for p in self.points if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)
+        ]
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
@@ -140,9 +201,11 @@ class QuantPlan:
     def digest(self) -> str:
         """A short hash of the whole plan; written into every exported file."""
         rows = [
-            [p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self
+            [p.name, p.kind.value, describe(p.spec), [[e.source, e.user] for e in p.edges]]
+            for p in self
         ]
-        text = json.dumps([self.target, rows, [[d.node, d.op, d.form] for d in self.nodes]])
+        nodes = [[d.node, d.op, d.execution.value] for d in self.nodes]
+        text = json.dumps([self.target, rows, nodes])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -151,7 +214,7 @@ class QuantPlan:
             (
                 d.node,
                 d.op,
-                d.form,
+                d.execution.value,
                 describe(self.point(d.output).spec) if d.output else "float",
                 d.reason,
             )
@@ -185,6 +248,8 @@ def describe(spec: Spec) -> str:
             return f"{params.qtype} fixed"
         case SharedWith(point, factor):
             return f"as {point}" if factor == 1.0 else f"as {point}, scale x {factor:.6g}"
+        case Requantized(point, qtype):
+            return f"{qtype}, requantized from {point}"
         case Derived():
             return "int32, input x weight"
         case Float(reason):

@@ -15,7 +15,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.ops import Role, data_inputs, row_of
-from qtool.plan.plan import Point
+from qtool.plan.plan import Kind, Point
 from qtool.types import Bounds, Observed, SharedWith
 
 __all__ = ["share"]
@@ -27,7 +27,7 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     `moves`: names of the nodes that pass codes through.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
-    names = {p.name for p in points}
+    reads = {(e.source, e.user): p.name for p in points for e in p.edges}
     free = {p.name for p in points if _shareable(p)}
     parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
 
@@ -41,8 +41,8 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     for point in points:
         node = nodes.get(point.name)
         if node is not None and point.name in moves:
-            source = G.name_of(node.args[0])  # of a pass-through
-            if source in names:
+            source = reads.get((G.name_of(node.args[0]), point.name))  # of a pass-through
+            if source is not None:
                 parent[point.name] = (source, _factor(node))
     for point in points:
         node = nodes.get(point.name)
@@ -51,8 +51,10 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
             continue
         inputs = data_inputs(concat)
         for source in inputs:
-            named = isinstance(source, fx.Node) and G.name_of(source) in names
-            if named and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
+            if not isinstance(source, fx.Node):
+                continue
+            as_it_is = reads.get((G.name_of(source), point.name)) == G.name_of(source)
+            if as_it_is and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
                 owner, _ = root(G.name_of(source))
                 if owner != root(point.name)[0] and owner in free:
                     parent[owner] = (point.name, 1.0)
@@ -92,7 +94,7 @@ def _factor(node: fx.Node) -> float:
 
 
 def _shareable(point: Point) -> bool:
-    return point.kind == "activation" and isinstance(point.spec, Observed)
+    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
 
 
 def _concat_behind(node: fx.Node) -> fx.Node | None:

@@ -14,7 +14,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.ops import row_of
-from qtool.plan import QuantPlan
+from qtool.plan import Kind, QuantPlan
 from qtool.types import Dynamic, Observed, SharedWith
 
 __all__ = ["Watched", "watched_tensors"]
@@ -42,7 +42,7 @@ def watched_tensors(graph: fx.Graph, plan: QuantPlan) -> list[Watched]:
     forms = {
         nodes[e.user]: type(p.spec)
         for p in plan
-        if p.kind == "activation"
+        if p.kind is Kind.ACTIVATION
         for e in p.edges
         if e.user in nodes and _is_linear(nodes[e.user])
     }

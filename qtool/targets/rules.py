@@ -45,13 +45,15 @@ def stored_weights(node: fx.Node) -> str | None:
     """For operators whose weights alone are stored as codes; their arithmetic stays as it is."""
     row = row_of(node)
     assert row is not None
-    slots = {"weight": row.weight, "recurrent weight": row.recurrent, "bias": row.bias}
-    for what, at in slots.items():
+    for at in (row.weight, *row.more, row.bias):
         given = node.args[at] if at is not None and at < len(node.args) else None
         if not isinstance(given, fx.Node):
+            if at == row.weight:
+                return "it is called without its weight"
             continue
         if given.op != "get_attr":
-            return f"its {what} is computed at run time"
+            called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            return f"its {called} is computed at run time"
         if row.from_codes is not None and G.value(given).numel() < SMALL_TABLE:
             return "its table is small"
     return float32(node, *(n for n in node.all_input_nodes if G.is_float(n)))

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import qtool
-from qtool.analysis.evaluate import evaluate
-from qtool.analysis.gather import Options
+from qtool.analysis.evaluation import evaluate_files
+from qtool.analysis.options import Goals, ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_file, measure_files
-from qtool.analysis.verdict import Goals
 from qtool.data import Batch
 from qtool.errors import DataError, FileError
+from qtool.export import write_float
 from qtool.page import write_report
 from tests.analysis.onnx_files import linear_file
 
@@ -40,18 +40,23 @@ def compare_files(files, data, folder, options, **given):
 
 
 ROOT = Path(__file__).parents[2]
-QUICK = Options("digits", seconds=0.01, batch_sizes=(4,), samples=64)
+QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
 
 
 @pytest.fixture(scope="module")
-def quantized(digits):
+def captured(digits):
     from safetensors.torch import load_file
 
     from examples.digits.network import digits_net
 
     net = digits_net()
     net.load_state_dict(load_file(digits.weights), strict=True)
-    return qtool.quantize(net, torch.from_numpy(digits.calibration_images[:128]).split(32))
+    return qtool.capture_model(net, torch.from_numpy(digits.calibration_images[:32]))
+
+
+@pytest.fixture(scope="module")
+def quantized(captured, digits):
+    return qtool.quantize(captured, torch.from_numpy(digits.calibration_images[:128]).split(32))
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +83,12 @@ def test_folder_holds_the_report_and_the_model(made):
     assert list(folder.parent.iterdir()) == [folder], "something was left beside it"
 
 
-def test_numbers_are_those_of_evaluate(made, quantized, images, digits):
+def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path):
     folder, report = made
-    known = evaluate(
+    known = evaluate_files(
+        write_float(quantized.graph, tmp_path / "float.onnx"),
         folder / "model.int8.onnx",
-        quantized.graph,
-        [Batch((x,)) for x in images],
+        images,
         digits.labels,
         seconds=0.01,
     )
@@ -116,15 +121,14 @@ def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
     assert found.accuracy.models[1].sqnr_db > 25
 
 
-def test_restored_file_has_the_layers_of_the_model(made, quantized, images, tmp_path):
+def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_path):
     folder, report = made
     found = report_file(
         folder / "model.int8.onnx",
         images,
         tmp_path / "r",
         QUICK,
-        reference=quantized.graph,
-        planner=lambda *_: (quantized.graph, quantized.plan, quantized.reference),
+        reference=captured,
         sample=Batch((images[0],)),
     )
     assert found.layers == report.layers

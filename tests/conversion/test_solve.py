@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import observers
+from qtool import QuantizedModel, observers
 from qtool.api import calibrate, quantize
 from qtool.calibration import Calibration
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.solve import BIAS_LIMIT, Parameters, solve_parameters
 from qtool.errors import CalibrationError
-from qtool.quantized import QuantizedModel
 from qtool.types import INT32, UINT8, Derived
 from tests.export.networks import NETWORKS, network, quantized, run, samples
 

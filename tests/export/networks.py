@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from qtool import QuantizedModel
 from qtool.api import quantize
 from qtool.export import float_onnx
-from qtool.quantized import QuantizedModel
 from qtool.runtimes.onnxruntime import optimised_graph
 
 Inputs = tuple[torch.Tensor, ...]

@@ -10,10 +10,11 @@ from qtool.analysis.layers import Bars
 from qtool.analysis.machine import Machine
 from qtool.analysis.metrics import Interval, Metric
 from qtool.analysis.node_times import NodeTime
+from qtool.analysis.options import Goals
 from qtool.analysis.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.analysis.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.analysis.sensitivity import LayerError, Sensitivity
-from qtool.analysis.verdict import Goals, judge
+from qtool.analysis.verdict import judge
 from qtool.plan import Rewrite
 from qtool.verification import Exactness
 

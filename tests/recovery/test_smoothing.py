@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis.restore import restore
 from qtool.calibration import Calibration
 from qtool.conversion import Captured
 from qtool.onnx_graph.file_info import FileInfo
-from qtool.quantized import QuantizedModel
+from qtool.plan import Execution
 from qtool.recovery.watched import watched_tensors
 
 WIDTH, WIDE = 24, 60.0
@@ -105,7 +106,7 @@ def test_smoothing_recovers_what_wide_channels_cost(
 def test_it_is_folded_into_a_norm_that_nobody_else_reads() -> None:
     plan = quantized().plan
     assert [(r.name, r.count) for r in plan.rewrites] == [("smooth", 3)]
-    made = {d.node: d.form for d in plan.nodes if d.node.endswith(".smooth")}
+    made = {d.node: d.execution.value for d in plan.nodes if d.node.endswith(".smooth")}
     assert made == {"norm.smooth": "float", "gelu.smooth": "float"}
     ops = Counter(n.op_type for n in quantized().to_onnx().graph.node)
     assert ops["Mul"] == 1 + 2  # the model's own, and these
@@ -174,7 +175,7 @@ def test_tied_weights_and_codes_are_not_watched() -> None:
 def test_a_layer_that_the_recipe_leaves_in_float_reads_the_tensor_as_it_was() -> None:
     recipe = [{"select": "key", "as": "float"}]
     model = qtool.convert(captured(), calibration(), recipe=recipe)
-    assert {d.node: d.form for d in model.plan.nodes}["key"] == "float"
+    assert {d.node: d.execution for d in model.plan.nodes}["key"] is Execution.FLOAT
     assert torch.equal(
         model.graph.module.get_parameter("key.weight"),
         captured().graph.module.get_parameter("key.weight"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qtool.analysis.contents import TensorParameters, parameters
 from qtool.errors import FileError
 from qtool.types import UINT8
-from qtool.verification.parameters import TensorParameters, parameters
 from tests.export.networks import exported, quantized
 
 

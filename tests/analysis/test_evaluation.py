@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from qtool.analysis import Evaluation, evaluate, sqnr
+from qtool.analysis.evaluation import Evaluation, Side, evaluate_files
 from qtool.data import Batch
 from qtool.errors import DataError, VerificationError
-from tests.export.networks import exported, float_file, quantized, run, samples
+from tests.export.networks import exported, float_file, run, samples
 
 BATCH = 8
 
@@ -31,7 +32,14 @@ def inputs() -> torch.Tensor:
 
 def evaluated(file: Path, labels: np.ndarray | None = None) -> Evaluation:
     data = [Batch((x,)) for x in inputs().split(BATCH)]
-    return evaluate(file, quantized("linear").graph, data, labels, seconds=0)
+    return evaluate_files(plain(file, "linear"), file, data, labels, seconds=0)
+
+
+def plain(file: Path, name: str) -> Path:
+    """The float file of a network, beside its int8 file."""
+    path = file.with_name("float.onnx")
+    path.write_bytes(float_file(name))
+    return path
 
 
 def scores() -> tuple[np.ndarray, np.ndarray]:
@@ -85,13 +93,13 @@ def test_another_number_of_labels_is_refused(file: Path) -> None:
 
 def test_empty_data_is_refused(file: Path) -> None:
     with pytest.raises(DataError, match="the evaluation data is empty; give at least one batch"):
-        evaluate(file, quantized("linear").graph, [], seconds=0)
+        evaluate_files(plain(file, "linear"), file, [], seconds=0)
 
 
 def test_a_batch_that_does_not_fit_is_named(file: Path) -> None:
     data = [Batch((inputs(),)), Batch((inputs()[:, :5],))]
     with pytest.raises(DataError, match=r"batch 1, input 'input' has shape \[24, 5\]"):
-        evaluate(file, quantized("linear").graph, data, seconds=0)
+        evaluate_files(plain(file, "linear"), file, data, seconds=0)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -102,21 +110,28 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_model_of_several_inputs(tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     path.write_bytes(exported("two_inputs"))
-    found = evaluate(
-        path, quantized("two_inputs").graph, [Batch(samples("two_inputs", 8))], seconds=0
-    )
+    data = [Batch(samples("two_inputs", 8))]
+    found = evaluate_files(plain(path, "two_inputs"), path, data, seconds=0)
     assert found.agreement > 0.8
 
 
-@pytest.mark.parametrize(
-    ("signal", "other", "decibel"),
-    [
-        ([3.0, 4.0], [3.0, 4.5], 20.0),  # 25 / 0.25
-        ([10.0, 0.0], [0.0, 0.0], 0.0),
-        ([1.0, 1.0], [1.0, 1.0], np.inf),
-        ([0.0, 0.0], [0.0, 0.0], np.inf),
-        ([0.0, 0.0], [0.0, 1.0], -np.inf),
-    ],
-)
-def test_sqnr(signal: list[float], other: list[float], decibel: float) -> None:
-    assert sqnr(np.array(signal, np.float32), np.array(other, np.float32)) == pytest.approx(decibel)
+def test_equal_files_have_no_error(file: Path) -> None:
+    found = evaluate_files(file, file, [Batch((inputs(),))], seconds=0)
+    assert (found.agreement, found.sqnr_db) == (1.0, None)
+
+
+def test_text_is_what_the_command_prints() -> None:
+    sides = (Side(0.75, 2048, 1.5, 0.0), Side(None, 1024, 0.5, 1.0))
+    found = Evaluation(24, 8, 1, *sides, 0.5, 31.25, 3.0)
+    assert str(found).splitlines() == [
+        "                                fp32       int8",
+        "accuracy (top-1)             75.00 %  no labels",
+        "size                           2 KiB      1 KiB",
+        "latency, batch 8, 1 thread  1.500 ms   0.500 ms",
+        "MACs in integer kernels       0.00 %   100.00 %",
+        "",
+        "24 samples: int8 is 3.00x as fast as fp32, agrees with it on 50.00 %, output SQNR 31.2 dB",
+    ]
+    assert str(replace(found, agreement=None, sqnr_db=None)).endswith(
+        "3.00x as fast as fp32, output SQNR no error"
+    )

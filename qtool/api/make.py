@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool import observers, targets
+from qtool.api.quantized import QuantizedModel
 from qtool.calibration import Calibration, observe
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
@@ -19,7 +20,6 @@ from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.plan import Probe, QuantPlan
-from qtool.quantized import QuantizedModel
 from qtool.recipe import Recipe
 from qtool.recovery import STEPS
 from qtool.types import UINT8, Observed, Progress

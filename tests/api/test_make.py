@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from qtool import QuantizedModel
 from qtool.api import calibrate, convert, quantize
 from qtool.calibration import Calibration
 from qtool.conversion import capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.errors import CalibrationError, DataError, PlanError
-from qtool.quantized import QuantizedModel
 from tests.export.networks import NETWORKS, Applied, network, quantized, run, samples
 
 

@@ -1,0 +1,63 @@
+"""Whether two runs of one network agree, as far as float32 can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+__all__ = ["TOLERANCE", "distance", "own_noise", "worst"]
+
+TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
+_FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
+_NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
+
+
+def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """The largest difference relative to the range of `expected`; inf where the type, the shape or
+    more than a few integers differ. Infinities and NaNs that agree are no difference."""
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return float("inf")
+    if expected.numel() == 0:
+        return 0.0
+    if not expected.is_floating_point() and not expected.is_complex():
+        share = float((expected != actual).double().mean())
+        return 0.0 if share <= _FLIPPED else float("inf")
+    kind = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = expected.detach().to(kind), actual.detach().to(kind)
+    finite = a[a.isfinite()].abs() if bool(a.isfinite().any()) else torch.zeros(1)
+    span = max(float(finite.max()), 1e-30)
+    equal = (a == b) | (a.isnan() & b.isnan())
+    off = (a - b).abs().nan_to_num(nan=float("inf")).where(~equal, 0.0)
+    return float(off.max()) / span
+
+
+def worst(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]) -> tuple[int, float]:
+    """The position of the pair that differs most, and by how much; (0, 0.0) of none."""
+    pairs = [distance(a, b) for a, b in zip(expected, actual, strict=True)]
+    return max(enumerate(pairs), key=lambda pair: pair[1], default=(0, 0.0))
+
+
+def own_noise(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
+    """What float32 leaves open in a network: by how much its outputs move where every weight and
+    input moves by about its last bit, times the number of such movements that two orders of the
+    same sums may be apart."""
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        away = torch.rand(x.shape, generator=generator, dtype=torch.float32).to(x.device) * 2 - 1
+        return (x.detach() * (1 + away * torch.finfo(x.dtype).eps)).to(x.dtype)
+
+    state = {name: moved(t) for name, t in module.named_parameters(remove_duplicate=False)}
+    with torch.no_grad():
+        plain = pytree.tree_leaves(module(*args, **kwargs))
+        given = pytree.tree_map(moved, (tuple(args), kwargs))
+        shaken = pytree.tree_leaves(torch.func.functional_call(module, state, *given))
+    tensors = [(a, b) for a, b in zip(plain, shaken, strict=True) if isinstance(a, torch.Tensor)]
+    floats = [distance(a, b) for a, b in tensors if a.is_floating_point()]
+    return _NOISES * max((d for d in floats if d < 1), default=0.0)

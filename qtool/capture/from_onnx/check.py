@@ -1,0 +1,131 @@
+"""Whether a file is valid ONNX of the kind that is quantized, and no bomb."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import onnx
+from onnx.inliner import inline_local_functions
+
+from qtool.capture.from_onnx.names import label_of
+from qtool.capture.program import first_line
+from qtool.errors import CaptureError
+from qtool.graph.onnx_part import TORCH_TYPES, nodes_in
+
+__all__ = ["checked"]
+
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
+_NODES = 1_000_000  # after functions are written out: a file of a few kB may hold 2^26
+_OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+_BYTES = 2**31 - 1  # what one message may hold; weights beside it are checked by their readers
+
+
+def checked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its functions written out.
+
+    Raises:
+        CaptureError: it is not valid, too large when written out, quantized already, draws random
+            numbers, or takes or gives something else than tensors of numbers.
+    """
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    for version in versions:
+        if version not in _OPSETS:
+            raise CaptureError(
+                f"the file is of opset {version}; known are {_OPSETS[0]} to {_OPSETS[-1]}: "
+                "convert it with onnx.version_converter"
+            )
+    _refuse_bombs(model)
+    try:
+        if model.ByteSize() <= _BYTES:
+            _check(model)
+        model = inline_local_functions(model) if model.functions else model
+    except Exception as error:
+        raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error
+    _refuse_twice(model.graph)
+    for node in nodes_in(model.graph.node):
+        if node.op_type in _QUANTIZED:
+            raise CaptureError(
+                f"the file is quantized already ({node.op_type} at {label_of(node)}); give the "
+                "float one"
+            )
+        if node.op_type.removesuffix("Like") in _RANDOM:
+            raise CaptureError(
+                f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
+            )
+    _refuse_types(model.graph)
+    return model
+
+
+def _check(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(_typed(model))
+    except onnx.checker.ValidationError as error:
+        if "deprecated" not in str(error):  # old is not wrong; the runtime knows these
+            raise
+
+
+def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker, which wants types and shapes stated that the runtime finds by itself."""
+    infos = [*model.graph.input, *model.graph.output]
+    if all(i.type.WhichOneof("value") and _ranked(i.type) for i in infos):
+        return model
+    stated = onnx.ModelProto()
+    stated.CopyFrom(model)
+    for info in (*stated.graph.input, *stated.graph.output):
+        if not info.type.WhichOneof("value"):
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        if not _ranked(info.type):
+            info.type.tensor_type.shape.SetInParent()
+    return stated
+
+
+def _ranked(kind: onnx.TypeProto) -> bool:
+    return not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape")
+
+
+def _refuse_bombs(model: onnx.ModelProto) -> None:
+    functions = {(f.domain, f.name): f.node for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], inside: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes_in(nodes):
+            key = (node.domain, node.op_type)
+            if key in inside:
+                raise CaptureError(f"function {node.op_type} of the file calls itself")
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key], inside | {key})
+            total += sizes.get(key, 1)
+        return total
+
+    if (total := size(model.graph.node, frozenset())) > _NODES:
+        raise CaptureError(
+            f"the functions of the file are {total:,} nodes when written out, at most {_NODES:,} "
+            "are taken; is it what you think it is?"
+        )
+
+
+def _refuse_twice(graph: onnx.GraphProto) -> None:
+    """The checker looks at what nodes make, not at what is stored."""
+    for what, values in (("weight", graph.initializer), ("input", graph.input)):
+        twice = [n for n, count in Counter(v.name for v in values).items() if count > 1]
+        if twice:
+            raise CaptureError(f"not a valid ONNX file: {what} '{twice[0]}' stands in it twice")
+
+
+def _refuse_types(graph: onnx.GraphProto) -> None:
+    stored = {i.name for i in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in stored]
+    if not inputs:
+        raise CaptureError("the file has no inputs: there is nothing to quantize")
+    if not graph.output:
+        raise CaptureError("the file has no outputs")
+    for info in inputs:
+        kind = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or kind.elem_type not in TORCH_TYPES:
+            raise CaptureError(
+                f"input '{info.name}' of the file is no tensor of numbers that torch knows; cut "
+                "the file behind what reads it"
+            )

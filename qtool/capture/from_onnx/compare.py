@@ -1,0 +1,70 @@
+"""A file as qtool reads it beside the file in ONNX Runtime, on a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.capture.agreement import TOLERANCE, distance
+from qtool.capture.from_onnx.calls import Array
+from qtool.capture.from_onnx.module import OnnxModule
+from qtool.capture.from_onnx.runtime import run
+from qtool.errors import CaptureError
+
+__all__ = ["agree"]
+
+
+def agree(
+    model: OnnxModule,
+    inputs: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    found: Mapping[str, Any],
+) -> None:
+    """Compares outputs; where they differ, operator by operator, each on the runtime's own values.
+
+    So roundings do not add up: an operator that is off by more than float32 rounds is read wrong.
+    Where none is, the difference of the outputs is that of many roundings, and nobody's fault.
+
+    Args:
+        inputs: of the file. expected: its outputs in the runtime. found: all values as read.
+
+    Raises:
+        CaptureError: an operator differs; names the first.
+    """
+    pairs = [(_tensor(expected[n]), _tensor(found[n])) for n in model.outputs]
+    if all(distance(a, b) <= TOLERANCE for a, b in pairs):
+        return
+    values: dict[str, Any] = {"": None, **model.known, **inputs, **run(model.model, inputs, True)}
+    given = {n: _tensor(v) if n not in model.known and n else v for n, v in values.items()}
+    for index, node in enumerate(model.nodes):
+        if index in model.kept or not all(n in given for n in node.inputs):
+            continue
+        results = model.replay(index, _with_sizes(node.inputs, given, found))
+        for name, result in zip(node.outputs, results, strict=False):
+            if name in given and (off := distance(given[name], _tensor(result))) > TOLERANCE:
+                by = "in type or shape" if off == float("inf") else f"by {off:.2g} of its range"
+                raise CaptureError(
+                    f"{node.label} ({node.key}) is read otherwise than ONNX Runtime computes it: "
+                    f"its result differs {by}; this is a bug in qtool, please report it"
+                )
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype == object:  # sizes
+        whole = all(isinstance(v, int) for v in array.ravel())
+        array = array.astype(np.int64 if whole else np.float32)
+    return torch.from_numpy(np.array(array))
+
+
+def _with_sizes(
+    names: tuple[str, ...], given: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The runtime's tensors; but sizes as qtool has them, which its readers want as numbers."""
+    sizes = {n: found[n] for n in names if isinstance(found.get(n), np.ndarray)}
+    return {**{n: given[n] for n in names}, **sizes}

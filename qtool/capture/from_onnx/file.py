@@ -1,0 +1,173 @@
+"""From a float ONNX file to the float graph, shown to compute what ONNX Runtime computes.
+
+Names of inputs, outputs, weights and nodes are those of the file; a dimension that the file leaves
+open is dynamic, one that it fixes is fixed. What depends on constants alone is calculated when the
+file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+
+from qtool import graph as G
+from qtool.capture.from_onnx.check import checked
+from qtool.capture.from_onnx.compare import agree
+from qtool.capture.from_onnx.module import OnnxModule
+from qtool.capture.from_onnx.runtime import run
+from qtool.capture.module import capture_module
+from qtool.capture.program import first_line
+from qtool.data import Batch
+from qtool.errors import CaptureError
+from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
+
+__all__ = ["capture_onnx", "load_onnx"]
+
+_STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
+Dynamic = Mapping[str, Mapping[int, str]]
+
+
+def load_onnx(path: str | Path) -> OnnxModule:
+    """The network of a float ONNX file, in eval mode.
+
+    Operators of any domain that ONNX Runtime knows are taken; those that qtool has no reader for
+    are kept as they are.
+
+    Raises:
+        CaptureError: not a readable or not a valid ONNX file, quantized already, or one that draws
+            random numbers, or takes something else than tensors.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise CaptureError(f"{file}: no such file")
+    try:
+        model = onnx.load(file)
+    except Exception as error:
+        raise CaptureError(f"{file}: not a readable ONNX file ({first_line(error)})") from error
+    try:
+        return OnnxModule(checked(model)).eval()
+    except CaptureError as error:
+        raise CaptureError(f"{file}: {error}") from error
+
+
+def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:
+    """The float graph, with the names of the file; its outputs on the example are those that ONNX
+    Runtime gives for the file.
+
+    Args:
+        example: one batch; by position, or by the names of the file's inputs.
+        dynamic: as for `capture_module`; by default what the file leaves open, or nothing where
+            the file, for all it says, only runs with the sizes of the example.
+
+    Raises:
+        CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool reads an
+            operator otherwise than the runtime (names it), or torch.export cannot trace the model.
+    """
+    batch = Batch(_in_order(model, example))
+    wanted = _open(model, batch) if dynamic is None else dynamic
+    for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
+        _check(name, kind, tensor, wanted)
+    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
+    expected = run(model.model, arrays)
+    _refuse_odd(expected)
+    agree(model, arrays, expected, model.observe(batch.args))
+    names = {old: new for new, old in model.arguments.items()}
+    try:
+        graph = capture_module(model, batch, {names.get(n, n): axes for n, axes in wanted.items()})
+    except CaptureError:
+        if dynamic is not None or not any(wanted.values()):
+            raise
+        graph = capture_module(model, batch, {})
+    graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
+    graph.outputs = model.outputs
+    _name_nodes(graph, model)
+    return graph
+
+
+def _open(model: OnnxModule, batch: Batch) -> Dynamic:
+    """What the file leaves open; of an input without a shape the first dimension."""
+    found: dict[str, Mapping[int, str]] = {}
+    for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
+        ranked = kind.HasField("shape")
+        found[name] = model.dynamic[name] if ranked else {0: "batch"} if tensor.dim() else {}
+    return found
+
+
+def _refuse_odd(outputs: Mapping[str, Any]) -> None:
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray) or value.dtype == object:
+            raise CaptureError(
+                f"output '{name}' of the file is no tensor of numbers; cut the file before it"
+            )
+
+
+def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
+    weights = {attribute: name for name, attribute in model.attributes.items()}
+    last: dict[str, str] = {}  # step -> the name of the call that gives its result
+    for node in G.calls(graph.graph):
+        found = _STEP.fullmatch(G.name_of(node))
+        if found and not _takes_out(node):
+            last[found[1]] = G.name_of(node)
+    taken: Counter[str] = Counter()
+    for node in graph.graph.nodes:
+        old = G.name_of(node)
+        found = _STEP.fullmatch(old)
+        if node.op == "placeholder":
+            new = model.arguments[str(node.target)]
+        elif found and node.op == "call_function":
+            label = model.nodes[int(found[1])].label
+            part = f"{node.args[1]}" if _takes_out(node) else found[2]
+            new = label if last.get(found[1]) == old else f"{label}.{part}"
+        else:
+            new = weights.get(old, old)
+        taken[new] += 1
+        while taken[new] > 1 and f"{new}_{taken[new]}" in taken:
+            taken[new] += 1
+        node.meta[G.NAME] = new if taken[new] == 1 else f"{new}_{taken[new]}"
+
+
+def _takes_out(node: Any) -> bool:
+    """One of the results of what is kept."""
+    return bool(node.args) and getattr(node.args[0], "target", None) is onnx_part
+
+
+def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
+    given = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
+    if set(given) != set(model.inputs) or len(given) != len(example.args) + len(example.kwargs):
+        raise CaptureError(
+            f"the batch gives {', '.join(given) or 'nothing'}; the inputs of the file are "
+            f"{', '.join(model.inputs)}"
+        )
+    other = next((n for n, v in given.items() if not isinstance(v, torch.Tensor)), None)
+    if other is not None:
+        kind = type(given[other]).__name__
+        raise CaptureError(f"input '{other}' is a {kind} in the batch, not a tensor")
+    return tuple(given[n] for n in model.inputs)
+
+
+def _check(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
+    wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    sizes: list[int | str] = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim
+    ]
+    fits = not kind.HasField("shape") or (
+        len(sizes) == tensor.dim()
+        and all(
+            isinstance(s, str) or s == n or axis in dynamic.get(name, {})
+            for axis, (s, n) in enumerate(zip(sizes, tensor.shape, strict=True))
+        )
+    )
+    if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
+        raise CaptureError(
+            f"input '{name}' of the file is {wanted}{sizes}, the batch gives "
+            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; give batches of that "
+            "form, or export the file with a dynamic batch"
+        )

@@ -1,0 +1,218 @@
+"""The network of an ONNX file as an nn.Module, captured like any other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+from qtool import graph as G
+from qtool.capture.from_onnx.calls import Array, Unreadable
+from qtool.capture.from_onnx.names import identifiers
+from qtool.capture.from_onnx.parts import part_for, read_by
+from qtool.capture.from_onnx.read import Node, nodes_of
+from qtool.capture.from_onnx.sizes import calculated
+from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
+
+__all__ = ["OnnxModule"]
+
+_SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
+_SMALL = 16  # elements of a constant that may stand in a part; a larger one is a weight
+_CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
+Values = dict[str, Any]
+
+
+class _Step(nn.Module):
+    """A module of its own for each node, so that torch.export tells them apart."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+
+    def forward(self, function: Callable[..., Any], *values: Any) -> Any:
+        return function(*values)
+
+
+class OnnxModule(nn.Module):
+    """The network of a file. Its arguments are the inputs of the file, in order or by name.
+
+    Attributes:
+        model: the file.
+        inputs: name -> its type in the file. outputs: names.
+        dynamic: input -> {dimension: name}.
+        nodes: what is run, in order; `kept`: the positions of those that the runtime runs.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__()
+        self.model = model
+        self.known, self.nodes, self.source = nodes_of(model)
+        graph = model.graph
+        self.outputs = tuple(o.name for o in graph.output)
+        stored = {i.name for i in graph.initializer}
+        self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
+        self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
+        self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
+        self.kept = {i for i, node in enumerate(self.nodes) if node.row is None}
+        self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
+        for node in self.nodes:
+            known, fixed = ((), ()) if node.row is None else (node.row.known, node.row.fixed)
+            for i, name in enumerate(node.inputs):
+                if name in self.known and i not in known and name not in self.attributes:
+                    self._hold(name, self.known[name], i not in fixed)
+        for name in self.outputs:
+            if name in self.known and name not in self.attributes:
+                self._hold(name, self.known[name], False)
+        self.steps = nn.ModuleList(_Step(n) for n in self.nodes)
+        self.forward = _with_parameters(self._run, list(self.arguments))
+
+    def _hold(self, name: str, array: Array, trained: bool) -> None:
+        if np.asarray(array).dtype not in _HELD:
+            return  # text, 4-bit numbers: they stand in a part
+        attribute = G.free_name(self, name)
+        data = torch.from_numpy(np.array(array))
+        if trained and data.is_floating_point():
+            self.register_parameter(attribute, nn.Parameter(data))
+        else:
+            self.register_buffer(attribute, data)
+        self.attributes[name] = attribute
+
+    def observe(self, inputs: Sequence[torch.Tensor]) -> Values:
+        """All values on a batch, by name. What it shows of types and ranks is remembered."""
+        with torch.no_grad():
+            values = self._values(inputs, learn=True)
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                self.source.seen[name] = _CODES[value.dtype], value.dim()
+        return values
+
+    def replay(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results of one node on given values."""
+        with torch.no_grad():
+            return self._results(index, values)
+
+    def _run(self, *inputs: torch.Tensor) -> Any:
+        values = self._values(inputs)
+        found = [self._tensor(n, values[n]) for n in self.outputs]
+        pairs = zip(self.outputs, found, strict=True)
+        outputs = tuple(t.clone() if n in self.known else t for n, t in pairs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _values(self, inputs: Sequence[torch.Tensor], learn: bool = False) -> Values:
+        values: Values = {"": None, **self.known}
+        values.update(zip(self.inputs, inputs, strict=True))
+        for index, node in enumerate(self.nodes):
+            results = self._results(index, values, learn)
+            values.update(zip(node.outputs, results, strict=False))
+        return values
+
+    def _results(
+        self, index: int, values: Mapping[str, Any], learn: bool = False
+    ) -> tuple[Any, ...]:
+        node = self.nodes[index]
+        if node.row is not None and index not in self.kept:
+            given = [values[n] for n in node.inputs]
+            try:
+                if all(v is None or isinstance(v, np.ndarray) for v in given):
+                    found = calculated(node.key, node.call, given)
+                    if found is not None:
+                        return (found,)
+                arguments = [self._value(node, i, v) for i, v in enumerate(given)]
+                found = self.steps[index](node.row.function, node.call, *arguments)
+            except Exception:  # noqa: BLE001  # a form of the operator that its row has not
+                if learn:
+                    self.kept.add(index)
+            else:
+                return found if isinstance(found, tuple) else (found,)
+        return self._kept(index, node, values)
+
+    def _kept(self, index: int, node: Node, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """As the runtime computes it."""
+        tensors: dict[str, torch.Tensor] = {}
+        stored: dict[str, Array] = {}
+        for name in read_by(node.protos):
+            value = values[name]
+            if name in self.known and (name not in self.attributes or _is_small(value)):
+                stored[name] = value
+            elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
+                stored[name] = value.astype(np.int64)
+            else:
+                tensors[name] = self._tensor(name, value)
+        outputs = [o for o in node.outputs if o in self.source.used]
+        part = part_for(node.protos, outputs, list(tensors), stored, self.source, node.label)
+        found = self.steps[index](onnx_part, list(tensors.values()), part.text)
+        results = dict(zip(outputs, found, strict=True))
+        return tuple(results.get(o) for o in node.outputs)
+
+    def _value(self, node: Node, index: int, value: Any) -> Any:
+        """A value as a row takes it: sizes known, constants as tensors."""
+        assert node.row is not None
+        if index in node.row.known:
+            if isinstance(value, torch.Tensor):
+                raise Unreadable(f"input '{node.inputs[index]}' is computed from data")
+            return value
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.dtype != object:
+            if value.ndim == 0 and node.key in _SCALARS:
+                return value.item()
+            if node.key == "Gather" and index == 1 and value.ndim == 0:
+                return value
+        elif value.size == 1 and node.key in _SCALARS:
+            return value.item()
+        return self._tensor(node.inputs[index], value)
+
+    def _tensor(self, name: str, value: Any) -> torch.Tensor:
+        if not isinstance(value, np.ndarray):
+            found: torch.Tensor = value
+            return found
+        if name in self.attributes:
+            held: torch.Tensor = getattr(self, self.attributes[name])
+            return held
+        if value.dtype != object:
+            return torch.from_numpy(np.array(value))
+        return _sizes_as_tensor(value)
+
+
+_HELD = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
+
+
+def _is_small(array: Array) -> bool:
+    return (array.dtype.kind in "iub" and array.size <= 1024) or array.size <= _SMALL
+
+
+def _sizes_as_tensor(value: Array) -> torch.Tensor:
+    """Sizes as the runtime has them: int64, or float32 where they were cast."""
+    flat = value.ravel().tolist()
+    if all(isinstance(v, int) for v in flat):
+        return torch.tensor(flat, dtype=torch.int64).reshape(value.shape)
+    symbolic = any(isinstance(v, torch.SymInt) for v in flat)
+    dtype = torch.int64 if symbolic else torch.float32
+    parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
+    return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _open_dims(kind: Any) -> dict[int, str]:
+    return {
+        axis: d.dim_param or ("batch" if axis == 0 else f"dim{axis}")
+        for axis, d in enumerate(kind.shape.dim)
+        if not d.HasField("dim_value")
+    }
+
+
+def _with_parameters(run: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """`run` with named parameters, as torch.export reads them."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return run(*signature.bind(*args, **kwargs).arguments.values())
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    return forward
