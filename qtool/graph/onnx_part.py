@@ -36,6 +36,7 @@ __all__ = [
     "part_of",
     "reads",
     "session",
+    "tensor_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -213,7 +214,12 @@ def reads(node: onnx.NodeProto) -> list[str]:
 def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
     arrays = [t.detach().cpu().numpy() for t in inputs]
     device = inputs[0].device if inputs else torch.device("cpu")
-    return [torch.from_numpy(a).to(device) for a in map(np.array, part_of(part).run(arrays))]
+    return [tensor_of(a).to(device) for a in part_of(part).run(arrays)]
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """A copy as a tensor. (The runtime has a second 64-bit type, which torch does not take.)"""
+    return torch.from_numpy(np.array(array, np.dtype(array.dtype.str)))
 
 
 def _fake(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
