@@ -22,9 +22,9 @@ import networks
 import torch
 
 import qtool
-from qtool.analysis.feed import Feeder
 from qtool.integer import lower
 from qtool.verification import compare_codes
+from qtool.verification.inputs import Feeder
 
 
 def forward(network: networks.Network):  # the float network on the tensors of a batch, in order

@@ -20,14 +20,10 @@ import networks
 import torch
 
 import qtool
-from qtool.analysis import evaluate
-from qtool.analysis.feed import Feeder, OnnxFunction, resized
 from qtool.analysis.latency import interleaved
-from qtool.api import DEFAULT_OBSERVER
-from qtool.data import to_batch
-from qtool.export import write_onnx
-from qtool.quantized import float_onnx
-from qtool.targets import DEFAULT, target
+from qtool.analysis.onnx_function import OnnxFunction
+from qtool.conversion.captured import DEFAULT_OBSERVER
+from qtool.verification.inputs import Feeder, resized
 
 COLUMNS = (
     "network",
@@ -56,15 +52,8 @@ def measure(
     converted = time.perf_counter()
     result = quantized.export(file)
     exported = time.perf_counter()
-    chosen = target(DEFAULT)
-    write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
-    found = evaluate(
-        file,
-        captured.graph,
-        map(to_batch, network.data),
-        network.labels,
-        seconds=0.1,
-    )
+    captured.export_float(plain)
+    found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
     arrays = Feeder(plain).arrays(network.timed, 0)
     ratio = {
         n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=seconds).ratios[
@@ -81,7 +70,7 @@ def measure(
         "float": before,
         "int8": after,
         "drop": before - after,
-        "agree": 100 * found.agreement,
+        "agree": 100 * found.agreement if found.agreement is not None else float("nan"),
         "SQNR dB": found.sqnr_db,
         "integer MACs": 100 * result.coverage.share,
         "float ops": len(result.coverage.float_rows),

@@ -23,13 +23,14 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
+from qtool.analysis.options import ReportOptions
 from qtool.analysis.sensitivity import sweep
+from qtool.analysis.side_by_side import measure_file
 from qtool.data import Batch
 from qtool.export import write_onnx
-from qtool.page import Options, pages, report_file, report_quantized
+from qtool.page import pages, write_report
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel, float_onnx
-from qtool.targets import DEFAULT, target
 
 PARTS = ("reports", "sensitivity", "broken", "large")
 CHROMIUM = "/usr/bin/chromium"
@@ -42,8 +43,8 @@ def reports(folder: Path, output: Path, names: list[str]) -> None:
         network = networks.load(folder, name)
         captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
         quantized = qtool.quantize(captured, network.calibration)
-        asked = Options(name, labels=network.labels, function=network.metric)
-        found = report_quantized(quantized, network.data, output / name, asked)
+        asked = ReportOptions(name, labels=network.labels, function=network.metric)
+        found = quantized.report(network.data, output / name, asked)
         top1, outcome = found.accuracy.metrics[0], found.accuracy.models[1]
         interval = top1.intervals[1]
         unit = 100 if top1.percent else 1
@@ -141,21 +142,21 @@ def large(output: Path, layers: int = 330) -> None:
     data = torch.randn(64, 3, 12, 12).split(16)
     captured = qtool.capture_model(Deep(layers).eval(), data[0])
     quantized = qtool.quantize(captured, data)
-    chosen = target(DEFAULT)
-    plain, int8 = output / "large.float.onnx", output / "large.int8.onnx"
-    write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
+    int8 = output / "large.int8.onnx"
     write_onnx(quantized.to_onnx(), int8)
-    asked, made = Options("large", seconds=0.5), []
+    asked, made = ReportOptions("large", seconds=0.5), []
     spent = _seconds(
         lambda: made.append(
-            report_file(
-                int8,
-                data,
+            write_report(
                 output / "large",
-                asked,
-                reference=plain,
-                planner=lambda *_: (quantized.graph, quantized.plan, quantized.reference),
-                sample=Batch((data[0],)),
+                lambda keep: measure_file(
+                    int8,
+                    data,
+                    asked,
+                    reference=captured,
+                    sample=Batch((data[0],)),
+                    keep=keep,
+                ),
             )
         )
     )

@@ -45,8 +45,8 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
-    from qtool.api import DEFAULT_OBSERVER
     from qtool.atomic import check_writable
+    from qtool.conversion.captured import DEFAULT_OBSERVER
     from qtool.targets import DEFAULT
 
     check_writable(output_)

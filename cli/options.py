@@ -2,15 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from qtool.analysis.options import Goals, ReportOptions
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 Path_ = click.Path(path_type=Path)
+
+
+class OneOf(click.ParamType):
+    """One of the names in a table of the library, which is loaded when it is needed.
+
+    free: any text passes, since the library has more to say about it (options behind the name).
+    """
+
+    name = "name"
+
+    def __init__(self, names: Callable[[], Iterable[str]], free: bool = False) -> None:
+        self.names, self.free = names, free
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
+        return f"[{'|'.join(self.names())}]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | None:
+        if self.free:
+            return str(value)
+        found: str | None = click.Choice(list(self.names())).convert(value, param, ctx)
+        return found
+
+
+def _observers() -> Iterable[str]:
+    from qtool.observers import OBSERVERS
+
+    return OBSERVERS
+
+
+def _targets() -> Iterable[str]:
+    from qtool.targets import TARGETS
+
+    return TARGETS
+
+
+def _formats() -> Iterable[str]:
+    from qtool.targets import TARGETS
+
+    return dict.fromkeys(f for t in TARGETS.values() for f in t.formats)
+
+
+def _modes() -> Iterable[str]:
+    from qtool.recipe import MODES
+
+    return MODES
+
+
+def _numbers(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> tuple[int, ...]:  # click's signature
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"'{value}' is not a list of numbers like 1,32")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _report_folder(
+    ctx: click.Context, param: click.Parameter, value: Path | None
+) -> Path | None:  # click's signature
+    """Refused before the work, and before torch is loaded."""
+    from qtool.page import check_folder
+
+    if value is not None:
+        check_folder(value)
+    return value
+
+
+# --- models, data, conversion ------------------------------------------------------------------
 
 model = click.argument("model")
 weights = click.option(
@@ -24,19 +100,24 @@ data = click.option(
     help="A folder of .npy/.npz files, one such file, or package.module:function that returns an "
     "iterable of batches.",
 )
+data_or_random = click.option(
+    "--data", help="As for `qtool quantize`; by default random inputs are made."
+)
 batch_size = click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="For data files."
 )
 observer = click.option(
     "--observer",
-    default=None,
-    help="minmax, percentile, moving_average or mse; with an option as in percentile:99.99.",
+    type=OneOf(_observers, free=True),
+    help="What estimates ranges; with an option as in percentile:99.99.",
 )
-target = click.option("--target", default=None, help="The runtime to quantize for.")
+target = click.option(
+    "--target", type=OneOf(_targets, free=True), help="The runtime to quantize for."
+)
 format_ = click.option(
     "--format",
     "format_",
-    type=click.Choice(["qdq", "qoperator"]),
+    type=OneOf(_formats),
     default="qdq",
     show_default=True,
     help="qdq: operators between Q and DQ. qoperator: QLinearConv and its kin.",
@@ -48,9 +129,9 @@ recipe = click.option(
 )
 mode = click.option(
     "--mode",
-    type=click.Choice(["static", "dynamic", "weight-only", "weight-only-int4"]),
+    type=OneOf(_modes),
     default=None,
-    help="How everything is quantized that no rule of the recipe speaks of; by default static.",
+    help="How everything is quantized that no rule of the recipe selects; by default static.",
 )
 dynamic = click.option(
     "--dynamic",
@@ -76,6 +157,70 @@ timing = click.option(
     "runtime; 0 leaves it out.",
 )
 
+# --- reports -----------------------------------------------------------------------------------
+
+
+def report_folder(required: bool, text: str) -> Callable[[F], F]:
+    """The option -o of a command that writes a report."""
+    return click.option(
+        "-o",
+        "--output",
+        "output_",
+        required=required,
+        type=Path_,
+        callback=_report_folder,
+        help=text,
+    )
+
+
+labels = click.option(
+    "--labels",
+    metavar="KEY|FILE",
+    help="Class numbers: the name of an array in the .npz given as --data, or a .npy/.npz file.",
+)
+eval_ = click.option(
+    "--eval",
+    "evaluate",
+    metavar="MODULE:FUNCTION",
+    help="Your metrics: a function that takes a model (callable as the float model is) and returns "
+    "a number, one number a sample, or a dict of these.",
+)
+minimize = click.option(
+    "--minimize",
+    multiple=True,
+    metavar="NAME",
+    help="A metric of --eval of which lower is better.",
+)
+batch_sizes = click.option(
+    "--batch-sizes",
+    default=_listed(ReportOptions.batch_sizes),
+    show_default=True,
+    callback=_numbers,
+    help="To time.",
+)
+threads = click.option(
+    "--threads",
+    default=_listed(ReportOptions.threads),
+    show_default=True,
+    callback=_numbers,
+    help="To time with.",
+)
+seconds = click.option(
+    "--seconds",
+    default=ReportOptions.seconds,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="For each timing.",
+)
+max_drop = click.option(
+    "--max-drop",
+    type=float,
+    help="Exit with 1 if the first metric loses more (0.01 of top-1 is one point).",
+)
+min_speedup = click.option(
+    "--min-speedup", type=float, help="Exit with 1 if the speed-up is smaller."
+)
+
 
 def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order they are listed in the help."""
@@ -88,6 +233,9 @@ def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+# --- what the values stand for -----------------------------------------------------------------
+
+
 def load_model(source: str, weights: Path | None) -> Any:
     """The model behind MODEL and --weights."""
     from qtool.capture import load_model as load
@@ -95,8 +243,8 @@ def load_model(source: str, weights: Path | None) -> Any:
     return load(source, weights)
 
 
-def load_data(source: str, batch_size: int, without: tuple[str, ...] = ()) -> Iterable[Any]:
-    """The iterable behind --data.
+def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:
+    """The iterable behind --data, without the array of its file that --labels names.
 
     Raises:
         DataError: there is none.
@@ -114,9 +262,52 @@ def load_data(source: str, batch_size: int, without: tuple[str, ...] = ()) -> It
                 f"calling {source}() failed: {type(error).__name__}: {error}"
             ) from error
         return found
-    files = ArrayFiles(Path(source), batch_size, without)
+    inside = labels is not None and not Path(labels).is_file()
+    files = ArrayFiles(Path(source), batch_size, (labels,) if inside and labels else ())
     files.files()
     return files
+
+
+def load_labels(key: str | None, data: str) -> Any:
+    """The array behind --labels; None without the option.
+
+    Raises:
+        DataError: there is none.
+    """
+    from qtool.data.array_files import find_labels
+
+    return None if key is None else find_labels(key, Path(data))
+
+
+def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
+    """The function behind --eval.
+
+    Raises:
+        DataError: it cannot be imported, or is no function.
+    """
+    from qtool.capture import import_object
+    from qtool.errors import DataError
+
+    if source is None:
+        return None
+    found = import_object(source, DataError)
+    if not callable(found):
+        raise DataError(f"{source} is a {type(found).__name__}, not a function")
+    made: Callable[[Any], Any] = found
+    return made
+
+
+def asked(given: dict[str, Any]) -> ReportOptions:
+    """What the options of a report ask for; what a command has no option for is as by default."""
+    same = ("batch_sizes", "threads", "seconds", "samples", "budget")
+    return ReportOptions(
+        labels=load_labels(given["labels"], given["data"]),
+        function=load_metrics(given["evaluate"]),
+        where=given["evaluate"] or "",
+        lower_is_better=given["minimize"],
+        goals=Goals(given["max_drop"], given["min_speedup"], given["min_coverage"]),
+        **{name: given[name] for name in same if name in given},
+    )
 
 
 def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:

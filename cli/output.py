@@ -18,18 +18,21 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-__all__ = ["progress", "say", "show_json", "status", "table"]
+__all__ = ["exit_if_missed", "length_of", "progress", "say", "show", "show_json", "status"]
 
 errors = Console(stderr=True)
-screen = Console()
 
 
 def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A progress bar with the time left around an iterable; silent when not on a terminal."""
+    """A progress bar with the time left around an iterable; silent when not on a terminal.
+
+    Args:
+        total: how many items there are; None: found out where the iterable has a length.
+    """
 
     def around(items: Iterable[Any]) -> Iterator[Any]:
+        known = length_of(items) if total is None else total
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -41,7 +44,7 @@ def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterato
         with Progress(
             *columns, console=errors, transient=True, disable=not errors.is_terminal
         ) as bar:
-            task = bar.add_task(title, total=total)
+            task = bar.add_task(title, total=known)
             for item in items:
                 yield item
                 bar.advance(task)
@@ -71,6 +74,21 @@ def say(text: str) -> None:
     click.echo(text)
 
 
+def show(found: Any, as_json: bool) -> None:
+    """A result of the library: as its text, or as JSON."""
+    if as_json:
+        show_json(found.to_json())
+    else:
+        say(str(found))
+
+
+def exit_if_missed(report: Any) -> None:
+    """Exit code 1 where a goal that the user set was missed."""
+    if report.missed:
+        click.echo("a goal that was asked for is missed", err=True)
+        raise SystemExit(1)
+
+
 def show_json(value: Any) -> None:
     """Strict JSON: numbers it cannot hold (an infinite SQNR) become null."""
     click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
@@ -82,13 +100,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """A table; numbers (any column but the first) stand right."""
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        shown.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
-    screen.print(shown)

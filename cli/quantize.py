@@ -52,8 +52,8 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
     """
     import qtool
-    from qtool.api import DEFAULT_OBSERVER
     from qtool.atomic import check_writable
+    from qtool.conversion.captured import DEFAULT_OBSERVER
     from qtool.targets import DEFAULT, check_format
 
     check_writable(output_)

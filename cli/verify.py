@@ -11,7 +11,7 @@ from qtool.cli import options, output
 @click.command("verify")
 @click.argument("int8_file", type=options.Path_)
 @options.apply(
-    click.option("--data", help="As for `qtool quantize`; by default random inputs are made."),
+    options.data_or_random,
     options.batch_size,
     click.option(
         "--samples", default=256, show_default=True, type=click.IntRange(1), help="Random inputs."
@@ -29,19 +29,17 @@ def command(
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
-    from qtool.verification import compare_codes
-    from qtool.verification.inputs import data_inputs, random_inputs
+    import qtool
 
-    if data is None:
-        batches = random_inputs(int8_file, samples, batch_size)
-        total: int | None = -(-samples // batch_size)
-    else:
-        source = options.load_data(data, batch_size)
-        batches, total = data_inputs(int8_file, source), output.length_of(source)
-    found = compare_codes(int8_file, output.progress("comparing", total)(batches))
-    if as_json:
-        output.show_json(found.to_json())
-    else:
-        output.say(str(found))
+    batches = None if data is None else options.load_data(data, batch_size)
+    total = -(-samples // batch_size) if batches is None else output.length_of(batches)
+    found = qtool.verify(
+        int8_file,
+        batches,
+        samples=samples,
+        batch_size=batch_size,
+        progress=output.progress("comparing", total),
+    )
+    output.show(found, as_json)
     if not found.exact:
         raise SystemExit(1)

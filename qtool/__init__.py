@@ -3,6 +3,7 @@
     calibration = qtool.calibrate(model, batches)
     quantized = qtool.convert(model, calibration)
     quantized.export("model.int8.onnx")
+    print(qtool.evaluate("model.int8.onnx", model, batches, labels))
 
 Names are imported when they are first used, so that `qtool --help` does not wait for torch.
 """
@@ -11,8 +12,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.api import Captured, calibrate, capture_model, convert, quantize
+    from qtool.analysis.bench import Bench, bench
+    from qtool.analysis.contents import CalibrationContents, ModelContents, inspect
+    from qtool.analysis.evaluation import Evaluation
+    from qtool.analysis.options import Goals, ReportOptions
+    from qtool.analysis.report import Report
+    from qtool.api import (
+        QuantizedModel,
+        calibrate,
+        compare,
+        convert,
+        evaluate,
+        quantize,
+        report,
+        verify,
+    )
     from qtool.calibration import Calibration
+    from qtool.conversion import Captured, capture_model
     from qtool.errors import (
         CalibrationError,
         CaptureError,
@@ -25,42 +41,73 @@ if TYPE_CHECKING:
         QtoolError,
         VerificationError,
     )
+    from qtool.extend import (
+        register_observer,
+        register_operator,
+        register_pass,
+        register_target,
+    )
     from qtool.plan import QuantPlan
-    from qtool.quantized import QuantizedModel, Verification
-    from qtool.verification import Coverage
+    from qtool.quantized import Verification
+    from qtool.verification import Coverage, Exactness
 
 _HOMES = {
-    "api": "Captured calibrate capture_model convert quantize",
+    "extend": "register_observer register_operator register_pass register_target",
+    "analysis.bench": "Bench bench",
+    "analysis.contents": "CalibrationContents ModelContents inspect",
+    "analysis.evaluation": "Evaluation",
+    "analysis.options": "Goals ReportOptions",
+    "analysis.report": "Report",
+    "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
     "calibration": "Calibration",
+    "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError VerificationError",
     "plan": "QuantPlan",
-    "quantized": "QuantizedModel Verification",
-    "verification": "Coverage",
+    "quantized": "Verification",
+    "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "Bench",
     "Calibration",
+    "CalibrationContents",
     "CalibrationError",
     "CaptureError",
     "Captured",
     "Coverage",
     "DataError",
+    "Evaluation",
+    "Exactness",
     "ExportError",
     "FileError",
+    "Goals",
     "KernelError",
+    "ModelContents",
     "PassError",
     "PlanError",
     "QtoolError",
     "QuantPlan",
     "QuantizedModel",
+    "Report",
+    "ReportOptions",
     "Verification",
     "VerificationError",
+    "bench",
     "calibrate",
     "capture_model",
+    "compare",
     "convert",
+    "evaluate",
+    "inspect",
     "quantize",
+    "register_observer",
+    "register_operator",
+    "register_pass",
+    "register_target",
+    "report",
+    "verify",
 ]
 
 

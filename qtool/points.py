@@ -8,6 +8,7 @@ where the value is clipped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
-from qtool.plan import CHANNELS, Point, QuantPlan
-from qtool.types import INT32, Dynamic, QType, QuantParams
+from qtool.plan import Kind, Point, Probe, QuantPlan
+from qtool.types import INT32, Dynamic, QType, QuantParams, Requantized
 
-__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "points_of"]
+__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -26,7 +27,7 @@ class _FakeQuantize(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
     ) -> Any:
-        codes = torch.round(x / scale) + zero
+        codes = q.unbounded(x, scale, zero)
         kept = codes.clamp(q.qmin, q.qmax)
         ctx.save_for_backward(codes == kept)
         return (kept - zero) * scale
@@ -103,8 +104,7 @@ def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType)
             x, scale, zero, q
         )
         return found
-    codes = torch.div(x, scale).round_().add_(zero)
-    return codes.clamp_(q.qmin, q.qmax).sub_(zero).mul_(scale)
+    return q.codes(x, scale, zero).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
@@ -112,18 +112,23 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     nodes["output"] = module.graph.output_node()
-    for point in plan:
-        source = nodes[point.edges[0].source] if point.edges else None
-        if source is None:
-            continue
+    placed: dict[str, fx.Node] = {}
+    for point in plan.placed:
+        source = nodes[point.edges[0].source if point.edges else point.name]
         path = f"quant_points.{G.free_name(module, point.name)}"
         if isinstance(point.spec, Dynamic):
             module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
             _insert_dynamic(module, path, point, nodes[point.edges[0].user])
             continue
         module.add_submodule(path, QuantPoint(point.name))
-        with _place(point, source, nodes):
-            call = module.graph.call_module(path, (source,))
+        if isinstance(point.spec, Requantized):
+            rounded = placed[point.spec.point]
+            with module.graph.inserting_after(rounded):
+                call = module.graph.call_module(path, (rounded,))
+        else:
+            with _place(point, source, nodes):
+                call = module.graph.call_module(path, (source,))
+        placed[point.name] = call
         call.meta[G.NAME] = f"{point.name}.quant"
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:
@@ -131,6 +136,23 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     module.graph.lint()
     module.recompile()
     return module
+
+
+def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
+    """A module beside each watched tensor, in place, that is called with its values and changes
+    nothing; by the names of the probes."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found: dict[str, nn.Module] = {}
+    for probe in probes:
+        path = f"probes.{G.free_name(module, probe.name)}"
+        found[probe.name] = nn.Identity()
+        module.add_submodule(path, found[probe.name])
+        with _behind(nodes[probe.tensor]):
+            call = module.graph.call_module(path, (nodes[probe.tensor],))
+        call.meta[G.NAME] = probe.name
+        call.meta["val"] = G.value(nodes[probe.tensor])
+    module.recompile()
+    return found
 
 
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
@@ -146,9 +168,13 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 
 def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
+    if point.kind is not Kind.ACTIVATION:
+        return source.graph.inserting_before(nodes[point.edges[0].user])
+    return _behind(source)
+
+
+def _behind(source: fx.Node) -> Any:
     graph = source.graph
-    if point.kind not in ("activation", CHANNELS):
-        return graph.inserting_before(nodes[point.edges[0].user])
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source
     )

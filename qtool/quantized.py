@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import torch
@@ -18,15 +16,14 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.atomic import atomic_path
+from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
-from qtool.graph import FloatGraph
 from qtool.integer import DEFAULT_PROFILE, Program, lower
-from qtool.plan import QuantPlan
+from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.plan import Execution
 from qtool.points import insert_points, points_of
-from qtool.recovery.smoothing import Factors, to_text
-from qtool.recovery.solve import Parameters
 from qtool.targets import check_format, target
 from qtool.verification import (
     Coverage,
@@ -41,11 +38,7 @@ from qtool.verification import (
     planned,
 )
 
-if TYPE_CHECKING:
-    from qtool.analysis.speed import Speed
-    from qtool.page import Options, Report
-
-__all__ = ["QuantizedModel", "Verification", "float_onnx"]
+__all__ = ["Quantized", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -78,40 +71,30 @@ class Verification:
         return f"{self.coverage}\n{exactness}\n{self.parity}"
 
 
-class QuantizedModel:
+class Quantized:
     """A model on the grid of its integers, callable as the float model was.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
     of the weights); `export` writes the integer model.
     """
 
-    def __init__(
-        self,
-        graph: FloatGraph,
-        plan: QuantPlan,
-        parameters: Parameters,
-        sample: Batch,
-        reference: FloatGraph | None = None,
-        factors: Factors | None = None,
-    ) -> None:
+    def __init__(self, work: Conversion, sample: Batch) -> None:
         """
         Args:
-            graph: the float graph in the forms that the target wants, smoothed.
-            sample: a batch that exports are verified with.
-            reference: the float graph before that: what this model is compared with.
-            factors: what was divided out of which tensors; kept in the file's metadata.
+            work: a conversion with its parameters solved.
+            sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
-        self.graph = graph
-        self.reference = reference or graph
-        self.factors = factors or {}
-        self.plan = plan
-        self.parameters = parameters.params
-        self.notes = parameters.notes
+        assert work.parameters is not None
+        self.graph = work.graph
+        self.reference = work.captured.graph  # what this model is compared with
+        self.plan = work.plan
+        self.changes = work.changes
+        self.parameters = work.parameters.params
+        self.notes = work.parameters.notes
         self.sample = sample
-        self.module = insert_points(_own_weights(graph.module), plan)
+        self.module = insert_points(_own_weights(work.graph.module), work.plan)
         for name, point in points_of(self.module).items():
-            point.set_params(parameters.params[name])
-        self._exported: Path | None = None
+            point.set_params(self.parameters[name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Fake-quantized outputs, in the structure the float model returns them."""
@@ -132,7 +115,7 @@ class QuantizedModel:
             self.graph,
             chosen.opset,
             chosen.ir_version,
-            self._metadata(),
+            self.info.metadata(),
             chosen.contrib,
         )
         return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
@@ -187,7 +170,7 @@ class QuantizedModel:
                 write_onnx(self.to_onnx(), fresh)
                 return self.verify(fresh, sample)
         chosen = target(self.plan.target)
-        integer = {d.node for d in self.plan.nodes if d.form == "integer"}
+        integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
         written = onnx.load(path)
         other = self.to_onnx() if is_qoperator(written) else None  # the same model as QDQ
@@ -199,38 +182,6 @@ class QuantizedModel:
             return Verification(parity, None, planned(self.plan))
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         return Verification(parity, compare_codes(path, [inputs], qdq=other), audit(path))
-
-    def report(
-        self, data: Iterable[Any], folder: str | Path, options: Options | None = None
-    ) -> Report:
-        """Measures this model beside its float model, and writes a report to look at.
-
-        Args:
-            data: batches, in the order of the labels in `options`.
-            folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, what to time; see `qtool.page.Options`.
-
-        Raises:
-            DataError: data, labels or the evaluation function are of no use.
-            FileError: the folder cannot be written, or holds something else than a report.
-        """
-        from qtool.page import Options, report_quantized
-
-        asked = options or Options(Path(folder).resolve().name)
-        return report_quantized(self, data, Path(folder), asked)
-
-    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
-        """Times an exported file beside the float model; None where its target runs elsewhere.
-
-        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
-        operators that cost it.
-
-        Raises:
-            VerificationError: ONNX Runtime refuses one of the files.
-        """
-        from qtool.analysis.speed import speed_of
-
-        return speed_of(self, path, seconds=seconds)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -271,24 +222,17 @@ class QuantizedModel:
             found.append(float(params.scale) if params is not None else None)
         return found
 
-    def _metadata(self) -> dict[str, str]:
-        rows = [
-            {"node": d.node, "op": d.op, "form": d.form, "reason": d.reason, "macs": d.macs}
-            for d in self.plan.nodes
-            if d.form != "shape"
-        ]
-        return {
-            "qtool_version": _version(),
-            "qtool_target": self.plan.target,
-            "qtool_plan": self.plan.digest,
-            "qtool_nodes": json.dumps(rows, separators=(",", ":")),
-            **({"qtool_smoothing": to_text(self.factors)} if self.factors else {}),
-        }
-
-
-def float_onnx(graph: FloatGraph, opset: int, ir_version: int) -> onnx.ModelProto:
-    """The float model as ONNX, from the same canonical graph: what int8 is compared with."""
-    return to_onnx(graph.module, graph, opset, ir_version, {"qtool_version": _version()})
+    @property
+    def info(self) -> FileInfo:
+        """What an exported file says of itself."""
+        plan = self.plan
+        nodes = tuple(
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
+            for d in plan.nodes
+            if d.execution is not Execution.SHAPE
+        )
+        made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
+        return FileInfo(*made, nodes, self.changes)
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
@@ -303,10 +247,3 @@ def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
         if isinstance(data, nn.Parameter):
             setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
     return module
-
-
-def _version() -> str:
-    try:
-        return version("qtool")
-    except PackageNotFoundError:
-        return "source"

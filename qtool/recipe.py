@@ -7,8 +7,12 @@ A file in TOML (or the same in JSON), or the same as Python objects:
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
     op = "linear"                # and, or instead: the operator, as the plan prints it
-    as = "float"                 # one of FORMS
-    observer = "mse"             # of the tensors that the selected nodes compute
+    as = "float"                 # a scheme by its name
+    weights = "int4"             # and, or instead: single parts of the scheme,
+    activations = "uint16"
+    block = 32
+    observer = "mse"             # and the observer of the tensors that the selected nodes compute,
+    weight_observer = "mse"      # and of their weights
 
 Later rules win. A rule that selects nothing is an error, as is any key or value not known here.
 """
@@ -19,8 +23,8 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -29,19 +33,11 @@ from typing import Any
 
 from qtool import observers
 from qtool.errors import CalibrationError, FileError, PlanError
+from qtool.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.types import ObserverSpec
 
-__all__ = ["FORMS", "INPUT", "MODES", "Choice", "Recipe", "Rule"]
+__all__ = ["INPUT", "MODES", "Choice", "Recipe", "Rule"]
 
-FORMS: Mapping[str, str] = MappingProxyType(
-    {
-        "float": "left in float",
-        "static": "int8 with ranges from calibration",
-        "dynamic": "int8 weights, the layer's input quantized with the range of each batch",
-        "int8-weights": "int8 weights per channel, everything else float",
-        "int4-weights": "4-bit weights in blocks of 32, everything else float",
-    }
-)
 MODES: Mapping[str, str] = MappingProxyType(
     {
         "static": "static",
@@ -50,12 +46,27 @@ MODES: Mapping[str, str] = MappingProxyType(
         "weight-only-int4": "int4-weights",
     }
 )
-"""Mode -> the form of every node that no rule speaks of."""
+"""Mode -> the scheme of every node that no rule speaks of."""
 
 INPUT = "input"
 """The `op` of the model's inputs, which a rule can give an observer and nothing else."""
 
-_KEYS = {"select": "select", "op": "op", "as": "form", "observer": "observer"}  # in files -> here
+_KEYS = {  # in files -> here
+    "select": "select",
+    "op": "op",
+    "as": "scheme",
+    "weights": "weights",
+    "activations": "activations",
+    "block": "block",
+    "observer": "observer",
+    "weight_observer": "weight_observer",
+}
+_KNOWN: Mapping[str, Collection[Any]] = {
+    "as": SCHEMES,
+    "weights": WEIGHTS,
+    "activations": ACTIVATIONS,
+    "block": ("channel", *BLOCKS),
+}
 _REGEX = "re:"
 
 
@@ -65,42 +76,63 @@ class Rule:
 
     select: glob over node names (`*` crosses dots), or "re:" and a regex that matches all of one.
     op: operator key as the plan prints it, "input" for the model's inputs.
-    form: one of FORMS; `as` in files.
-    observer: as for `calibrate`, "percentile:99.99" for example.
+    scheme: one of SCHEMES; `as` in files.
+    weights, activations: a type, one of WEIGHTS and of ACTIVATIONS: changes that part of the scheme
+        of earlier rules, or of this one.
+    block: how many weights share a scale, one of BLOCKS, or "channel": all of an output.
+    observer: of the tensors that the nodes compute; as for `calibrate`, "percentile:99.99" say.
+    weight_observer: of their weights; by default "minmax".
 
     Raises:
-        PlanError: an unknown form or observer, a broken regex, or nothing said.
+        PlanError: an unknown value, a broken regex, or nothing said.
     """
 
     select: str | None = None
     op: str | None = None
-    form: str | None = None
+    scheme: str | None = None
+    weights: str | None = None
+    activations: str | None = None
+    block: int | str | None = None
     observer: str | None = None
+    weight_observer: str | None = None
 
     def __post_init__(self) -> None:
-        for key, name in _KEYS.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
+        for key, value in self.said.items():
+            if key != "block" and (not isinstance(value, str) or not value):
                 raise PlanError(f"{key} is {value!r}; it has to be text")
         if self.select is None and self.op is None:
             raise PlanError("it selects nothing; give select, op or both")
-        if self.form is None and self.observer is None:
-            raise PlanError("it says nothing of what it selects; give as, observer or both")
-        if self.form is not None and self.form not in FORMS:
-            raise PlanError(f'as = "{self.form}" is unknown; known are {_listed(FORMS)}')
+        if not self.said.keys() - {"select", "op"}:
+            keys = _listed(k for k in _KEYS if k not in ("select", "op"))
+            raise PlanError(f"it says nothing of what it selects; give one of {keys}")
+        if self.scheme == "float" and self.said.keys() & {"weights", "activations", "block"}:
+            raise PlanError('as = "float" leaves no types to choose; give one or the other')
+        for key, known in _KNOWN.items():
+            value = self.said.get(key)
+            if value is not None and (isinstance(value, bool | float) or value not in known):
+                raise PlanError(f"{key} = {_quoted(value)} is unknown; known are {_listed(known)}")
         if self.select is not None and self.select.startswith(_REGEX):
             try:
                 re.compile(self.select.removeprefix(_REGEX))
             except re.error as error:
                 raise PlanError(f'select = "{self.select}" is no regex: {error}') from error
-        if self.observer is not None:
-            try:
-                observers.parse(self.observer)
-            except CalibrationError as error:
-                raise PlanError(f'observer = "{self.observer}": {error}') from error
+        _full_spec("observer", self.observer)
+        _full_spec("weight_observer", self.weight_observer)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What this rule says, by the keys that files have."""
+        pairs = ((key, getattr(self, name)) for key, name in _KEYS.items())
+        return {key: value for key, value in pairs if value is not None}
+
+    @property
+    def changes_scheme(self) -> bool:
+        return any(key in self.said for key in _KNOWN)
 
     def selects(self, name: str, op: str) -> bool:
-        if self.op not in (None, op) or (op == INPUT and self.form is not None):
+        if self.op not in (None, op):
+            return False
+        if op == INPUT and (self.changes_scheme or self.observer is None):
             return False
         if self.select is None:
             return True
@@ -108,31 +140,58 @@ class Rule:
             return re.fullmatch(self.select.removeprefix(_REGEX), name) is not None
         return fnmatchcase(name, self.select)
 
-    @property
-    def spec(self) -> ObserverSpec | None:
-        """The observer with all of its options."""
-        if self.observer is None:
-            return None
-        found = observers.parse(self.observer)
-        return ObserverSpec(found.name, tuple(observers.options_of(found).items()))
+    def over(self, choice: Choice, number: int) -> Choice:
+        """What becomes of a node that this rule selects; `number`: its place in the recipe."""
+        scheme = SCHEMES[self.scheme] if self.scheme is not None else choice.scheme
+        changes: dict[str, Any] = {}
+        if self.weights is not None:
+            changes["weights"] = WEIGHTS[self.weights]
+        if self.activations is not None:
+            changes["activations"] = ACTIVATIONS[self.activations]
+        if self.block is not None:
+            changes["scales"] = Scales.CHANNEL if self.block == "channel" else self.block
+        observer = _full_spec("observer", self.observer)
+        return Choice(
+            replace(scheme, **changes),
+            f"rule {number}: {self}" if self.changes_scheme else choice.because,
+            observer or choice.observer,
+            _full_spec("weight_observer", self.weight_observer) or choice.weight_observer,
+            number if observer is not None else choice.rank,
+        )
 
     def __str__(self) -> str:
-        return ", ".join(
-            f'{key} = "{value}"' for key, name in _KEYS.items() if (value := getattr(self, name))
-        )
+        return ", ".join(f"{key} = {_quoted(value)}" for key, value in self.said.items())
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _full_spec(key: str, text: str | None) -> ObserverSpec | None:
+    """The observer with all of its options."""
+    if text is None:
+        return None
+    try:
+        found = observers.parse(text)
+    except CalibrationError as error:
+        raise PlanError(f'{key} = "{text}": {error}') from error
+    return ObserverSpec(found.name, tuple(observers.options_of(found).items()))
 
 
 @dataclass(frozen=True)
 class Choice:
     """What a recipe says of one node.
 
-    form: one of FORMS. because: the rule or mode, in words. observer: None where no rule names one;
-    rank: the number of the rule that did, for a tensor that several nodes make (a fused clamp).
+    because: the last rule or the mode that says something of the scheme, in words.
+    observer, weight_observer: None where no rule names one.
+    rank: the number of the rule that named the observer, for a tensor that several nodes make (a
+        fused clamp).
     """
 
-    form: str
+    scheme: Scheme
     because: str
     observer: ObserverSpec | None = None
+    weight_observer: ObserverSpec | None = None
     rank: int = 0
 
 
@@ -184,6 +243,16 @@ class Recipe:
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
+    def to_json(self) -> dict[str, Any]:
+        """What a JSON file of this recipe holds; `Recipe.of` reads it back to an equal one."""
+        return {"mode": self.mode, "rules": [rule.said for rule in self.rules]}
+
+    def to_toml(self) -> str:
+        """The same as the text of a TOML file."""
+        tables = [{"mode": self.mode}, *(rule.said for rule in self.rules)]
+        lines = ("".join(f"{key} = {_toml(v)}\n" for key, v in t.items()) for t in tables)
+        return "\n[[rules]]\n".join(lines)
+
     def choices(self, nodes: Mapping[str, str]) -> dict[str, Choice]:
         """What becomes of each node.
 
@@ -193,7 +262,7 @@ class Recipe:
         Raises:
             PlanError: a rule selects none of them; names it, and names that come near.
         """
-        usual = Choice(MODES[self.mode], f'mode "{self.mode}"')
+        usual = Choice(SCHEMES[MODES[self.mode]], f'mode "{self.mode}"')
         found = dict.fromkeys(nodes, usual)
         for number, rule in enumerate(self.rules, 1):
             selected = [n for n, op in nodes.items() if rule.selects(n, op)]
@@ -202,10 +271,7 @@ class Recipe:
                     f"rule {number} of the recipe ({rule}) selects no node; {_hint(rule, nodes)}"
                 )
             for name in selected:
-                old = found[name]
-                because = f"rule {number}: {rule}" if rule.form else old.because
-                observer = (rule.spec, number) if rule.observer else (old.observer, old.rank)
-                found[name] = Choice(rule.form or old.form, because, *observer)
+                found[name] = rule.over(found[name], number)
         return found
 
 
@@ -252,14 +318,19 @@ def _rule(number: int, given: Any) -> Rule:
         raise PlanError(f"rule {number}: {error}") from error
 
 
+def _toml(value: str | int) -> str:
+    """As JSON has it; TOML wants one character more to be written by its number."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _only(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
     for key in given:
         if key not in known:
             raise PlanError(f"{where} has the key '{key}'; known are {_listed(known)}")
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names))
 
 
 def _hint(rule: Rule, nodes: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,23 +11,35 @@ import torch
 from onnx import TensorProto
 
 __all__ = [
+    "INT4",
     "INT8",
     "INT8_NARROW",
+    "INT16",
     "INT32",
-    "QTYPES",
     "UINT4",
     "UINT8",
+    "UINT16",
+    "Array",
+    "Bounds",
+    "Change",
     "Derived",
     "Dynamic",
     "Fixed",
     "Float",
     "Observed",
     "ObserverSpec",
+    "Progress",
     "QType",
     "QuantParams",
+    "Requantized",
     "SharedWith",
     "Spec",
+    "held_in",
 ]
+
+Array = np.ndarray[Any, Any]
+Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
+Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps what is iterated, to show how far it is
 
 
 @dataclass(frozen=True)
@@ -45,8 +58,25 @@ class QType:
         return self.qmax - self.qmin
 
     @property
+    def bits(self) -> int:
+        return self.levels.bit_length()
+
+    @property
     def signed(self) -> bool:
         return self.qmin < 0
+
+    def codes(self, x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+        """clamp(rint(x / scale) + zero_point), halves to even: codes, as floats in x's dtype.
+
+        The one place with this formula, which is that of ONNX QuantizeLinear; only kernels, whose
+        runtimes round at other places, have their own. float32 cannot hold every int32 code.
+        """
+        return self.unbounded(x, scale, zero_point).clamp_(self.qmin, self.qmax)
+
+    @staticmethod
+    def unbounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+        """`codes` before they are clamped."""
+        return torch.div(x, scale).round_().add_(zero_point)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -60,9 +90,17 @@ UINT8 = QType("uint8", 0, 255, torch.uint8, TensorProto.UINT8)
 UINT4 = QType("uint4", 0, 15, torch.uint8, TensorProto.UINT8)  # held in bytes, packed in files
 INT8 = QType("int8", -128, 127, torch.int8, TensorProto.INT8)
 INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8, TensorProto.INT8)  # symmetric weights
+INT4 = QType("int4", -8, 7, torch.int8, TensorProto.INT8)  # in the bytes of int8 kernels, too
+UINT16 = QType("uint16", 0, 2**16 - 1, torch.uint16, TensorProto.UINT16)
+INT16 = QType("int16", -(2**15), 2**15 - 1, torch.int16, TensorProto.INT16)
 INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
 
-QTYPES = {t.name: t for t in (UINT4, UINT8, INT8, INT8_NARROW, INT32)}
+_BY_DTYPE = {t.torch_dtype: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
+
+
+def held_in(dtype: torch.dtype) -> QType:
+    """The integer type that uses all codes of a torch dtype."""
+    return _BY_DTYPE[dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +139,7 @@ class QuantParams:
         scale, zero = self.along(self.scale, x.shape), self.along(self.zero_point, x.shape)
         if self.qtype is INT32:
             x, scale = x.double(), scale.double()
-        codes = torch.round(x / scale) + zero
-        return codes.clamp(self.qtype.qmin, self.qtype.qmax).to(self.qtype.torch_dtype)
+        return self.qtype.codes(x, scale, zero).to(self.qtype.torch_dtype)
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
@@ -157,6 +194,15 @@ class SharedWith:
 
 
 @dataclass(frozen=True)
+class Requantized:
+    """The tensor of another point in another type: rounded twice, since it can only be had in the
+    codes of that point."""
+
+    point: str
+    qtype: QType
+
+
+@dataclass(frozen=True)
 class Derived:
     """A bias: int32 with scale = scale(input) * scale(weight), zero point 0."""
 
@@ -171,4 +217,19 @@ class Float:
     reason: str
 
 
-Spec = Observed | Dynamic | Fixed | SharedWith | Derived | Float
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a step of a conversion did to the model; enough to do it again without calibration.
+
+    step: its name. count: how often it applied. reason: what it is good for, in words.
+    arrays: what it used, by the name of the tensor or layer; float32, any shape. Weights that were
+    changed in value alone need not be here: a file holds them as codes.
+    """
+
+    step: str
+    count: int
+    reason: str
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+Spec = Observed | Dynamic | Fixed | SharedWith | Requantized | Derived | Float

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.api import capture_model
+from qtool.conversion import capture_model
 from tests.export.networks import network, samples
 
 x = samples("residual", 8)[0]

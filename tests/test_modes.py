@@ -16,10 +16,11 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import qtool
-from qtool.api import capture_model, quantize
+from qtool import QuantizedModel
+from qtool.api import quantize
+from qtool.conversion import capture_model
 from qtool.graph import torch_ops
 from qtool.points import DynamicPoint
-from qtool.quantized import QuantizedModel
 from qtool.types import UINT4, UINT8
 from tests.export.networks import run
 
@@ -230,7 +231,7 @@ def test_modes_mix_by_a_recipe() -> None:
         {"select": "out", "as": "static"},
     ]
     found = quantize(captured(), [ids()], mode="dynamic", recipe=rules)
-    forms = {d.node: d.form for d in found.plan.nodes if d.node in LINEAR}
+    forms = {d.node: d.execution.value for d in found.plan.nodes if d.node in LINEAR}
     assert forms == {"query": "float", "key": "weights", "value": "dynamic", "out": "integer"}
     result = found.verify()
     assert result.passed

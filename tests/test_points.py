@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from qtool.api import capture_model
+from qtool.conversion import capture_model
 from qtool.points import QuantPoint, insert_points, points_of
 from qtool.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
 from tests.export.networks import NETWORKS, network, quantized, samples

@@ -15,8 +15,34 @@ import pytest
 import qtool
 from qtool import errors
 
-FUNCTIONS = ("calibrate", "capture_model", "convert", "quantize")
-CLASSES = ("Calibration", "Captured", "Coverage", "QuantPlan", "QuantizedModel", "Verification")
+FUNCTIONS = (
+    "bench",
+    "calibrate",
+    "capture_model",
+    "compare",
+    "convert",
+    "evaluate",
+    "inspect",
+    "quantize",
+    "report",
+    "verify",
+)
+CLASSES = (
+    "Bench",
+    "Calibration",
+    "CalibrationContents",
+    "Captured",
+    "Coverage",
+    "Evaluation",
+    "Exactness",
+    "Goals",
+    "ModelContents",
+    "QuantPlan",
+    "QuantizedModel",
+    "Report",
+    "ReportOptions",
+    "Verification",
+)
 ERRORS = tuple(
     name for name, kind in vars(errors).items() if inspect.isclass(kind) and name != "annotations"
 )

@@ -14,7 +14,8 @@ import torch
 from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
-from qtool.api import calibrate, capture_model, convert, quantize
+from qtool.api import calibrate, convert, quantize
+from qtool.conversion import capture_model
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
 from qtool.verification.parity import TOLERANCE

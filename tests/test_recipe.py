@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import qtool
-from qtool.api import calibrate, capture_model, convert, quantize
+from qtool.api import calibrate, convert, quantize
+from qtool.conversion import capture_model
 from qtool.errors import CalibrationError, FileError, PlanError, QtoolError
-from qtool.recipe import FORMS, MODES, Choice, Recipe, Rule
-from qtool.types import Observed, ObserverSpec
+from qtool.plan import Execution
+from qtool.recipe import MODES, Choice, Recipe, Rule
+from qtool.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme, When
+from qtool.types import INT4, INT8_NARROW, UINT4, UINT16, Observed, ObserverSpec
 
 NODES = {
     "x": "input",
@@ -38,7 +44,31 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown key": ([{"selct": "a", "as": "float"}], r"rule 1 has the key 'selct'; known are sel"),
     "second rule": ([{"op": "conv", "as": "float"}, {"as": "float"}], "rule 2: it selects noth"),
     "nothing said": ([{"op": "conv"}], "rule 1: it says nothing"),
-    "unknown form": ([{"op": "conv", "as": "int8"}], r"as = \"int8\" is unknown; known are float"),
+    "unknown scheme": (
+        [{"op": "conv", "as": "int8"}],
+        r"as = \"int8\" is unknown; known are float",
+    ),
+    "unknown weights": (
+        [{"op": "conv", "weights": "int3"}],
+        r"weights = \"int3\".*int4, uint4",
+    ),
+    "unknown activations": (
+        [{"op": "conv", "activations": "fp8"}],
+        "known are uint8, int8",
+    ),
+    "unknown block": (
+        [{"op": "conv", "block": 33}],
+        "block = 33.* known are channel, 16",
+    ),
+    "a block that is no number": ([{"op": "conv", "block": True}], "block = True is unknown"),
+    "types of a float": (
+        [{"op": "conv", "as": "float", "weights": "int4"}],
+        "leaves no types to choose",
+    ),
+    "unknown weight observer": (
+        [{"op": "conv", "weight_observer": "max"}],
+        r"weight_observer = \"max\".*there are",
+    ),
     "unknown observer": ([{"op": "conv", "observer": "max"}], r"observer = \"max\".*there are"),
     "bad observer option": ([{"op": "conv", "observer": "percentile:3"}], "percentile:3"),
     "broken regex": ([{"select": "re:(", "as": "float"}], "is no regex"),
@@ -86,13 +116,13 @@ def net() -> nn.Module:
 def form_of(plan: qtool.QuantPlan, node: str) -> str:
     found = plan.decision(node)
     assert found is not None
-    return found.form
+    return found.execution.value
 
 
 @pytest.mark.parametrize(("rule", "expected"), SELECTED.values(), ids=SELECTED.keys())
 def test_a_rule_selects(rule: dict[str, str], expected: list[str]) -> None:
     choices = Recipe.of([{**rule, "as": "float"}]).choices(NODES)
-    assert [n for n, c in choices.items() if c.form == "float"] == expected
+    assert [n for n, c in choices.items() if c.scheme == SCHEMES["float"]] == expected
 
 
 def test_later_rules_win_and_keep_what_they_do_not_speak_of() -> None:
@@ -103,11 +133,11 @@ def test_later_rules_win_and_keep_what_they_do_not_speak_of() -> None:
     ]
     found = Recipe.of(rules).choices(NODES)
     mse = ObserverSpec("mse", (("bins", 2048),))
-    assert found["stem.0"] == Choice("static", 'mode "static"')
-    assert found["layer1.fc"].form == "dynamic"
+    assert found["stem.0"] == Choice(Scheme(), 'mode "static"')
+    assert found["layer1.fc"].scheme == Scheme(When.DYNAMIC)
     assert found["layer1.fc"].observer == mse
     assert found["layer2.fc"] == Choice(
-        "float", 'rule 2: select = "layer2.*", as = "float"', mse, 1
+        Scheme(When.FLOAT), 'rule 2: select = "layer2.*", as = "float"', mse, rank=1
     )
     assert found["x"].observer == ObserverSpec("minmax")
 
@@ -137,7 +167,9 @@ def test_a_file_says_the_same_in_toml_and_json(tmp_path: Path) -> None:
     toml.write_text(TOML)
     rules = [{"select": "layer2.*", "as": "float"}, {"op": "conv", "observer": "mse"}]
     other.write_text(json.dumps({"mode": "dynamic", "rules": rules}))
-    expected = Recipe((Rule("layer2.*", form="float"), Rule(op="conv", observer="mse")), "dynamic")
+    expected = Recipe(
+        (Rule("layer2.*", scheme="float"), Rule(op="conv", observer="mse")), "dynamic"
+    )
     assert Recipe.of(toml) == Recipe.of(str(other)) == Recipe.of(expected) == expected
     assert Recipe.of(None, "dynamic") == Recipe((), "dynamic")
 
@@ -168,8 +200,61 @@ def test_a_mode_given_twice_has_to_agree() -> None:
         Recipe.of({"mode": "dynamic"}, "static")
 
 
-def test_every_mode_is_a_form() -> None:
-    assert set(MODES.values()) < set(FORMS)
+def test_every_mode_is_a_scheme() -> None:
+    assert set(MODES.values()) < set(SCHEMES)
+
+
+PARTS: dict[str, tuple[list[dict[str, Any]], Scheme]] = {
+    "a type of weights": ([{"weights": "int4"}], Scheme(weights=INT4)),
+    "a type of activations": ([{"activations": "uint16"}], Scheme(activations=UINT16)),
+    "a scheme and a part of it": (
+        [{"as": "int4-weights", "block": 128}],
+        Scheme(When.NEVER, weights=UINT4, scales=128),
+    ),
+    "parts add up": (
+        [{"weights": "int8"}, {"activations": "uint16"}, {"block": "channel"}],
+        Scheme(When.STATIC, UINT16, INT8_NARROW, Scales.CHANNEL),
+    ),
+    "a scheme is all of it": ([{"weights": "int4"}, {"as": "dynamic"}], Scheme(When.DYNAMIC)),
+}
+
+
+@pytest.mark.parametrize(("rules", "expected"), PARTS.values(), ids=PARTS.keys())
+def test_a_rule_may_change_a_part_of_a_scheme(
+    rules: list[dict[str, Any]], expected: Scheme
+) -> None:
+    found = Recipe.of([{"op": "conv", **rule} for rule in rules]).choices(NODES)["stem.0"]
+    assert found.scheme == expected
+    assert found.because.startswith(f"rule {len(rules)}: ")
+
+
+def test_a_scheme_of_inputs_cannot_be_chosen() -> None:
+    found = Recipe.of([{"select": "*", "weights": "int4", "observer": "mse"}]).choices(NODES)
+    assert found["x"] == Choice(Scheme(), 'mode "static"')
+
+
+RULES = st.builds(
+    Rule,
+    select=st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda t: f"a{t}"),
+    op=st.none() | st.just("conv"),
+    scheme=st.none() | st.sampled_from([s for s in SCHEMES if s != "float"]),
+    weights=st.sampled_from(list(WEIGHTS)),
+    activations=st.none() | st.sampled_from(list(ACTIVATIONS)),
+    block=st.none() | st.sampled_from(["channel", *BLOCKS]),
+    observer=st.none() | st.just("percentile:99.9"),
+    weight_observer=st.none() | st.just("mse"),
+)
+RECIPES = st.builds(Recipe, st.lists(RULES, max_size=3).map(tuple), st.sampled_from(list(MODES)))
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=100)
+@given(RECIPES)
+def test_what_is_written_reads_back(recipe: Recipe) -> None:
+    with TemporaryDirectory() as folder:
+        toml, other = Path(folder) / "r.toml", Path(folder) / "r.json"
+        toml.write_text(recipe.to_toml(), "utf-8", newline="")
+        other.write_text(json.dumps(recipe.to_json()), "utf-8")
+        assert Recipe.of(toml) == Recipe.of(other) == recipe
 
 
 def test_a_node_left_in_float_says_which_rule() -> None:
@@ -177,7 +262,7 @@ def test_a_node_left_in_float_says_which_rule() -> None:
     plan = captured.plan(recipe=[{"select": "body", "as": "float"}])
     found = plan.decision("body")
     assert found is not None
-    assert found.form == "float"
+    assert found.execution is Execution.FLOAT
     assert found.reason == ('left in float by the recipe (rule 1: select = "body", as = "float")')
     assert form_of(plan, "head") == "integer"
     assert form_of(captured.plan(), "body") == "integer"
@@ -187,7 +272,7 @@ def test_a_clamp_left_in_float_is_not_fused() -> None:
     plan = capture_model(net(), batch()).plan(recipe=[{"select": "stem.1", "as": "float"}])
     assert form_of(plan, "stem.1") == "float"
     assert "stem.0" in plan
-    assert "fused" not in {d.form for d in plan.nodes if d.node == "stem.1"}
+    assert Execution.FUSED not in {d.execution for d in plan.nodes if d.node == "stem.1"}
 
 
 def test_everything_in_float_is_refused() -> None:
@@ -222,9 +307,22 @@ def test_a_calibration_that_does_not_fit_the_recipe_is_refused() -> None:
     model, data = net(), [batch()]
     less = calibrate(model, data, recipe=[{"op": "conv", "as": "float"}])
     with pytest.raises(CalibrationError, match=r"another recipe or mode .it lacks 'x'"):
-        convert(model, less)
+        convert(model, less, mode="static")
     with pytest.raises(CalibrationError, match=r"recipe observes 'x' with mse.*calibrate again"):
         convert(model, calibrate(model, data), recipe=[{"op": "input", "observer": "mse"}])
+
+
+def test_conversion_takes_the_recipe_of_the_calibration(tmp_path: Path) -> None:
+    recipe = [{"op": "conv", "as": "float"}, {"op": "input", "observer": "mse"}]
+    calibrate(net(), [batch()], recipe=recipe).save(tmp_path / "made.calib")
+    found = convert(net(), tmp_path / "made.calib")
+    assert found.plan == quantize(net(), [batch()], recipe=recipe).plan
+    assert form_of(found.plan, "stem.0") == "float"
+
+
+def test_a_recipe_reads_back_from_what_it_writes() -> None:
+    recipe = Recipe.of([{"select": "a.*", "as": "float"}, {"op": "input", "observer": "mse"}])
+    assert Recipe.of(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
 def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:

@@ -18,13 +18,13 @@ from networks import Network
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool import graph as G
 from qtool.analysis.latency import interleaved
-from qtool.analysis.profile import profiled
-from qtool.export import write_onnx
-from qtool.plan.macs import macs
-from qtool.quantized import QuantizedModel, Verification, float_onnx
-from qtool.targets import DEFAULT, target
+from qtool.analysis.node_times import profiled
+from qtool.ops import macs
+from qtool.plan import Execution
+from qtool.quantized import Verification
 from qtool.verification.runtime import run, session
 
 __all__ = ["Record", "measure"]
@@ -102,8 +102,7 @@ def measure(name: str, network: Network, seconds: float) -> Record:
         exported = time.perf_counter()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         assert verified is not None
-        chosen = target(DEFAULT)
-        write_onnx(float_onnx(captured.graph, chosen.opset, chosen.ir_version), plain)
+        captured.export_float(plain)
         files = (plain, file)
         one = _arrays({k: v[:1] for k, v in held_out.items()})
         latency = interleaved(files, one, seconds=seconds)
@@ -155,12 +154,14 @@ def _estimate_norms(model: nn.Module, data: Sequence[dict[str, torch.Tensor]]) -
 
 
 def _plan(quantized: QuantizedModel) -> dict[str, Any]:
-    forms = Counter(d.form for d in quantized.plan.nodes)
-    found = Counter((d.op, d.reason) for d in quantized.plan.nodes if d.form == "float")
+    forms = Counter(d.execution for d in quantized.plan.nodes)
+    found = Counter(
+        (d.op, d.reason) for d in quantized.plan.nodes if d.execution is Execution.FLOAT
+    )
     return {
-        "integer": forms["integer"] + forms["fused"],
-        "moves": forms["pass"],
-        "float_nodes": forms["float"],
+        "integer": forms[Execution.INTEGER] + forms[Execution.FUSED],
+        "moves": forms[Execution.PASS],
+        "float_nodes": forms[Execution.FLOAT],
         "reasons": tuple((*what, count) for what, count in found.most_common()),
         "rewrites": tuple((r.name, r.count) for r in quantized.plan.rewrites),
     }

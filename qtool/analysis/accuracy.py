@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qtool.analysis.feed import Feeder
-from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
-from qtool.analysis.store import Store
+from qtool.analysis.metrics import Interval, Metric, bootstrap, decibels, metric
 from qtool.errors import DataError
+from qtool.store import Store
+from qtool.types import Array, Progress
+from qtool.verification.inputs import Feeder
 from qtool.verification.runtime import run, session
 
 __all__ = [
@@ -34,8 +35,6 @@ __all__ = [
 TOP = 5
 WORST = 12
 SAVE_EVERY = 5.0
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ def _outcome(measured: Measured, model: int, labels: Array | None) -> Outcome:
         same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
         agreement = bootstrap(same.astype(np.float64))
     worst = () if model == 0 else _worst(measured, model, labels)
-    return Outcome(agreement, _db(float(signal.sum()), float(noise.sum())), worst)
+    return Outcome(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
 
 
 def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample, ...]:
@@ -272,16 +271,10 @@ def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample
         found.append(
             Sample(
                 int(i),
-                _db(float(signal[i]), float(noise[i])),
+                decibels(float(signal[i]), float(noise[i])),
                 int(classes[0, i, 0]) if scored else None,
                 int(classes[model, i, 0]) if scored else None,
                 int(labels[i]) if labels is not None and scored else None,
             )
         )
     return tuple(found)
-
-
-def _db(signal: float, noise: float) -> float | None:
-    if noise == 0.0 or not np.isfinite(signal / noise):
-        return None
-    return float(10 * np.log10(signal / noise)) if signal > 0 else -200.0

@@ -17,9 +17,10 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.observers.histogram import Histogram
-from qtool.plan import Decision, QuantPlan, Role, row_of
-from qtool.quantized import QuantizedModel
-from qtool.types import QuantParams
+from qtool.ops import Role, row_of
+from qtool.plan import Decision, Execution, Kind, QuantPlan
+from qtool.quantized import Quantized
+from qtool.types import Dynamic, QuantParams
 
 __all__ = [
     "Bars",
@@ -74,7 +75,7 @@ class Bars:
     clipped: float
 
 
-def layers_of(quantized: QuantizedModel) -> tuple[Layer, ...]:
+def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
     """The layers in order of computation, inputs first; together they own every point."""
     plan, graph = quantized.plan, quantized.graph.graph
     decisions = {d.node: d for d in plan.nodes}
@@ -83,8 +84,8 @@ def layers_of(quantized: QuantizedModel) -> tuple[Layer, ...]:
         owner[G.name_of(node)] = _owner(node, decisions.get(G.name_of(node)), owner)
     points: dict[str, set[str]] = {}
     for point in plan:
-        if point.kind == "activation":
-            points.setdefault(owner[point.name], set()).add(point.name)
+        if point.kind is Kind.ACTIVATION and not isinstance(point.spec, Dynamic):
+            points.setdefault(owner[point.tensor], set()).add(point.name)
         elif point.edges:
             points.setdefault(point.edges[0].user, set()).add(point.name)
     tensors = {d.node: d.node for d in plan.nodes} | _fused(plan, owner)
@@ -113,7 +114,7 @@ def layers_of(quantized: QuantizedModel) -> tuple[Layer, ...]:
 def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> str:
     """A fused clamp and a pass-through belong to whoever made their input."""
     row = row_of(node)
-    fused = decision is not None and decision.form == "fused"
+    fused = decision is not None and decision.execution is Execution.FUSED
     if (fused or (row is not None and row.role is Role.PASS)) and isinstance(node.args[0], fx.Node):
         return owner[G.name_of(node.args[0])]
     return G.name_of(node)
@@ -121,7 +122,7 @@ def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> s
 
 def _fused(plan: QuantPlan, owner: dict[str, str]) -> dict[str, str]:
     """Layer -> the last clamp that is fused into it."""
-    return {owner[d.node]: d.node for d in plan.nodes if d.form == "fused"}
+    return {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
 
 
 def limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:

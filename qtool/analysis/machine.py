@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from qtool.versions import version_of
 
 __all__ = ["Machine", "machine"]
 
@@ -38,7 +39,7 @@ def machine() -> Machine:
         _memory(),
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         tuple(f for f in FEATURES if f in flags),
-        {name: found for name in PACKAGES if (found := _version(name))},
+        {name: found for name in PACKAGES if (found := version_of(name))},
     )
 
 
@@ -57,10 +58,3 @@ def _memory() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     except (ValueError, OSError, AttributeError):
         return 0.0
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

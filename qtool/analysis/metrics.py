@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.feed import OnnxFunction
+from qtool.analysis.onnx_function import OnnxFunction
 from qtool.errors import DataError
+from qtool.formats import percent
+from qtool.types import Array
 
-__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics"]
+__all__ = ["Interval", "Metric", "bootstrap", "decibels", "metric", "user_metrics"]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,16 @@ class Metric:
     values: tuple[float, ...]
     drops: tuple[float, ...]
     intervals: tuple[Interval | None, ...]
+
+    def text(self, value: float) -> str:
+        """A value of this metric in its own unit."""
+        return percent(value) if self.percent else f"{value:.5g}"
+
+    def change(self, drop: float) -> str:
+        """What was lost: with a minus where the model is worse."""
+        if drop == 0:
+            return "no change"
+        return f"{-100 * drop:+.2f} points" if self.percent else f"{-drop:+.3g}"
 
 
 def metric(
@@ -81,6 +93,14 @@ def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(means, [tail, 100 - tail])
     return Interval(float(values.mean()), float(low), float(high))
+
+
+def decibels(signal: float, noise: float) -> float | None:
+    """10 log10(signal / noise), of sums of squares; None without noise, and where neither is
+    finite; -200 without signal."""
+    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
+        return None
+    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 
 def user_metrics(

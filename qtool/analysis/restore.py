@@ -3,7 +3,7 @@ float model behind a file, where there is nothing else."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,17 @@ import torch
 from onnx import numpy_helper
 
 from qtool import graph as G
+from qtool.conversion import Captured, Conversion, Parameters, replay
 from qtool.data import Batch
-from qtool.errors import FileError, QtoolError, VerificationError
-from qtool.graph import FloatGraph
+from qtool.errors import FileError, PlanError, QtoolError, VerificationError
+from qtool.graph import torch_ops
 from qtool.integer.qdq import QdqGraph
-from qtool.plan import Point, QuantPlan
+from qtool.onnx_graph.file_info import FileInfo
+from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
-from qtool.recovery.solve import Parameters
-from qtool.types import INT32, Derived, Fixed, Observed, QuantParams
+from qtool.quantized import Quantized
+from qtool.recovery import STEPS
+from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 
 __all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
 
@@ -45,90 +47,119 @@ def is_quantized(path: str | Path) -> bool:
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
 
-def restore(
-    path: str | Path,
-    graph: FloatGraph,
-    plan: QuantPlan,
-    sample: Batch,
-    reference: FloatGraph | None = None,
-) -> QuantizedModel:
-    """The quantized model that `path` was exported from: its parameters, and its weights where
-    they were changed on the way (by a correction, or training).
+def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
+    """The quantized model that `path` was exported from: planned again from what the file says of
+    itself, with its parameters, and its weights where they were changed on the way (by a step of
+    the conversion, or training).
 
     Args:
-        graph, plan: the float model, captured and smoothed as the file's metadata says, and its
-            plan for the target of the file.
-        reference: the float graph before that.
+        captured: the float model.
+        sample: a batch of its inputs.
 
     Raises:
-        VerificationError: the file was not made by qtool, or from another plan.
+        VerificationError: the file was not made by qtool, or from another model.
     """
     model = read_onnx(path)
-    metadata = {p.key: p.value for p in model.metadata_props}
-    if "qtool_nodes" not in metadata:
+    info = FileInfo.of(model)
+    if info is None:
         raise VerificationError(f"{path} was not made by qtool")
-    made = {(r["node"], r["op"], r["form"]) for r in json.loads(metadata["qtool_nodes"])}
-    if made != {(d.node, d.op, d.form) for d in plan.nodes if d.form != "shape"}:
+    try:
+        plan = captured.plan(info.target, info.observer, info.recipe)
+    except PlanError as error:
+        raise VerificationError(f"{path} does not fit this model: {error}") from error
+    work = replay(STEPS, Conversion.start(captured, plan), info.changes)
+    made = {(n.node, n.op, n.form) for n in info.nodes}
+    if made != {
+        (d.node, d.op, d.execution.value)
+        for d in work.plan.nodes
+        if d.execution is not Execution.SHAPE
+    }:
         raise VerificationError(f"{path} was made from another model, or with other options")
-    arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-    readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
-    params = {p.name: _params(p, plan, readers, arrays) for p in plan if p.edges}
-    found = QuantizedModel(graph, plan, Parameters(params), sample, reference)
-    _take_weights(found, readers, arrays)
+    stored = _Stored(model)
+    params = {
+        p.name: _params(p, work.plan, stored)
+        for p in work.plan.placed
+        if not isinstance(p.spec, Dynamic)
+    }
+    found = Quantized(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
+    _take_weights(found, stored)
     return found
 
 
-def _params(
-    point: Point, plan: QuantPlan, readers: dict[str, onnx.NodeProto], arrays: dict[str, Any]
-) -> QuantParams:
+class _Stored:
+    """What a file holds of each point: arrays, by the names that export gives them."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+        self.readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
+
+    def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale (float32) and zero point (int64), in the shapes that they are stored in.
+
+        Raises:
+            VerificationError: there are none.
+        """
+        node = self.readers.get(f"{point}.dequantize") or self.readers.get(f"{root}.dequantize")
+        names = [f"{point}.scale", f"{point}.zero_point"] if node is None else node.input[1:3]
+        scale = self.arrays.get(names[0]) if names else None
+        if scale is None:
+            raise VerificationError(f"the file holds no parameters of '{point}'")
+        zero = self.arrays.get(names[1]) if len(names) > 1 else None
+        zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+        return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
+
+    def codes(self, point: str) -> torch.Tensor | None:
+        node = self.readers.get(f"{point}.dequantize")
+        found = self.arrays.get(f"{point}.codes" if node is None else node.input[0])
+        return None if found is None else torch.from_numpy(found.copy())
+
+
+def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
     root = plan.point(plan.root(point.name))
     if isinstance(root.spec, Fixed):
         return root.spec.params
-    if f"{point.name}.codes" in arrays and f"{point.name}.dequantize" not in readers:
-        return _of_rows(point, arrays)
-    node = readers.get(f"{point.name}.dequantize") or readers.get(f"{root.name}.dequantize")
-    if node is None or any(name not in arrays for name in node.input[1:3]):
-        raise VerificationError(f"the file holds no parameters of '{point.name}'")
-    scale, zero = (arrays[name] for name in node.input[1:3])
-    qtype, axis = INT32, 0
-    if isinstance(root.spec, Observed):
-        qtype, axis = root.spec.qtype, root.spec.axis  # type: ignore[assignment]  # None: per tensor
-    assert isinstance(root.spec, Observed | Derived)
-    return QuantParams(
-        qtype,
-        torch.from_numpy(scale.astype(np.float32)),
-        torch.from_numpy(zero.astype(np.int64)),
-        axis if scale.ndim else None,
-    )
+    scale, zero = stored.parameters(point.name, root.name)
+    if isinstance(root.spec, Derived):
+        return QuantParams(INT32, scale, zero, 0)
+    if isinstance(root.spec, Requantized):
+        return QuantParams(root.spec.qtype, scale, zero)
+    assert isinstance(root.spec, Observed)
+    spec = root.spec
+    if spec.block is not None:
+        zero = torch_ops.unpack_4bit(zero.to(torch.uint8), scale.shape[-1]).to(torch.int64)
+        zero += spec.qtype.qmin
+        return QuantParams(spec.qtype, scale, zero.reshape(scale.shape), spec.axis, spec.block)
+    return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
-def _of_rows(point: Point, arrays: dict[str, Any]) -> QuantParams:
-    """Of a table whose rows are looked up as codes: there is no DequantizeLinear."""
-    scale = arrays.get(f"{point.name}.scale")
-    if not isinstance(point.spec, Observed) or scale is None:
-        raise VerificationError(f"the file holds no parameters of '{point.name}'")
-    scales = torch.from_numpy(scale.astype(np.float32))
-    zeros = torch.zeros(scales.shape, dtype=torch.int64)
-    return QuantParams(point.spec.qtype, scales, zeros, point.spec.axis)
-
-
-def _take_weights(
-    model: QuantizedModel, readers: dict[str, onnx.NodeProto], arrays: dict[str, Any]
-) -> None:
+def _take_weights(model: Quantized, stored: _Stored) -> None:
     """Weights that do not round to the file's codes are replaced by what the codes mean."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = points_of(model.module)
     for point in model.plan:
-        node = readers.get(f"{point.name}.dequantize")
-        codes = arrays.get(f"{point.name}.codes" if node is None else node.input[0])
-        if point.kind == "activation" or codes is None or point.name not in points:
+        codes = stored.codes(point.name)
+        if point.kind is Kind.ACTIVATION or codes is None or point.name not in points:
             continue
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
-        stored = torch.from_numpy(codes.copy())
+        if params.block is not None:
+            codes = torch_ops.unpack_4bit(codes.flatten(1), tensor.shape[-1])
+            codes = codes.to(params.qtype.torch_dtype) + params.qtype.qmin
+        elif _turned(model.plan, point):
+            codes = codes.t()
         with torch.no_grad():
-            if not torch.equal(params.quantize(tensor.detach()), stored):
-                tensor.copy_(params.dequantize(stored))
+            if not torch.equal(params.quantize(tensor.detach()), codes):
+                tensor.copy_(params.dequantize(codes))
+
+
+def _turned(plan: QuantPlan, point: Point) -> bool:
+    """Whether a weight stands [in, out] in the file, as the kernel of its layer takes it."""
+    user = plan.decision(point.edges[0].user)
+    return (
+        user is not None
+        and user.op == "linear"
+        and user.execution in (Execution.DYNAMIC, Execution.WEIGHTS)
+    )
 
 
 def float_twin(path: str | Path) -> onnx.ModelProto:
@@ -194,15 +225,9 @@ def _rewired(
     return result
 
 
-def restored(
-    path: str | Path,
-    graph: FloatGraph,
-    plan: QuantPlan,
-    sample: Batch,
-    reference: FloatGraph | None = None,
-) -> QuantizedModel | str:
+def restored(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
     """`restore`, or in a sentence why it cannot be done."""
     try:
-        return restore(path, graph, plan, sample, reference)
+        return restore(path, captured, sample)
     except QtoolError as error:
         return str(error)

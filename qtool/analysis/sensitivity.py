@@ -15,13 +15,14 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from qtool import graph as G
 from qtool.analysis.layers import (
     BARS,
     Bars,
@@ -32,22 +33,24 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
-from qtool.analysis.replay import Replay, Values
-from qtool.analysis.store import Store
+from qtool.analysis.metrics import decibels
+from qtool.analysis.options import ReportOptions
 from qtool.data import Batch
 from qtool.errors import DataError
+from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
+from qtool.plan import Kind
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
+from qtool.store import Store
+from qtool.types import Progress
 
-__all__ = ["DEFAULT_BUDGET", "LayerError", "Sensitivity", "decibels", "sweep"]
+__all__ = ["LayerError", "Sensitivity", "sweep"]
 
-DEFAULT_BUDGET = 3.5
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
 TINY = 1e-12
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 # what is summed for each layer, as [signal, noise] pairs
 SUMS = ("alone", "accumulated", "only", "left", "left_all")
@@ -104,10 +107,10 @@ class _Schedule:
 
 
 def sweep(
-    quantized: QuantizedModel,
+    quantized: Quantized,
     data: Sequence[Batch],
     *,
-    budget: float = DEFAULT_BUDGET,
+    budget: float = ReportOptions.budget,
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> Sensitivity:
@@ -125,7 +128,7 @@ def sweep(
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
         raise DataError("there is no data to measure the layers with; give at least one batch")
-    replay, layers = Replay(quantized), layers_of(quantized)
+    replay, layers = _executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)
     sums = _Sums(layers, store or Store(), _digest(quantized, schedule))
@@ -144,16 +147,9 @@ def sweep(
     return _result(quantized, sums, schedule)
 
 
-def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise); None without noise, and where neither is finite."""
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
-
-
 def _schedule(
-    quantized: QuantizedModel,
-    replay: Replay,
+    quantized: Quantized,
+    replay: Executor,
     layers: Sequence[Layer],
     every: Set[str],
     data: Sequence[Batch],
@@ -174,11 +170,16 @@ def _schedule(
     return _Schedule(tuple(chunks), period, (both + tails / period) / whole)
 
 
-def _bytes(replay: Replay, batch: Batch, every: Set[str]) -> int:
+def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     """Memory of the values of one sample, of the two runs that are kept and one more."""
     values = replay.run(_cut(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
+
+
+def _executor(quantized: Quantized) -> Executor:
+    graph = replace(quantized.graph, module=quantized.module)
+    return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
 
 def _cut(batch: Batch, size: int) -> list[Batch]:
@@ -233,8 +234,8 @@ class _Sums:
 
 def _measure(
     sums: _Sums,
-    replay: Replay,
-    quantized: QuantizedModel,
+    replay: Executor,
+    quantized: Quantized,
     every: Set[str],
     chunk: Batch,
     turns: Sequence[int],
@@ -265,7 +266,7 @@ def _measure(
 
 
 def _tensor(
-    replay: Replay, layer: Layer, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
     """The layer's result: behind its point, where it has one."""
     number = replay.numbers.get(f"{layer.tensor}.quant", replay.numbers[layer.tensor])
@@ -274,7 +275,7 @@ def _tensor(
 
 
 def _output_error(
-    replay: Replay, real: Values, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     total = np.zeros(2)
     for i in replay.outputs:
@@ -283,7 +284,7 @@ def _output_error(
 
 
 def _noises(
-    replay: Replay, real: Values, values: Values, new: dict[int, Any] | None = None
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Squared error of the outputs of each sample."""
     total: Any = 0.0
@@ -293,7 +294,7 @@ def _noises(
     return np.atleast_1d(np.asarray(total, np.float64))
 
 
-def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
+def _digest(quantized: Quantized, schedule: _Schedule) -> str:
     """What the sums depend on: plan, parameters, weights, data and schedule."""
     digest = hashlib.sha256(quantized.plan.digest.encode())
     digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
@@ -306,7 +307,7 @@ def _digest(quantized: QuantizedModel, schedule: _Schedule) -> str:
     return digest.hexdigest()
 
 
-def _result(quantized: QuantizedModel, sums: _Sums, schedule: _Schedule) -> Sensitivity:
+def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivity:
     points = points_of(quantized.module)
     weights = _weights(quantized)
     found = []
@@ -344,12 +345,10 @@ def _params(point: Any) -> Any:
     return point.params
 
 
-def _weights(quantized: QuantizedModel) -> dict[str, torch.Tensor]:
-    from qtool import graph as G
-
+def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:
     nodes = {G.name_of(n): n for n in quantized.module.graph.nodes}
     return {
         p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()
         for p in quantized.plan
-        if p.kind == "weight"
+        if p.kind is Kind.WEIGHT
     }

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from qtool.analysis.latency import Timing, timed
-from qtool.analysis.profile import NodeTime, profiled
-from qtool.analysis.records import to_json
-from qtool.export import write_onnx
+from qtool.analysis.node_times import NodeTime, profiled
+from qtool.export import write_float
 from qtool.graph import FloatGraph
-from qtool.quantized import QuantizedModel, float_onnx
+from qtool.quantized import Quantized
+from qtool.records import to_json
 from qtool.targets import target
 
 __all__ = ["Speed", "speed_of"]
@@ -72,7 +72,7 @@ def _cost(node: NodeTime) -> str:
     return f"  {node.name}: {integer:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
-def speed_of(quantized: QuantizedModel, file: str | Path, *, seconds: float = 1.0) -> Speed | None:
+def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) -> Speed | None:
     """Times an exported file beside its float model; None where its target runs elsewhere.
 
     Args:
@@ -86,8 +86,7 @@ def speed_of(quantized: QuantizedModel, file: str | Path, *, seconds: float = 1.
         return None
     inputs = _one_sample(quantized.reference, quantized)
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "float.onnx"
-        write_onnx(float_onnx(quantized.reference, chosen.opset, chosen.ir_version), plain)
+        plain = write_float(quantized.reference, Path(folder) / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
         if found.ratios[1].median >= 1:
@@ -98,7 +97,7 @@ def speed_of(quantized: QuantizedModel, file: str | Path, *, seconds: float = 1.
     return Speed(found, tuple(costly))
 
 
-def _one_sample(graph: FloatGraph, quantized: QuantizedModel) -> list[Any]:
+def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
     """One sample where the batch is dynamic; else the inputs as they are."""
     tensors = [t for _, t in quantized.sample.tensors()]
     free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]

@@ -9,9 +9,10 @@ from enum import Enum
 from qtool.analysis.accuracy import Accuracy
 from qtool.analysis.latency import Timing
 from qtool.analysis.metrics import Interval, Metric
+from qtool.analysis.options import Goals
 from qtool.verification import Exactness
 
-__all__ = ["Check", "Goals", "Verdict", "judge"]
+__all__ = ["Check", "Level", "Verdict", "judge"]
 
 DEFAULT_DROP = 0.01  # of a share: one point
 AGREEMENT = (0.99, 0.97)  # good, and still worth a look
@@ -25,6 +26,9 @@ class Level(str, Enum):
     LOOK = "look"
     BAD = "bad"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 HEADLINES = {
     Level.GOOD: "Ship it",
@@ -34,24 +38,11 @@ HEADLINES = {
 
 
 @dataclass(frozen=True)
-class Goals:
-    """What the user asks for; None: a sensible default, that cannot be missed but judged by.
-
-    drop: the most that the first metric may lose, in its unit (0.01 of top-1 is one point).
-    speedup: the least ratio of latencies. coverage: the least share of MACs in integer kernels.
-    """
-
-    drop: float | None = None
-    speedup: float | None = None
-    coverage: float | None = None
-
-
-@dataclass(frozen=True)
 class Check:
     """One question. level: good, look, bad. missed: whether a goal the user set was missed."""
 
     name: str
-    level: str
+    level: Level
     text: str
     missed: bool = False
 
@@ -60,7 +51,7 @@ class Check:
 class Verdict:
     """level: that of the worst check. headline: in two words. text: why, in a sentence."""
 
-    level: str
+    level: Level
     headline: str
     text: str
     checks: tuple[Check, ...]
@@ -86,10 +77,10 @@ def judge(
     """
     checks = [_accuracy(accuracy, model, goals), *_latency(latency, model, goals)]
     checks += [_coverage(coverage, goals), _exactness(exactness)]
-    worst = max((Level(c.level) for c in checks), key=list(Level).index)
-    reasons = [c.text for c in checks if c.level == worst.value]
+    worst = max((c.level for c in checks), key=list(Level).index)
+    reasons = [c.text for c in checks if c.level == worst]
     text = " ".join(reasons) if worst is not Level.GOOD else _praise(checks)
-    return Verdict(worst.value, HEADLINES[worst], text, tuple(checks))
+    return Verdict(worst, HEADLINES[worst], text, tuple(checks))
 
 
 def _praise(checks: Sequence[Check]) -> str:
@@ -105,7 +96,7 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
     if agreement is None:
         return Check(
             "accuracy",
-            Level.LOOK.value,
+            Level.LOOK,
             "Nothing says how accurate it is: give labels, or a function with --eval.",
         )
     good, fair = AGREEMENT
@@ -116,7 +107,7 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
         f"It gives the reference's top-1 on {_percent(agreement.value)} of {accuracy.samples} "
         f"samples ({_percent(agreement.low)} to {_percent(agreement.high)}); there are no labels."
     )
-    return Check("accuracy", level.value, text)
+    return Check("accuracy", level, text)
 
 
 def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
@@ -129,13 +120,13 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     text = f"{metric.name} goes from {values}: {_change(metric, drop)}{_between(metric, interval)}"
     limit = f" (allowed: {_amount(metric, allowed)})"
     if drop > allowed:
-        return Check("accuracy", Level.BAD.value, f"{text}{limit}.", goals.drop is not None)
+        return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
     if interval is not None and interval.high > allowed:
         text += (
             f"; {samples} samples do not rule out more than the {_amount(metric, allowed)} allowed"
         )
-        return Check("accuracy", Level.LOOK.value, f"{text}.")
-    return Check("accuracy", Level.GOOD.value, f"{text}.")
+        return Check("accuracy", Level.LOOK, f"{text}.")
+    return Check("accuracy", Level.GOOD, f"{text}.")
 
 
 def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]:
@@ -154,7 +145,7 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
         elif ratio.low < least:
             level = Level.LOOK
         missed = goals.speedup is not None and ratio.median < least
-        found.append(Check("latency", level.value, text, missed))
+        found.append(Check("latency", level, text, missed))
     return found
 
 
@@ -162,19 +153,19 @@ def _coverage(share: float, goals: Goals) -> Check:
     least = COVERAGE if goals.coverage is None else goals.coverage
     text = f"{_percent(share)} of the multiply-accumulates run in integer kernels."
     if share >= least:
-        return Check("integer share", Level.GOOD.value, text)
+        return Check("integer share", Level.GOOD, text)
     asked = goals.coverage is not None
     level = Level.BAD if asked else Level.LOOK
-    return Check("integer share", level.value, text, asked)
+    return Check("integer share", level, text, asked)
 
 
 def _exactness(found: Exactness | None) -> Check:
     name = "parity"
     if found is None:
-        return Check(name, Level.LOOK.value, "It was not compared with the integer engine.")
+        return Check(name, Level.LOOK, "It was not compared with the integer engine.")
     if found.exact:
         text = f"The integer engine and the runtime agree in every bit of {found.elements} outputs."
-        return Check(name, Level.GOOD.value, text)
+        return Check(name, Level.GOOD, text)
     text = (
         f"The integer engine and the runtime agree in {_percent(found.share)} of {found.elements} "
         f"outputs, worst difference {found.worst:.3g} codes"
@@ -182,10 +173,10 @@ def _exactness(found: Exactness | None) -> Check:
     if found.float_steps:
         return Check(
             name,
-            Level.GOOD.value if found.worst <= 2 else Level.LOOK.value,
+            Level.GOOD if found.worst <= 2 else Level.LOOK,
             f"{text}; {_count(found.float_steps, 'node')} in float, which may round differently.",
         )
-    return Check(name, Level.BAD.value, f"{text}, first in {found.first}.")
+    return Check(name, Level.BAD, f"{text}, first in {found.first}.")
 
 
 def _percent(share: float) -> str:
@@ -215,6 +206,3 @@ def _between(metric: Metric, interval: Interval | None) -> str:
     unit = 100 if metric.percent else 1
     ends = [f"{unit * -end + 0.0:+.3g}" for end in (interval.high, interval.low)]
     return f" (95 % interval {ends[0]} to {ends[1]})"
-
-
-__all__ += ["Level"]

@@ -1,6 +1,6 @@
 """Calibration: ranges of the planned tensors, observed on data through forward hooks."""
 
 from qtool.calibration.file import Calibration
-from qtool.calibration.loop import observe, observing
+from qtool.calibration.loop import observe, observing, watched
 
-__all__ = ["Calibration", "observe", "observing"]
+__all__ = ["Calibration", "observe", "observing", "watched"]

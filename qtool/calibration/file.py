@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,17 @@ import safetensors.numpy
 
 from qtool import observers
 from qtool.atomic import write_atomic
-from qtool.errors import CalibrationError
+from qtool.data.kept import Kept
+from qtool.errors import CalibrationError, PlanError
 from qtool.graph import Input
 from qtool.observers import Statistic
+from qtool.recipe import Recipe
 from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Calibration"]
 
-SCHEMA = 2
+SCHEMA = 3
+_KEPT = "__kept__"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,22 +37,23 @@ class Calibration:
 
     fingerprint: of the captured model; only that model can be converted with it.
     target: the target whose plan chose the points.
+    observer: of the tensors that no rule names one for.
+    recipe: what the plan was made with; conversion takes it unless another is given.
     inputs: the model's inputs as captured, enough to capture it again.
     samples: how many samples were seen.
-    specs, statistics: point name -> observer and what it gathered.
+    specs, statistics: point or probe -> observer and what it gathered.
+    kept: samples that were kept for steps that run the network on them.
     """
 
     fingerprint: str
     target: str
+    observer: ObserverSpec
+    recipe: Recipe
     inputs: tuple[Input, ...]
     samples: int
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
-
-    @property
-    def observer(self) -> ObserverSpec:
-        """The observer of the activations."""
-        return next(iter(self.specs.values()))
+    kept: Kept = field(default_factory=lambda: Kept(0))
 
     def merge(self, other: Calibration) -> Calibration:
         """The calibration on this one's data followed by the other's.
@@ -57,7 +61,7 @@ class Calibration:
         Raises:
             CalibrationError: they are of different models, targets or observers.
         """
-        for what in ("fingerprint", "target", "specs"):
+        for what in ("fingerprint", "target", "recipe", "specs"):
             if getattr(self, what) != getattr(other, what):
                 name = "model" if what == "fingerprint" else what.replace("specs", "observers")
                 raise CalibrationError(
@@ -69,7 +73,10 @@ class Calibration:
             statistic = observers.restore(self.specs[name], mine.axis, mine.state())
             statistic.merge(other.statistics[name])
             merged[name] = statistic
-        return replace(self, samples=self.samples + other.samples, statistics=merged)
+        kept = Kept(self.kept.limit, self.kept)
+        kept.merge(other.kept)
+        total = self.samples + other.samples
+        return replace(self, samples=total, statistics=merged, kept=kept)
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
@@ -88,13 +95,17 @@ class Calibration:
             for name, statistic in self.statistics.items()
             for key, array in statistic.state().items()
         }
+        tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept.state().items()}
         header = {
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
             "target": self.target,
+            "observer": [self.observer.name, dict(self.observer.options)],
+            "recipe": self.recipe.to_json(),
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
+            "kept": self.kept.limit,
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
@@ -109,25 +120,36 @@ class Calibration:
         """
         header, flat = _read(Path(path))
         try:
+            kept = {k.removeprefix(f"{_KEPT}/"): v for k, v in flat.items() if _is_kept(k)}
+            flat = {k: v for k, v in flat.items() if not _is_kept(k)}
             arrays, axes = _by_point(header["observers"], flat), header["axes"]
-            specs = {
-                n: ObserverSpec(kind, tuple(options.items()))
-                for n, (kind, options) in header["observers"].items()
-            }
+            specs = {n: _spec(given) for n, given in header["observers"].items()}
             return cls(
                 header["fingerprint"],
                 header["target"],
+                _spec(header["observer"]),
+                Recipe.of(header["recipe"]),
                 tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
                 int(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
+                Kept.from_state(int(header["kept"]), kept),
             )
-        except CalibrationError as error:
+        except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
+
+
+def _is_kept(key: str) -> bool:
+    return key.startswith(f"{_KEPT}/")
+
+
+def _spec(given: Any) -> ObserverSpec:
+    name, options = given
+    return ObserverSpec(name, tuple(options.items()))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qtool import observers
 from qtool.calibration.file import Calibration
 from qtool.data import Batch, batches
+from qtool.data.kept import Kept
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.observers import Statistic
-from qtool.plan import QuantPlan
-from qtool.points import points_of
-from qtool.types import Observed
+from qtool.plan import Probe, QuantPlan
+from qtool.points import insert_points, insert_probes, points_of
+from qtool.types import Dynamic, Observed, ObserverSpec, Progress
 
-__all__ = ["observe", "observing"]
+__all__ = ["Watch", "observe", "observing", "watched"]
 
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
+Statistics = Mapping[str, Statistic]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A module whose results are watched, and by which observer's statistic, along which axis."""
+
+    module: nn.Module
+    statistic: ObserverSpec
+    axis: int | None
 
 
 @contextmanager
-def observing(prepared: nn.Module, plan: QuantPlan) -> Iterator[dict[str, Statistic]]:
-    """Watches the observed points of a prepared graph while the context is open.
+def observing(prepared: fx.GraphModule, watched: Mapping[str, Watch]) -> Iterator[Statistics]:
+    """Watches modules of a graph while the context is open: what each is called with.
 
     Every hook is removed on the way out, also after an exception.
     """
-    points = points_of(prepared)
     statistics: dict[str, Statistic] = {}
     handles = []
     try:
-        for point in plan.observed():
-            assert isinstance(point.spec, Observed)
-            statistic = observers.create(point.spec.observer, point.spec.axis)
-            statistics[point.name] = statistic
-            handles.append(points[point.name].register_forward_hook(_watch(point.name, statistic)))
+        for name, watch in watched.items():
+            statistics[name] = observers.create(watch.statistic, watch.axis)
+            hook = _watch(name, statistics[name])
+            handles.append(watch.module.register_forward_hook(hook))
         yield statistics
     finally:
         for handle in handles:
             handle.remove()
+
+
+def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) -> dict[str, Watch]:
+    """What calibration watches in a graph with quant points: those, and modules for the probes,
+    which are inserted in place."""
+    points, beside = points_of(prepared), insert_probes(prepared, probes)
+    found = {}
+    for point in plan.observed():
+        assert isinstance(point.spec, Observed)
+        found[point.name] = Watch(points[point.name], point.spec.observer, point.spec.axis)
+    for probe in probes:
+        found[probe.name] = Watch(beside[probe.name], probe.statistic, probe.axis)
+    return found
 
 
 def _watch(name: str, statistic: Statistic) -> Callable[[nn.Module, Any, torch.Tensor], None]:
@@ -57,29 +79,55 @@ def _watch(name: str, statistic: Statistic) -> Callable[[nn.Module, Any, torch.T
 
 def observe(
     graph: FloatGraph,
-    prepared: nn.Module,
     plan: QuantPlan,
+    probes: Sequence[Probe],
     data: Iterable[Any],
     fingerprint: str,
     progress: Progress = lambda x: x,
+    keep: int = 0,
 ) -> Calibration:
-    """Runs the data through a prepared graph and gathers its statistics, one batch at a time.
+    """Runs the data through a float graph and gathers its statistics, one batch at a time.
+
+    Args:
+        graph: in the forms of the plan's target. probes: what is watched beside its points.
+        fingerprint: of the model that was captured.
+        keep: how many samples are kept with it; see `qtool.data.kept`.
 
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
     """
-    samples = 0
+    static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
+    prepared = insert_points(graph.module, replace(plan, points=static))
+    chosen = watched(prepared, plan, probes)
+    samples, kept, split = 0, Kept(keep), _has_samples(graph)
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
-    with observing(prepared, plan) as statistics, torch.inference_mode():
+    with observing(prepared, chosen) as statistics, torch.inference_mode():
         for index, batch in enumerate(progress(batches(data, graph.module))):
             bound = graph.bind(batch, index)
             bound.check_finite(index)
             samples += bound.size
+            kept.update(graph.tensors_of(bound), split)
             _run(prepared, bound.to(device), index)
     if not samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    specs = {p.name: p.spec.observer for p in plan.observed() if isinstance(p.spec, Observed)}
-    return Calibration(fingerprint, plan.target, graph.inputs, samples, specs, statistics)
+    specs = {name: watch.statistic for name, watch in chosen.items()}
+    return Calibration(
+        fingerprint,
+        plan.target,
+        plan.observer,
+        plan.recipe,
+        graph.inputs,
+        samples,
+        specs,
+        statistics,
+        kept,
+    )
+
+
+def _has_samples(graph: FloatGraph) -> bool:
+    """Whether one dynamic dimension comes first in every input: the samples."""
+    first = {i.shape[0] if i.shape else None for i in graph.inputs}
+    return len(first) == 1 and isinstance(next(iter(first)), str)
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:

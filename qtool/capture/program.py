@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
 
@@ -104,8 +105,10 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     dims = _dimension_names(program)
     try:
         with quiet():
-            program = program.run_decompositions({})  # functional: no in-place operators are left
             module = program.module(check_guards=False)
+            if not make_functional(module):
+                program = program.run_decompositions({})  # no in-place operators are left
+                module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "

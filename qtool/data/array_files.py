@@ -15,7 +15,7 @@ import torch
 from qtool.data.batch import tensor_of
 from qtool.errors import DataError
 
-__all__ = ["ArrayFiles", "read_arrays", "read_labels"]
+__all__ = ["ArrayFiles", "find_labels", "read_arrays", "read_labels"]
 
 SUFFIXES = (".npy", ".npz")
 
@@ -89,6 +89,24 @@ def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
     if key not in arrays:
         raise DataError(f"{file} holds no array '{key}'; it holds {', '.join(arrays)}")
     return arrays[key]
+
+
+def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
+    """Class numbers: the .npy or .npz file of that name, or else that array of the data's file.
+
+    Raises:
+        DataError: neither is there, or a file holds several arrays and none called "labels".
+    """
+    if not Path(key).is_file():
+        if not data.is_file():
+            raise DataError(
+                f"there is no labels file {key}, and {data} is no .npz that could hold them"
+            )
+        return read_labels(data, key)
+    arrays = read_arrays(Path(key))
+    if len(arrays) > 1 and "labels" not in arrays:
+        raise DataError(f"{key} holds {', '.join(arrays)}; name the one with the labels 'labels'")
+    return arrays.get("labels", next(iter(arrays.values())))
 
 
 def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:

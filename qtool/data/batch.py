@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.errors import DataError, QtoolError
 
-__all__ = ["Batch", "batches", "tensor_of", "to_batch"]
+__all__ = ["Batch", "batches", "peek", "tensor_of", "to_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +103,21 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
     accepts = _positional(model) if model is not None else None
     return _read(iterator, accepts)
+
+
+def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:
+    """The first batch, None where there is none; and data that still begins with it.
+
+    Data that can be read again is given back as it is.
+
+    Raises:
+        DataError: see `batches`.
+    """
+    stream = batches(data, model)
+    first = next(stream, None)
+    if first is None or iter(data) is not data:
+        return first, data
+    return first, itertools.chain([first], stream)
 
 
 def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:

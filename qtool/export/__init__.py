@@ -1,7 +1,16 @@
 """Export: the ONNX writers, lowerings of the one plan."""
 
+from qtool.export.float_file import float_onnx, write_float
 from qtool.export.lower import lower_to_qdq
 from qtool.export.onnx_file import to_onnx, write_onnx
 from qtool.export.qoperator import is_qoperator, to_qoperator
 
-__all__ = ["is_qoperator", "lower_to_qdq", "to_onnx", "to_qoperator", "write_onnx"]
+__all__ = [
+    "float_onnx",
+    "is_qoperator",
+    "lower_to_qdq",
+    "to_onnx",
+    "to_qoperator",
+    "write_float",
+    "write_onnx",
+]

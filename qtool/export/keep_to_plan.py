@@ -11,7 +11,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.plan import QuantPlan, Role, data_inputs, row_of
+from qtool.ops import Role, data_inputs, row_of
+from qtool.plan import Execution, QuantPlan
 from qtool.targets import Target
 
 __all__ = ["keep_to_plan"]
@@ -20,13 +21,26 @@ __all__ = ["keep_to_plan"]
 def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Puts idle operators into a QDQ graph, in place, where `target.takes_float` asks for them."""
     taken = [d for d in plan.nodes if d.op in target.takes_float]
-    floats = {d.node for d in taken if d.form == "float"}
-    results = {d.node for d in taken if d.form == "integer" and d.output is None}
+    floats = {d.node for d in taken if d.execution is Execution.FLOAT}
+    results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
+        row = row_of(node)
+        if row is not None and row.kept is not None and target.takes_float:
+            _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])
         elif G.name_of(node) in results:
             _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])
+
+
+def _idle_inputs(node: fx.Node) -> None:
+    """The runtime looks into an operator from outside: what it reads must be plain floats there.
+    (A MatMul inside, on a stored weight, would become a product that rounds its other input.)"""
+    for source in node.all_input_nodes:
+        if source.target is torch_ops.dequantize:
+            name = f"{G.name_of(node)}.{G.name_of(source)}"
+            idle = G.add_call(node, torch_ops.idle, (source,), name, node)
+            node.replace_input_with(source, idle)
 
 
 def _reads_codes_alone(node: fx.Node) -> bool:

@@ -12,22 +12,24 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.plan import QuantPlan
+from qtool.ops import row_of
+from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
 from qtool.types import QuantParams
 
 __all__ = ["lower_linears"]
 
-_FORMS = ("dynamic", "weights")
+_FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node]]
 
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
-    forms = {d.node: d.form for d in plan.nodes if d.form in _FORMS and d.op == "linear"}
+    chosen = {d.node for d in plan.nodes if d.execution in _FORMS}
     stored: _Stored = {}
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and G.name_of(node) in forms:
+    for node in G.calls(module.graph):
+        row = row_of(node)
+        if row is not None and row.otherwise and G.name_of(node) in chosen:
             with torch.no_grad():
                 _lower(module, node, stored)
 
@@ -87,11 +89,16 @@ def _write_codes(
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node]:
-    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat."""
+    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat.
+
+    The kernel counts from 0: codes and zero points of a signed type are moved by its lowest code.
+    """
     assert params.block is not None
+    lowest = params.qtype.qmin
+    codes = (codes - lowest).to(torch.uint8)
     filled = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % params.block))
     packed = torch_ops.pack_4bit(filled).unflatten(-1, (-1, params.block // 2))
-    zero = torch_ops.pack_4bit(params.zero_point.cpu().to(torch.uint8))
+    zero = torch_ops.pack_4bit((params.zero_point.cpu() - lowest).to(torch.uint8))
     return [
         G.add_tensor(module, head, packed.contiguous(), f"{point}.codes"),
         G.add_tensor(module, head, params.scale.cpu().contiguous(), f"{point}.scale"),

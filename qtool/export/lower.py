@@ -17,7 +17,8 @@ from qtool import graph as G
 from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
 from qtool.graph import torch_ops
-from qtool.plan import QuantPlan, row_of
+from qtool.ops import Op, row_of
+from qtool.plan import Execution, QuantPlan
 from qtool.points import QuantPoint
 from qtool.targets import Target
 from qtool.types import QuantParams, SharedWith
@@ -58,38 +59,40 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
-    stored = {d.node for d in plan.nodes if d.form == "weights" and d.op == "conv_transpose"}
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and G.name_of(node) in stored:
-            _split_bias(module, node)
-    for node in list(module.graph.nodes):
-        if node.target is torch_ops.embedding:
-            _look_up_codes(node)
+    stored = {d.node for d in plan.nodes if d.execution is Execution.WEIGHTS}
+    for node in G.calls(module.graph):
+        row = row_of(node) if G.name_of(node) in stored else None
+        if row is not None and row.from_codes is not None:
+            _from_codes(node, row)
+        elif row is not None and row.bias is not None:
+            _split_bias(module, node, row.bias)
     keep_to_plan(module, plan, target)
     G.finish(module)
     return module
 
 
-def _split_bias(module: fx.GraphModule, node: fx.Node) -> None:
+def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
     """The bias added behind: between DQ and Q the runtime would round that of the operator, too."""
-    bias = G.argument(node, 2, "bias")
+    bias = G.argument(node, at, "bias")
     if not isinstance(bias, fx.Node):
         return
     name = G.name_of(node)
     shape = [-1] + [1] * (G.rank(node) - 2)
     data = nn.Parameter(G.tensor(module, bias).detach().reshape(shape))
     column = G.add_tensor(module, node, data, G.name_of(bias))
-    alone = (*node.args[:2], None, *node.args[3:])
+    alone = (*node.args[:at], None, *node.args[at + 1 :])
     product = G.add_call(node, node.target, alone, name, node)
     G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
 
 
-def _look_up_codes(node: fx.Node) -> None:
-    """Rows are taken from the codes, so that the table is never dequantized as a whole."""
-    ids, table = node.args
-    if isinstance(table, fx.Node) and table.target is torch_ops.dequantize:
-        args = (ids, *table.args[:2])
-        G.replace(node, G.add_call(node, torch_ops.embedding_codes, args, G.name_of(node), node))
+def _from_codes(node: fx.Node, row: Op) -> None:
+    """The operator on the codes themselves, so that they are never dequantized as a whole."""
+    at = row.weight
+    assert at is not None
+    weight = node.args[at]
+    assert isinstance(weight, fx.Node)
+    args = (*node.args[:at], *weight.args[:2], *node.args[at + 1 :])
+    G.replace(node, G.add_call(node, row.from_codes, args, G.name_of(node), node))
 
 
 def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
@@ -148,9 +151,10 @@ def _codes(
     if not shared or not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
         return None
     codes, name = before.args[0], G.name_of(source)
-    if row.key == "pad":
-        fill = int(params.zero_point)
-        codes = G.add_call(node, torch_ops.pad_codes, (codes, source.args[1], fill), name, source)
+    assert isinstance(codes, fx.Node)
+    if row.on_codes is not None:
+        operator, operands = row.on_codes(source, codes, int(params.zero_point))
+        codes = G.add_call(node, operator, operands, name, source)
     scale, zero = lowering.parameters(point, params, node)
     args = (codes, scale, zero, None)
     return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)

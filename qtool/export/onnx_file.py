@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-import torch
 from onnx_ir.passes.common import (
     LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
@@ -24,7 +20,8 @@ from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
-from qtool.export.translations import CONTRIB, TRANSLATIONS
+from qtool.export.torch_exporter import translate
+from qtool.ops import functions_of, writers
 
 __all__ = ["to_onnx", "write_onnx"]
 
@@ -46,22 +43,12 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
-    program = to_program(module, graph)
-    opset = needed_opset(module, opset)
+    table = {**writers(contrib), **KEPT}
     try:
-        with _quiet():
-            written = torch.onnx.export(
-                program,
-                dynamo=True,
-                custom_translation_table=TRANSLATIONS | KEPT | (CONTRIB if contrib else {}),
-                optimize=False,
-                verbose=False,
-                opset_version=opset,
-            )
+        model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:
         raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
-    assert written is not None
-    model = written.model
+    _give_meaning(model)
     write_back(model)
     _simplify(model)
     _rename(model, module, graph)
@@ -75,6 +62,14 @@ def to_onnx(
 def write_onnx(model: onnx.ModelProto, path: Path) -> None:
     """Writes the model as one file; ONNX limits it to 2 GiB, which is two billion int8 weights."""
     onnx.save_model(model, path)
+
+
+def _give_meaning(model: ir.Model) -> None:
+    """Nodes of operators from outside get the functions that say what they compute."""
+    for proto in functions_of((n.domain, n.op_type) for n in model.graph):
+        function = ir.serde.deserialize_function(proto)
+        model.functions[function.identifier()] = function
+        model.opset_imports.setdefault(proto.domain, 1)
 
 
 def _simplify(model: ir.Model) -> None:
@@ -162,18 +157,3 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

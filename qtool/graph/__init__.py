@@ -10,12 +10,14 @@ from qtool.graph.edit import (
     infer,
     replace,
     set_attr_value,
+    set_tensor,
 )
 from qtool.graph.float_graph import FloatGraph, Input
 from qtool.graph.nodes import (
     NAME,
     argument,
     calls,
+    hint,
     is_float,
     name_of,
     output_nodes,
@@ -39,6 +41,7 @@ __all__ = [
     "fake_mode",
     "finish",
     "free_name",
+    "hint",
     "infer",
     "is_float",
     "name_of",
@@ -48,6 +51,7 @@ __all__ = [
     "replace",
     "same_sizes",
     "set_attr_value",
+    "set_tensor",
     "shape",
     "tensor",
     "value",

@@ -23,6 +23,7 @@ __all__ = [
     "infer",
     "replace",
     "set_attr_value",
+    "set_tensor",
 ]
 
 
@@ -76,6 +77,15 @@ def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name
     node.meta[NAME] = name
     set_attr_value(module, node)
     return node
+
+
+def set_tensor(module: fx.GraphModule, node: fx.Node, data: torch.Tensor) -> None:
+    """Another tensor of the same shape behind a get_attr node; a parameter stays one."""
+    owner, _, name = str(node.target).rpartition(".")
+    holder = module.get_submodule(owner)
+    old = getattr(holder, name)
+    kept = isinstance(old, torch.nn.Parameter)
+    setattr(holder, name, torch.nn.Parameter(data, old.requires_grad) if kept else data)
 
 
 def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:

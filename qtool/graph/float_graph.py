@@ -7,6 +7,7 @@ made from the user's module path.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from qtool.data import Batch
 from qtool.errors import DataError
 
 __all__ = ["FloatGraph", "Input"]
+
 
 @dataclass(frozen=True)
 class Input:
@@ -52,6 +54,19 @@ class FloatGraph:
     @property
     def graph(self) -> fx.Graph:
         return self.module.graph
+
+    def tensors_of(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The tensors of a bound batch, in the order of the inputs."""
+        kwargs = {k: batch.kwargs[k] for k in self.example[1]}
+        leaves = pytree.tree_leaves((batch.args, kwargs))
+        return tuple(t for t in leaves if isinstance(t, torch.Tensor))
+
+    def call_of(self, tensors: Sequence[torch.Tensor]) -> Batch:
+        """The inverse of `tensors_of`; what is no tensor is as in the example."""
+        leaves, spec = pytree.tree_flatten(self.example)
+        given = iter(tensors)
+        filled = [next(given) if isinstance(x, torch.Tensor) else x for x in leaves]
+        return Batch(*pytree.tree_unflatten(filled, spec))
 
     def bind(self, batch: Batch, index: int = 0) -> Batch:
         """The batch as arguments of this graph, checked against its inputs.

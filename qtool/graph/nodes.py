@@ -13,6 +13,7 @@ __all__ = [
     "NAME",
     "argument",
     "calls",
+    "hint",
     "is_float",
     "name_of",
     "output_nodes",
@@ -53,6 +54,14 @@ def rank(node: fx.Node) -> int:
 
 def shape(node: fx.Node) -> tuple[Any, ...]:
     return tuple(value(node).shape)
+
+
+def hint(size: Any) -> int:
+    """A size as a number; a symbolic one has the value it was captured with."""
+    if isinstance(size, torch.SymInt):
+        found = size.node.hint
+        return int(found) if found is not None else 1
+    return int(size)
 
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -8,43 +8,50 @@ guards on dynamic sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from qtool.types import UINT8, held_in
+
 __all__ = [
+    "average_pool",
     "conv",
+    "conv_transpose",
+    "define",
     "dequantize",
     "dynamic_linear",
     "embedding",
     "embedding_codes",
     "gemm",
     "global_average_pool",
-    "gru",
     "idle",
     "linear_4bit",
-    "lstm",
+    "max_pool",
     "pack_4bit",
     "pad_codes",
     "quantize",
     "range_of_batch",
     "rescale",
     "reshape",
-    "rnn",
     "unpack_4bit",
 ]
 
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVERAGE_POOL: Mapping[int, Callable[..., Any]] = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def _define(
+def define(
     schema: str,
     function: Callable[..., Any],
     fake: Callable[..., Any] | None = None,
 ) -> torch._ops.OpOverload:
+    """A new operator `qtool::...`: composite, or opaque where `fake` gives its result's shape."""
     name = _lib.define(schema)
     _lib.impl(name, function, "CompositeExplicitAutograd" if fake else "CompositeImplicitAutograd")
     if fake is not None:
@@ -59,9 +66,8 @@ def per_channel(t: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
 
 
 def _quantize(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    info = torch.iinfo(zero_point.dtype)
-    codes = torch.round(x / scale) + zero_point.to(torch.float32)
-    return codes.clamp(info.min, info.max).to(zero_point.dtype)
+    codes = held_in(zero_point.dtype).codes(x, scale, zero_point.to(torch.float32))
+    return codes.to(zero_point.dtype)
 
 
 def _dequantize(
@@ -99,6 +105,51 @@ def _conv(
     return _CONV[rank](F.pad(x, widths), weight, bias, stride, 0, dilation, groups)
 
 
+def _conv_transpose(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    output_padding: list[int],
+    groups: int,
+    dilation: list[int],
+) -> torch.Tensor:
+    function = _TRANSPOSED[len(stride)]
+    return function(x, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def _max_pool(
+    x: torch.Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    ceil_mode: bool,
+) -> torch.Tensor:
+    pooled: torch.Tensor = _MAX_POOL[len(kernel)](x, kernel, stride, padding, dilation, ceil_mode)
+    return pooled
+
+
+def _average_pool(
+    x: torch.Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    counted: bool,
+    divisor: int | None,
+) -> torch.Tensor:
+    rank = len(kernel)
+    if rank == 1:  # ATen's has no divisor: a signal is an image one high
+        wide = ([1, *kernel], [1, *stride], [0, *padding], ceil_mode, counted, divisor)
+        return F.avg_pool2d(x.unsqueeze(-2), *wide).squeeze(-2)
+    pooled: torch.Tensor = _AVERAGE_POOL[rank](
+        x, kernel, stride, padding, ceil_mode, counted, divisor
+    )
+    return pooled
+
+
 def _global_average_pool(x: torch.Tensor) -> torch.Tensor:
     return x.mean(dim=list(range(2, x.dim())), keepdim=True)
 
@@ -133,8 +184,8 @@ def range_of_batch(x: torch.Tensor, qmin: int, qmax: int) -> tuple[torch.Tensor,
 def _dynamic_linear(
     x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    x_scale, zero = range_of_batch(x, 0, 255)
-    quantized = (torch.round(x / x_scale) + zero).clamp(0, 255) - zero
+    x_scale, zero = range_of_batch(x, UINT8.qmin, UINT8.qmax)
+    quantized = UINT8.codes(x, x_scale, zero) - zero
     sums = quantized.double() @ codes.double()  # integers, exact
     result = sums.to(torch.float32) * (x_scale * scale)
     return result if bias is None else result + bias
@@ -177,148 +228,92 @@ def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> 
     return x.new_empty([*x.shape[:-1], packed.shape[0]])
 
 
-GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Recurrent layer -> where torch has the gates that ONNX has in this order."""
-
-
-def _recurrent(
-    kind: str,
-    kernel: Callable[..., Any],
-    x: torch.Tensor,
-    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    state: Sequence[torch.Tensor | None],
-) -> Any:
-    w, r, b = weights
-    count, hidden, back = (
-        len(w),
-        r.shape[2],
-        [GATES[kind].index(g) for g in range(len(GATES[kind]))],
-    )
-
-    def as_torch(t: torch.Tensor) -> torch.Tensor:
-        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[back]
-        return gates.flatten(0, 1)
-
-    parts = []
-    for d in range(count):
-        both = b[d].chunk(2)
-        parts += [as_torch(t) for t in (w[d], r[d], *both)]
-    given = [x.new_zeros(count, x.shape[1], hidden) if s is None else s for s in state]
-    first = given if kind == "lstm" else given[0]
-    y, *last = kernel(x, first, parts, True, 1, 0.0, False, count == 2, False)
-    return (y.unflatten(-1, (count, hidden)).transpose(1, 2), *last)
-
-
-def _lstm(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    r: torch.Tensor,
-    b: torch.Tensor,
-    h: torch.Tensor | None,
-    c: torch.Tensor | None,
-) -> Any:
-    return _recurrent("lstm", torch.ops.aten.lstm.input, x, (w, r, b), (h, c))
-
-
-def _gru(
-    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, h: torch.Tensor | None
-) -> Any:
-    return _recurrent("gru", torch.ops.aten.gru.input, x, (w, r, b), (h,))
-
-
-def _rnn(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    r: torch.Tensor,
-    b: torch.Tensor,
-    h: torch.Tensor | None,
-    function: str,
-) -> Any:
-    kernels = {"tanh": torch.ops.aten.rnn_tanh.input, "relu": torch.ops.aten.rnn_relu.input}
-    return _recurrent("rnn", kernels[function], x, (w, r, b), (h,))
-
-
-quantize = _define(
+quantize = define(
     "quantize(Tensor x, Tensor scale, Tensor zero_point) -> Tensor",
     _quantize,
     fake=_quantized,
 )
 """QuantizeLinear, per tensor: saturate(rint(x / scale) + zero_point) in zero_point's dtype."""
 
-dequantize = _define(
+dequantize = define(
     "dequantize(Tensor codes, Tensor scale, Tensor zero_point, int? axis) -> Tensor",
     _dequantize,
     fake=_dequantized,
 )
 """DequantizeLinear: f32(codes - zero_point) * scale; per channel along `axis` unless None."""
 
-embedding = _define("embedding(Tensor ids, Tensor weight) -> Tensor", _embedding)
+embedding = define("embedding(Tensor ids, Tensor weight) -> Tensor", _embedding)
 """Gather: rows of a table [rows, width] by ids of any shape."""
 
-embedding_codes = _define(
+embedding_codes = define(
     "embedding_codes(Tensor ids, Tensor codes, Tensor scale) -> Tensor", _embedding_codes
 )
 """Rows of int8 codes [rows, width], each dequantized with its own scale [rows]."""
 
-idle = _define("idle(Tensor x) -> Tensor", torch.clone, fake=torch.empty_like)
+idle = define("idle(Tensor x) -> Tensor", torch.clone, fake=torch.empty_like)
 """Max of one tensor: changes nothing. Between a float operator and the quantization of its result
 it keeps a runtime from taking the integer kernel all the same."""
 
-pad_codes = _define(
+pad_codes = define(
     "pad_codes(Tensor codes, int[] widths, int value) -> Tensor", _pad_codes, fake=_padded
 )
 """Pad with a code; `widths` as in torch: (begin, end) pairs from the last dimension."""
 
-conv = _define(
+conv = define(
     "conv(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] pads, int[] dilation,"
     " int groups) -> Tensor",
     _conv,
 )
 """Conv over 1, 2 or 3 spatial dimensions; `pads` are all beginnings, then all ends, as in ONNX."""
 
-dynamic_linear = _define(
+conv_transpose = define(
+    "conv_transpose(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding,"
+    " int[] output_padding, int groups, int[] dilation) -> Tensor",
+    _conv_transpose,
+)
+"""ConvTranspose over 1, 2 or 3 spatial dimensions; the weight is [in, out / groups, ...]."""
+
+max_pool = define(
+    "max_pool(Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode)"
+    " -> Tensor",
+    _max_pool,
+)
+"""MaxPool over 1, 2 or 3 spatial dimensions, each padded alike at both ends."""
+
+average_pool = define(
+    "average_pool(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode,"
+    " bool counted, int? divisor) -> Tensor",
+    _average_pool,
+)
+"""AveragePool, padded as `max_pool`; `counted`: cells of the padding count. With a `divisor` it is
+the sum of a window divided by that."""
+
+dynamic_linear = define(
     "dynamic_linear(Tensor x, Tensor codes, Tensor scale, Tensor? bias) -> Tensor",
     _dynamic_linear,
     fake=_columns,
 )
 """x @ (codes * scale) + bias, x quantized to uint8 in its own range; codes are int8, [in, out]."""
 
-gemm = _define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
+gemm = define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
 """Gemm: x @ weight + bias; the weight is [in, out], as the runtime's kernels on codes want it."""
 
-linear_4bit = _define(
+linear_4bit = define(
     "linear_4bit(Tensor x, Tensor packed, Tensor scale, Tensor zero_point, Tensor? bias) -> Tensor",
     _linear_4bit,
     fake=_rows,
 )
 """MatMulNBits: `packed` is [out, blocks, block/2], two codes to a byte; so are the zero points."""
 
-rescale = _define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
+rescale = define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""
 
-lstm = _define(
-    "lstm(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, Tensor? c)"
-    " -> (Tensor, Tensor, Tensor)",
-    _lstm,
-)
-"""LSTM, one layer: x [time, batch, in], w [directions, 4 x hidden, in], r [directions, 4 x hidden,
-hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch, hidden], zeros
-where None. Gives all states [time, directions, batch, hidden], and the last h and c."""
-
-gru = _define("gru(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru)
-"""GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
-
-rnn = _define(
-    "rnn(Tensor x, Tensor w, Tensor r, Tensor b, Tensor? h, str function) -> (Tensor, Tensor)", _rnn
-)
-"""RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
-
-reshape = _define(
+reshape = define(
     "reshape(Tensor x, SymInt[] sizes) -> Tensor",
     lambda x, sizes: x.reshape(sizes).clone(),
     fake=lambda x, sizes: x.new_empty(x.reshape(sizes).shape),
 )
 """Reshape: ATen's, but opaque."""
 
-global_average_pool = _define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
+global_average_pool = define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
 """GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""

@@ -6,8 +6,9 @@ the program has one integer step (see patterns.py); everything else runs as writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qtool.integer.program import Program, Step
 from qtool.integer.qdq import QdqGraph
 from qtool.integer.runtime_node import runtime_graph
 from qtool.kernels import profile as profile_of
+from qtool.ops import kernel_of
 from qtool.types import QuantParams
 
 __all__ = ["DEFAULT_PROFILE", "lower"]
@@ -89,15 +91,40 @@ def _lower_node(work: _Lowering, node: onnx.NodeProto) -> None:
         elif node.op_type == "DequantizeLinear":
             _dequantize(work, node)
         elif not (_integer(work, node) or _moved_between(work, node) or _moved(work, node)):
-            outputs = [o for o in node.output if o in graph.readers or o in graph.outputs]
-            if outputs:
-                kernel, inputs = runtime_graph([node], graph, outputs, {})
-                work.in_runtime[outputs[0]] = node
-                _add(work, node, "float", kernel, inputs, outputs=outputs)
+            _float(work, node)
     except KernelError as error:
         where = node.name or node.output[0]
         message = str(error)
         raise KernelError(message if where in message else f"{where}: {message}") from error
+
+
+def _float(work: _Lowering, node: onnx.NodeProto) -> None:
+    """A node in the runtime's own kernel; one from outside in the kernel that came with it."""
+    graph = work.graph
+    outputs = [o for o in node.output if o in graph.readers or o in graph.outputs]
+    own = kernel_of(node.domain, node.op_type)
+    if own is not None:
+        given = [i for i in node.input if i]
+        here = [bool(i) for i in node.input]
+        run = partial(_run_own, own, here, graph.attributes(node))
+        _add(work, node, "float", run, given, outputs=list(node.output))
+    elif outputs:
+        kernel, inputs = runtime_graph([node], graph, outputs, {})
+        work.in_runtime[outputs[0]] = node
+        _add(work, node, "float", kernel, inputs, outputs=outputs)
+
+
+def _run_own(
+    kernel: Callable[..., Any],
+    given: Sequence[bool],
+    attributes: Mapping[str, Any],
+    *values: torch.Tensor,
+) -> Any:
+    """A kernel from outside: None for inputs that were left out, text for what a file holds as
+    bytes."""
+    left = iter(values)
+    texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
+    return kernel(*(next(left) if here else None for here in given), **texts)
 
 
 def _dequantize(work: _Lowering, node: onnx.NodeProto) -> None:

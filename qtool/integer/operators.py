@@ -16,8 +16,6 @@ from qtool.types import INT32, QuantParams
 
 __all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator", "same"]
 
-Bounds = tuple[float | None, float | None]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:

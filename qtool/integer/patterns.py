@@ -15,9 +15,9 @@ import onnx
 import torch
 
 from qtool.integer.moves import move_of
-from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Bounds, Operator, same
+from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Operator, same
 from qtool.integer.qdq import Codes, QdqGraph
-from qtool.types import QuantParams
+from qtool.types import Bounds, QuantParams
 
 __all__ = ["Fused", "Moved", "fused", "moved"]
 

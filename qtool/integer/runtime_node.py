@@ -51,7 +51,8 @@ def runtime_graph(
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
             body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
-            model = helper.make_model(body, opset_imports=graph.model.opset_import)
+            opsets, functions = graph.model.opset_import, graph.model.functions
+            model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = graph.model.ir_version
             options = ort.SessionOptions()
             options.log_severity_level = 4

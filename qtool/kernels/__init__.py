@@ -4,12 +4,11 @@
 operator key and everything static, and returns a function from code tensors to code tensors.
 """
 
-from qtool.kernels.params import INT16, NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel
+from qtool.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel
 from qtool.kernels.profiles import PROFILES, Profile, profile
 from qtool.kernels.windows import same_pads
 
 __all__ = [
-    "INT16",
     "NO_BOUNDS",
     "PROFILES",
     "RELU",

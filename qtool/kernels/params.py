@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
-from qtool.types import QType, QuantParams
+from qtool.types import Bounds, QuantParams
 
 __all__ = [
-    "INT16",
     "NO_BOUNDS",
     "RELU",
     "RELU6",
@@ -28,11 +27,6 @@ __all__ = [
 
 Kernel = Callable[..., Tensor]
 """A bound kernel: code tensors in, a code tensor out."""
-
-Bounds = tuple[float | None, float | None]
-"""Real bounds of a fused activation, (lowest, highest); None is unbounded."""
-
-INT16 = QType("int16", -(2**15), 2**15 - 1, torch.int16, 5)  # 5: ONNX TensorProto.INT16
 
 NO_BOUNDS: Bounds = (None, None)
 RELU: Bounds = (0.0, None)

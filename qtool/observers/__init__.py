@@ -9,10 +9,12 @@ from __future__ import annotations
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
+from qtool.observers.ranges import Range
 from qtool.observers.registry import (
     OBSERVERS,
     Observer,
     Option,
+    StatisticType,
     create,
     options_of,
     parse,
@@ -32,8 +34,10 @@ __all__ = [
     "MovingAverage",
     "Observer",
     "Option",
+    "Range",
     "State",
     "Statistic",
+    "StatisticType",
     "create",
     "options_of",
     "parse",

@@ -21,6 +21,7 @@ __all__ = [
     "OBSERVERS",
     "Observer",
     "Option",
+    "StatisticType",
     "create",
     "options_of",
     "parse",
@@ -94,9 +95,11 @@ OBSERVERS: dict[str, Observer] = {}
 
 
 def register(observer: Observer) -> None:
-    """Add a row. Raises ValueError when the name is taken."""
+    """Adds a row. Raises CalibrationError when the name is taken."""
     if observer.name in OBSERVERS:
-        raise ValueError(f"observer {observer.name!r} is registered already")
+        raise CalibrationError(
+            f"observer {observer.name!r} is registered already; give it a name of its own"
+        )
     OBSERVERS[observer.name] = observer
 
 

@@ -1,47 +1,29 @@
-"""Reports: what was measured, as one set of dataclasses, and the pages made of them.
+"""Pages: a report drawn as JSON, Markdown and HTML, and the folder that holds them.
 
-Everything computed comes from `qtool.analysis`; here it is gathered and shown. Names are imported
-when they are first used: whether a folder can be written is found out before torch is loaded.
+Nothing is measured here: everything shown comes from a `qtool.analysis.report.Report`. Names are
+imported when they are first used: whether a folder can be written is found out before torch is
+loaded.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.page.folder import publish
-    from qtool.page.gather import Options, Subject, build
-    from qtool.page.model import SCHEMA, Report
+    from qtool.page.folder import check_folder, publish
     from qtool.page.render import pages
-    from qtool.page.run import compare_files, report_file, report_quantized
+    from qtool.page.write import write_report
 
 _HOME_OF = {
-    "Options": "gather",
-    "Subject": "gather",
-    "build": "gather",
-    "SCHEMA": "model",
-    "Report": "model",
-    "publish": "folder",
+    "check_folder": "folder",
     "pages": "render",
-    "compare_files": "run",
-    "report_file": "run",
-    "report_quantized": "run",
+    "publish": "folder",
+    "write_report": "write",
 }
 
-__all__ = [
-    "SCHEMA",
-    "Options",
-    "Report",
-    "Subject",
-    "build",
-    "compare_files",
-    "pages",
-    "publish",
-    "report_file",
-    "report_quantized",
-]
+__all__ = ["check_folder", "pages", "publish", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'qtool.report' has no attribute '{name}'")
+        raise AttributeError(f"module 'qtool.page' has no attribute '{name}'")
     return getattr(import_module(f"qtool.page.{_HOME_OF[name]}"), name)

@@ -15,8 +15,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from qtool.analysis.report import Report
 from qtool.analysis.sensitivity import LayerError
-from qtool.page.model import Report
 
 __all__ = ["figures"]
 

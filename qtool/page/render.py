@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from qtool import formats
+from qtool.analysis.report import Report
 from qtool.page.figures import figures
-from qtool.page.model import Report
 
 __all__ = ["pages"]
 
@@ -58,67 +60,20 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-# --- how numbers are written -----------------------------------------------------------------
-
-
-def _db(value: float | None) -> str:
-    return "no error" if value is None else f"{value:.1f}"
-
-
-def _percent(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def _bytes(value: int) -> str:
-    return f"{value / 1024:.0f} KiB" if value < 2**20 else f"{value / 2**20:.2f} MiB"
-
-
-def _count(value: int) -> str:
-    """A large number with a unit."""
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return str(value)
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}x"
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
-
-
-def _general(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _measure(value: float, metric: Any) -> str:
-    """A metric's value in its own unit."""
-    return _percent(value) if metric.percent else f"{value:.5g}"
-
-
-def _drop(value: float, metric: Any) -> str:
-    """What was lost: with a minus where the model is worse."""
-    if value == 0:
-        return "no change"
-    return f"{-100 * value:+.2f} points" if metric.percent else f"{-value:+.3g}"
-
-
 def _cell(value: Any) -> str:
     """Text in a table of Markdown."""
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-FILTERS: dict[str, Any] = {
-    "bytes": _bytes,
+FILTERS: dict[str, Callable[..., str]] = {
+    "bytes": formats.size,
     "cell": _cell,
-    "count": _count,
-    "db": _db,
-    "drop": _drop,
-    "general": _general,
-    "measure": _measure,
-    "milliseconds": _milliseconds,
-    "percent": _percent,
-    "times": _times,
+    "count": formats.count,
+    "db": formats.db,
+    "drop": lambda value, metric: metric.change(value),
+    "general": formats.general,
+    "measure": lambda value, metric: metric.text(value),
+    "milliseconds": formats.milliseconds,
+    "percent": formats.percent,
+    "times": formats.times,
 }

@@ -18,7 +18,7 @@ from qtool.passes.remove_identity import remove_identity
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
-CANONICAL = (
+CANONICAL = [
     remove_identity,  # first: an identity between two layers hides the pattern
     recurrent,
     canonicalize,
@@ -27,7 +27,7 @@ CANONICAL = (
     low_pad,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
     flatten_linear,
-)
+]
 """The passes from the captured graph to the canonical float graph, in order."""
 
 FOR_TARGETS = {

@@ -7,9 +7,7 @@ has the same divisor: no padding, or padding that counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -21,44 +19,25 @@ from qtool.passes.rules import ints
 
 __all__ = ["average_pool_as_conv"]
 
-aten = torch.ops.aten
-
-
-_POOLS: Mapping[Any, int] = {
-    aten.avg_pool1d.default: 1,
-    aten.avg_pool2d.default: 2,
-    aten.avg_pool3d.default: 3,
-}
-
-
-def _rank(pool: fx.Node) -> int:
-    return _POOLS[pool.target]
-
 
 def _applies(node: fx.Node) -> bool:
-    if node.target not in _POOLS:
+    if node.target is not torch_ops.average_pool:
         return False
-    padded = any(ints(G.argument(node, 3, "padding", 0), _rank(node)))
-    return (
-        not (padded and not G.argument(node, 5, "count_include_pad", True))
-        and not G.argument(node, 4, "ceil_mode", False)
-        and G.argument(node, 6, "divisor_override") is None
-        and G.rank(node) == _rank(node) + 2
-    )
+    _, _, _, padding, ceil_mode, counted, divisor = node.args
+    assert isinstance(padding, list | tuple)
+    return not ((any(padding) and not counted) or ceil_mode or divisor is not None)
 
 
 def _rewrite(module: fx.GraphModule) -> int:
     found = [n for n in G.calls(module.graph) if _applies(n)]
     for pool in found:
-        rank = _rank(pool)
-        kernel = ints(pool.args[1], rank)
-        stride = ints(G.argument(pool, 2, "stride") or kernel, rank)
-        pads = ints(G.argument(pool, 3, "padding", 0), rank) * 2
+        rank = G.rank(pool) - 2
+        kernel, stride, padding = (ints(pool.args[i], rank) for i in (1, 2, 3))
         channels = int(G.shape(pool)[1])
         weight = nn.Parameter(torch.full((channels, 1, *kernel), 1.0 / prod(kernel)))
         name, first = G.name_of(pool), next(iter(module.graph.nodes))
         w = G.add_tensor(module, first, weight, f"{name}.weight")
-        args = (pool.args[0], w, None, stride, pads, [1] * rank, channels)
+        args = (pool.args[0], w, None, stride, padding * 2, [1] * rank, channels)
         G.replace(pool, G.add_call(pool, torch_ops.conv, args, name, pool))
     return len(found)
 

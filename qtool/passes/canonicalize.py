@@ -1,6 +1,7 @@
 """One form for each operation, so that everything after sees few operators.
 
-Convolutions of every rank and both ATen spellings become `qtool::conv`; inference batch norm
+Convolutions of every rank and both ATen spellings become `qtool::conv`, transposed ones
+`qtool::conv_transpose`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`; a product with a stored matrix
 becomes `aten::linear`. Pools and what moves elements have files of their own (pool_forms.py,
@@ -48,18 +49,23 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     n = G.rank(node) - 2
+    steps, wide = ints(stride, n), ints(dilation, n)
+    pads, more = ints(padding, n), ints(output_padding, n)
     if transposed:
-        target = {
-            1: aten.conv_transpose1d.default,
-            2: aten.conv_transpose2d.input,
-            3: aten.conv_transpose3d.input,
-        }[n]
-        return made(
-            node, target, (x, weight, bias, stride, padding, output_padding, groups, dilation)
-        )
-    pads = ints(padding, n) * 2
-    args = (x, weight, bias, ints(stride, n), pads, ints(dilation, n), groups)
-    return made(node, torch_ops.conv, args)
+        args = (x, weight, bias, steps, pads, more, groups, wide)
+        return made(node, torch_ops.conv_transpose, args)
+    return made(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
+
+
+def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    n, bias = G.rank(node) - 2, G.argument(node, 2, "bias")
+    stride, padding, more = (
+        ints(G.argument(node, i, name, default), n)
+        for i, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "output_padding", 0))
+    )
+    groups, dilation = G.argument(node, 6, "groups", 1), ints(G.argument(node, 7, "dilation", 1), n)
+    args = (*node.args[:2], bias, stride, padding, more, groups, dilation)
+    return made(node, torch_ops.conv_transpose, args)
 
 
 def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -143,6 +149,9 @@ RULES: Mapping[Any, Rule] = {
     aten.conv1d.padding: _conv,
     aten.conv2d.padding: _conv,
     aten.conv3d.padding: _conv,
+    aten.conv_transpose1d.default: _conv_transpose,
+    aten.conv_transpose2d.input: _conv_transpose,
+    aten.conv_transpose3d.input: _conv_transpose,
     aten.convolution.default: _convolution,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten.addmm.default: _addmm,
@@ -160,7 +169,7 @@ RULES: Mapping[Any, Rule] = {
     **POOL_RULES,
     **MOVE_RULES,
 }
-_ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _convolution)}
+_ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _conv_transpose, _convolution)}
 
 
 def _rewrite(module: fx.GraphModule) -> int:

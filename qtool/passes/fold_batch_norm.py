@@ -38,9 +38,7 @@ class _Layer:
 LAYERS: Mapping[Any, _Layer] = {
     torch_ops.conv: _Layer(),
     aten.linear.default: _Layer(),
-    aten.conv_transpose1d.default: _Layer(transposed=True, groups=6),
-    aten.conv_transpose2d.input: _Layer(transposed=True, groups=6),
-    aten.conv_transpose3d.input: _Layer(transposed=True, groups=6),
+    torch_ops.conv_transpose: _Layer(transposed=True, groups=6),
 }
 
 

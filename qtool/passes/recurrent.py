@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool.graph import torch_ops
+from qtool.ops import recurrent as layers
 from qtool.passes.infra import GraphPass
 from qtool.passes.rules import made
 
@@ -23,10 +23,10 @@ __all__ = ["recurrent"]
 
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
-    aten.lstm.input: ("lstm", torch_ops.lstm, ()),
-    aten.gru.input: ("gru", torch_ops.gru, ()),
-    aten.rnn_tanh.input: ("rnn", torch_ops.rnn, ("tanh",)),
-    aten.rnn_relu.input: ("rnn", torch_ops.rnn, ("relu",)),
+    aten.lstm.input: ("lstm", layers.lstm, ()),
+    aten.gru.input: ("gru", layers.gru, ()),
+    aten.rnn_tanh.input: ("rnn", layers.rnn, ("tanh",)),
+    aten.rnn_relu.input: ("rnn", layers.rnn, ("relu",)),
 }
 
 
@@ -106,7 +106,7 @@ def _onnx_weights(
     part: str,
 ) -> list[fx.Node]:
     """w, r and b of one layer: directions stacked, gates in ONNX's order, both biases in a row."""
-    order = list(torch_ops.GATES[kind])
+    order = list(layers.GATES[kind])
 
     def turned(t: torch.Tensor) -> torch.Tensor:
         gates: torch.Tensor = t.detach().unflatten(0, (len(order), -1))[order]

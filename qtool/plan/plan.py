@@ -5,15 +5,55 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
-from qtool.types import Derived, Dynamic, Fixed, Float, Observed, SharedWith, Spec
+from qtool.recipe import Recipe
+from qtool.types import (
+    Derived,
+    Dynamic,
+    Fixed,
+    Float,
+    Observed,
+    ObserverSpec,
+    Requantized,
+    SharedWith,
+    Spec,
+)
 
-__all__ = ["CHANNELS", "Decision", "Edge", "Point", "QuantPlan", "Rewrite", "describe"]
+__all__ = [
+    "Decision",
+    "Edge",
+    "Execution",
+    "Kind",
+    "Point",
+    "Probe",
+    "QuantPlan",
+    "Rewrite",
+    "describe",
+]
 
-CHANNELS = "channels"
-"""The kind of points that calibration watches channel by channel (see channels.py)."""
+
+class Kind(Enum):
+    """What a point quantizes."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+    BIAS = "bias"
+    CONSTANT = "constant"  # a stored tensor that an operator reads as it reads activations
+
+
+class Execution(Enum):
+    """How a node is run."""
+
+    INTEGER = "integer"
+    DYNAMIC = "dynamic"  # integer, its input quantized as it comes
+    WEIGHTS = "weights"  # integer weights, float arithmetic
+    PASS = "pass"  # it moves codes
+    FUSED = "fused"  # into the node before it
+    FLOAT = "float"
+    SHAPE = "shape"  # its result is no float tensor
 
 
 @dataclass(frozen=True)
@@ -29,15 +69,32 @@ class Point:
     """One quantized tensor.
 
     name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    kind: "activation", "weight", "bias" or "constant"; "channels" quantizes nothing and is only
-        watched by calibration (see channels.py).
     edges: the reads that see the quantized tensor; reads not listed see the float one.
     """
 
     name: str
-    kind: str
+    kind: Kind
     spec: Spec
     edges: tuple[Edge, ...]
+
+    @property
+    def tensor(self) -> str:
+        """The name of the tensor; of a point that nobody reads its own."""
+        return self.edges[0].source if self.edges else self.name
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Something that a step of the conversion wants to have seen of the float network.
+
+    name: its key in the calibration, "tensor.what". tensor: the node whose value is watched.
+    statistic: which one, by the name of its observer; along `axis`, or of the whole tensor.
+    """
+
+    name: str
+    tensor: str
+    statistic: ObserverSpec
+    axis: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,19 +102,23 @@ class Decision:
     """What becomes of one node: integer or float, and why.
 
     op: the operator's key, or its ATen name where it has no row.
-    form: "integer", "float", "pass" (moves codes), "fused" (into the node before it), "dynamic"
-        (integer, its input quantized as it comes), "weights" (integer weights, float arithmetic).
     macs: multiply-accumulates for one sample.
     inputs, output: the points around it (output None: the result is float).
+    codes_only: its result can only be had in codes, since its kernel rounds it.
     """
 
     node: str
     op: str
-    form: str
+    execution: Execution
     reason: str
     macs: int = 0
     inputs: tuple[str, ...] = ()
     output: str | None = None
+    codes_only: bool = False
+
+    @property
+    def computes_on_codes(self) -> bool:
+        return self.execution in (Execution.INTEGER, Execution.DYNAMIC)
 
 
 @dataclass(frozen=True)
@@ -73,10 +134,14 @@ class Rewrite:
 class QuantPlan:
     """Everything that is decided about a model for a target. Prints as a table.
 
-    rewrites: passes that the target asked for, how often each applied, and why it pays.
+    observer, recipe: what it was made from, beside the graph and the target.
+    rewrites: passes that the target asked for and steps of the conversion, how often each applied,
+    and why it pays.
     """
 
     target: str
+    observer: ObserverSpec
+    recipe: Recipe
     points: tuple[Point, ...]
     nodes: tuple[Decision, ...]
     rewrites: tuple[Rewrite, ...] = ()
@@ -99,25 +164,48 @@ class QuantPlan:
         spec = self.point(name).spec
         return self.root(spec.point) if isinstance(spec, SharedWith) else name
 
+    @cached_property
+    def placed(self) -> tuple[Point, ...]:
+        """The points that stand somewhere: their codes are read, or requantized."""
+        again = {p.spec.point for p in self.points if isinstance(p.spec, Requantized)}
+        return tuple(p for p in self.points if p.edges or p.name in again)
+
+    @cached_property
+    def reads(self) -> dict[tuple[str, str], str]:
+        """(tensor, who reads it) -> the point that stands between them."""
+        return {(e.source, e.user): p.name for p in self.points for e in p.edges}
+
+    def origin(self, name: str) -> tuple[str, float]:
+        """The point whose parameters `name` uses, and the factor of its scale: points alike in both
+        have codes that mean the same."""
+        spec = self.point(name).spec
+        if not isinstance(spec, SharedWith):
+            return name, 1.0
+        root, factor = self.origin(spec.point)
+        return root, factor * spec.factor
+
     def observed(self) -> list[Point]:
         """The points whose ranges calibration has to find."""
-        kinds = ("activation", CHANNELS)
-        return [p for p in self.points if p.kind in kinds and isinstance(p.spec, Observed)]
+        return [
+            p for p in self.points if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)
+        ]
 
-    def without_channels(self) -> QuantPlan:
-        """The plan after conversion has used up what was seen of single channels."""
-        return replace(self, points=tuple(p for p in self.points if p.kind != CHANNELS))
+    @cached_property
+    def _decisions(self) -> dict[str, Decision]:
+        return {d.node: d for d in self.nodes}
 
     def decision(self, node: str) -> Decision | None:
-        return next((d for d in self.nodes if d.node == node), None)
+        return self._decisions.get(node)
 
     @cached_property
     def digest(self) -> str:
         """A short hash of the whole plan; written into every exported file."""
         rows = [
-            [p.name, p.kind, describe(p.spec), [[e.source, e.user] for e in p.edges]] for p in self
+            [p.name, p.kind.value, describe(p.spec), [[e.source, e.user] for e in p.edges]]
+            for p in self
         ]
-        text = json.dumps([self.target, rows, [[d.node, d.op, d.form] for d in self.nodes]])
+        nodes = [[d.node, d.op, d.execution.value] for d in self.nodes]
+        text = json.dumps([self.target, rows, nodes])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -126,7 +214,7 @@ class QuantPlan:
             (
                 d.node,
                 d.op,
-                d.form,
+                d.execution.value,
                 describe(self.point(d.output).spec) if d.output else "float",
                 d.reason,
             )
@@ -160,6 +248,8 @@ def describe(spec: Spec) -> str:
             return f"{params.qtype} fixed"
         case SharedWith(point, factor):
             return f"as {point}" if factor == 1.0 else f"as {point}, scale x {factor:.6g}"
+        case Requantized(point, qtype):
+            return f"{qtype}, requantized from {point}"
         case Derived():
             return "int32, input x weight"
         case Float(reason):

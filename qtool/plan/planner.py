@@ -4,15 +4,16 @@
    where an input already comes in codes; not those that the recipe leaves out.
 2. Which values are wanted in codes (backward).
 3. A clamp behind an integer node is fused where the output's quantization does its work.
-4. Every value that is wanted in codes, or can only be had in codes, gets a point; reads by float
-   nodes see the float value where there is one.
+4. A value gets a point where a node that runs in integers reads it, or where its own kernel gives
+   codes and nothing else. Float nodes read the float value where there is one.
 5. Points that must agree share their parameters (see sharing.py).
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -20,32 +21,41 @@ from torch import fx
 from qtool import graph as G
 from qtool.errors import PlanError
 from qtool.graph.onnx_part import kept_kind
-from qtool.plan import forms
-from qtool.plan.channels import watch_channels
-from qtool.plan.macs import hint, macs
-from qtool.plan.ops import OpRow, Role, data_inputs, row_of
-from qtool.plan.plan import Decision, Edge, Point, QuantPlan
+from qtool.ops import Op, Role, data_inputs, macs, row_of
+from qtool.plan import stored_weights
+from qtool.plan.plan import Decision, Edge, Execution, Kind, Point, QuantPlan
 from qtool.plan.sharing import share
 from qtool.recipe import INPUT, Choice, Recipe
+from qtool.schemes import Scales, Scheme, When
 from qtool.targets import Target, rules
-from qtool.types import Derived, Fixed, Observed, ObserverSpec
+from qtool.types import Derived, Fixed, Observed, ObserverSpec, QType, Requantized, Spec
 
 __all__ = ["make_plan"]
 
-WEIGHT_OBSERVER = ObserverSpec("minmax")
+_WEIGHT_OBSERVER = ObserverSpec("minmax")
 
 
 def make_plan(
-    graph: fx.Graph, target: Target, observer: ObserverSpec, recipe: Recipe | None = None
+    graph: fx.Graph,
+    target: Target,
+    observer: ObserverSpec,
+    recipe: Recipe | None = None,
+    seen: Mapping[str, ObserverSpec] | None = None,
 ) -> QuantPlan:
     """The plan of a canonical float graph for a target.
+
+    Args:
+        observer: of the tensors that no rule of the recipe names one for.
+        seen: tensor -> the observer that it was seen by already, which then is its observer unless
+            a rule names another.
 
     Raises:
         PlanError: nothing in the model can be computed in integers, or a rule of the recipe
             selects nothing.
     """
-    choices = (recipe or Recipe()).choices(_selectable(graph))
-    work = _Work(graph, target, observer, choices)
+    recipe = recipe or Recipe()
+    choices = recipe.choices(_selectable(graph))
+    work = _Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
     if not work.integer and not work.linears:
         raise PlanError(
@@ -57,8 +67,10 @@ def make_plan(
     _place_points(work)
     alike = {n for n in work.integer if _key(n) in target.same_parameters}
     points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
-    points += watch_channels(points, graph, work.native, target.activation)
-    return QuantPlan(target.name, points, tuple(_decision(work, n, points) for n in G.calls(graph)))
+    nodes = tuple(
+        replace(_decision(work, n, points), codes_only=n in work.native) for n in G.calls(graph)
+    )
+    return QuantPlan(target.name, observer, recipe, points, nodes)
 
 
 @dataclass
@@ -69,12 +81,13 @@ class _Work:
     target: Target
     observer: ObserverSpec
     choices: dict[str, Choice]  # what the recipe says, by name
-    integer: set[fx.Node] = field(default_factory=set)
+    seen: Mapping[str, ObserverSpec]
+    integer: dict[fx.Node, Scheme] = field(default_factory=dict)
     moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
     native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
     wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
     fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
-    linears: dict[fx.Node, str] = field(default_factory=dict)  # layer -> its form (see forms.py)
+    linears: dict[fx.Node, Scheme] = field(default_factory=dict)  # see stored_weights.py
     reasons: dict[fx.Node, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
 
@@ -99,7 +112,7 @@ def _op(node: fx.Node) -> str:
 def _choose_integer(work: _Work) -> None:
     for node in G.calls(work.graph):
         row, choice = row_of(node), work.choices[G.name_of(node)]
-        if choice.form == "float":
+        if choice.scheme.when is When.FLOAT:
             work.reasons[node] = f"left in float by the recipe ({choice.because})"
         elif row is None:
             if _op(node) == "result":
@@ -112,42 +125,56 @@ def _choose_integer(work: _Work) -> None:
             source = node.args[0]
             if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
                 work.native.add(node)
-        elif row.key in work.target.weights_only:  # whatever else is asked for, 4 bits too
-            _choose_weights(work, node)
-        elif row.weight is None or choice.form == "static":
+        elif _stored(work, row):  # whatever else is asked for, 4 bits too
+            _choose_weights(work, node, choice)
+        elif row.weight is None or choice.scheme.when is When.STATIC:
             _choose_static(work, node, row)
-        elif (refusal := forms.refuse(node, row, choice, work.target)) is not None:
+        elif (refusal := stored_weights.refuse(node, row, choice, work.target)) is not None:
             work.reasons[node] = refusal
         else:
-            work.linears[node] = choice.form
+            scheme = choice.scheme.of(work.target.schemes(row.key))
+            assert scheme is not None
+            work.linears[node] = scheme
 
 
-def _choose_weights(work: _Work, node: fx.Node) -> None:
+def _stored(work: _Work, row: Op) -> str:
+    """Why the weights alone of an operator are stored as codes; "" where they are not."""
+    target = work.target
+    known = row.key in target.kernels or row.key in target.no_kernel
+    return target.weights_only.get(row.key, "" if known else row.stored)
+
+
+def _choose_weights(work: _Work, node: fx.Node, choice: Choice) -> None:
     if (objection := rules.stored_weights(node)) is not None:
         work.reasons[node] = objection
     else:
-        work.linears[node] = "int8-weights"
+        work.linears[node] = stored_weights.alone(choice.scheme, work.target)
 
 
-def _choose_static(work: _Work, node: fx.Node, row: OpRow) -> None:
+def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
+    choice = work.choices[G.name_of(node)]
+    asked = choice.scheme if row.weight is not None else choice.scheme.on_activations
+    scheme = (Scheme() if row.role is Role.PASS else asked).of(work.target.schemes(row.key))
     objection = _objection(work, node, row)
+    if objection is None and scheme is None:
+        objection = stored_weights.no_kernel(asked, choice, work.target)
     if row.role is Role.PASS and objection is None:
         work.moves.add(node)
         if node.args[0] in work.native:
             work.native.add(node)
-    elif objection is not None:
-        work.reasons[node] = objection
+    elif objection is not None or scheme is None:
+        work.reasons[node] = objection or ""
     else:
         rule = work.target.kernels[row.key]
         if rule.in_float:
             work.reasons[node] = "in float between dequantize and quantize"
         else:
-            work.integer.add(node)
+            work.integer[node] = scheme
         if not rule.float_output:
             work.native.add(node)
 
 
-def _objection(work: _Work, node: fx.Node, row: OpRow) -> str | None:
+def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
@@ -204,7 +231,7 @@ def _fuse_clips(work: _Work) -> None:
         if node in work.reasons:  # left in float by the recipe
             continue
         codes_out = node in work.wanted or node in work.native
-        from_zero = row.key == "relu" or G.argument(node, 1, "min") == 0
+        from_zero = row.bounds(node)[0] == 0
         free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
         if source in work.integer and len(source.users) == 1 and codes_out and saturates:
@@ -227,29 +254,68 @@ def _place_points(work: _Work) -> None:
         if node in work.integer:
             _place_constants(work, node)
         elif node in work.linears and row is not None:
-            work.points += forms.place(node, row, work.linears[node], work.target)
+            scheme, by = work.linears[node], _weight_observer(work, node)
+            work.points += stored_weights.place(node, row, scheme, work.target, by)
 
 
 def _place_activation(work: _Work, node: fx.Node) -> None:
+    """The point of a value; and one for each other type that it is read in."""
     if node not in work.wanted and node not in work.native:
         return
+    name, own, observer = G.name_of(node), _type(work, node), _observer(work, node)
     everyone = node in work.native or _one_output(work, node)
-    edges = tuple(
-        Edge(G.name_of(node), _user(user))
-        for user in node.users
-        if everyone or user in work.integer or _passes(work, user)
-    )
-    fixed = work.target.fixed_outputs.get(_key(node)) if node in work.integer else None
-    spec = _observed(work, _observer(work, node)) if fixed is None else Fixed(fixed)
-    work.points.append(Point(G.name_of(node), "activation", spec, edges))
+    readers: dict[QType, list[Edge]] = {own: []}
+    for user in node.users:
+        if everyone or user in work.integer or _passes(work, user):
+            edge = Edge(name, _user(user))
+            readers.setdefault(_taken(work, user) or own, []).append(edge)
+    fixed = work.target.fixed_outputs.get(_key(node), ()) if node in work.integer else ()
+    known = next((p for p in fixed if p.qtype == own), None)
+    spec: Spec = _observed(work, observer, own) if known is None else Fixed(known)
+    in_codes = any(node in nodes for nodes in (work.integer, work.moves, work.native))
+    for qtype, edges in readers.items():
+        if qtype != own:
+            spec = Requantized(name, qtype) if in_codes else _observed(work, observer, qtype)
+        found = Point(_point(work, node, qtype), Kind.ACTIVATION, spec, tuple(edges))
+        work.points.append(found)
+
+
+def _type(work: _Work, node: fx.Node) -> QType:
+    """The type that a value has in codes: what its operator computes with; of what is moved, that
+    of its source; of a float value, what its first reader takes."""
+    if node in work.integer:
+        return work.integer[node].activations or work.target.activation
+    row, source = row_of(node), node.args[0] if node.args else None
+    if row is not None and row.role in (Role.PASS, Role.CLIP) and isinstance(source, fx.Node):
+        return _type(work, source)
+    return _read_type(work, node) or work.target.activation
+
+
+def _taken(work: _Work, user: fx.Node) -> QType | None:
+    """The type that a reader takes; None: as it comes."""
+    return work.integer[user].activations if user in work.integer else None
+
+
+def _read_type(work: _Work, node: fx.Node) -> QType | None:
+    for user in node.users:
+        found = _read_type(work, user) if _passes(work, user) else _taken(work, user)
+        if found is not None:
+            return found
+    return None
+
+
+def _point(work: _Work, node: fx.Node, qtype: QType) -> str:
+    """The name of the point that has a value in this type."""
+    own = qtype == _type(work, node)
+    return G.name_of(node) if own else f"{G.name_of(node)}.{qtype}"
 
 
 def _one_output(work: _Work, node: fx.Node) -> bool:
     return node in work.integer and work.target.kernels[_key(node)].one_output
 
 
-def _observed(work: _Work, observer: ObserverSpec) -> Observed:
-    return Observed(work.target.activation, observer, symmetric=work.target.symmetric)
+def _observed(work: _Work, observer: ObserverSpec, qtype: QType) -> Observed:
+    return Observed(qtype, observer, symmetric=work.target.symmetric)
 
 
 def _key(node: fx.Node) -> str:
@@ -261,7 +327,11 @@ def _observer(work: _Work, node: fx.Node) -> ObserverSpec:
     """Of the tensor a node computes; for a fused clamp the last rule for it or for its layer."""
     makers = [node, work.fused[node]] if node in work.fused else [node]
     last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
-    return last.observer or work.observer
+    return last.observer or work.seen.get(G.name_of(node), work.observer)
+
+
+def _weight_observer(work: _Work, node: fx.Node) -> ObserverSpec:
+    return work.choices[G.name_of(node)].weight_observer or _WEIGHT_OBSERVER
 
 
 def _passes(work: _Work, user: fx.Node) -> bool:
@@ -275,29 +345,32 @@ def _user(node: fx.Node) -> str:
 def _place_constants(work: _Work, node: fx.Node) -> None:
     row = row_of(node)
     assert row is not None
-    name, target = G.name_of(node), work.target
+    name, scheme, by = G.name_of(node), work.integer[node], _weight_observer(work, node)
+    assert scheme.activations is not None
+    assert scheme.weights is not None
     for source in data_inputs(node):
         if isinstance(source, fx.Node) and source.op == "get_attr":
             edge = Edge(G.name_of(source), name)
-            spec = _observed(work, WEIGHT_OBSERVER)
-            work.points.append(Point(f"{name}.{G.name_of(source)}", "constant", spec, (edge,)))
+            spec = _observed(work, by, scheme.activations)
+            work.points.append(Point(f"{name}.{G.name_of(source)}", Kind.CONSTANT, spec, (edge,)))
     if row.weight is None:
         return
     weight, data = node.args[row.weight], node.args[0]
     assert isinstance(weight, fx.Node)
     assert isinstance(data, fx.Node)
+    axis = None if scheme.scales is Scales.TENSOR else row.channel_axis
     w = Point(
         f"{name}.weight",
-        "weight",
-        Observed(target.weight, WEIGHT_OBSERVER, row.channel_axis, symmetric=True),
+        Kind.WEIGHT,
+        Observed(scheme.weights, by, axis, symmetric=True),
         (Edge(G.name_of(weight), name),),
     )
     work.points.append(w)
     bias = G.argument(node, row.bias, "bias") if row.bias is not None else None
-    if isinstance(bias, fx.Node) and target.bias is not None:
+    if isinstance(bias, fx.Node) and work.target.bias is not None:
         edge = Edge(G.name_of(bias), name)
-        derived = Derived(G.name_of(data), w.name)
-        work.points.append(Point(f"{name}.bias", "bias", derived, (edge,)))
+        derived = Derived(_point(work, data, scheme.activations), w.name)
+        work.points.append(Point(f"{name}.bias", Kind.BIAS, derived, (edge,)))
 
 
 def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
@@ -307,28 +380,28 @@ def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision
     output = name if name in names else None
     op = _op(node)
     first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
-    batch = hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
+    batch = G.hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
     if node in work.fused:
-        return Decision(name, op, "fused", f"into {G.name_of(work.fused[node])}", 0, (), output)
+        return Decision(
+            name, op, Execution.FUSED, f"into {G.name_of(work.fused[node])}", 0, (), output
+        )
     if node in work.integer:
         why = "" if output or any(u in work.fused for u in node.users) else "result in float"
-        return Decision(name, op, "integer", why, cost, inputs, output)
+        return Decision(name, op, Execution.INTEGER, why, cost, inputs, output)
     if node in work.linears:
-        form, why = forms.DECISIONS[work.linears[node]]
-        if op in work.target.weights_only:
-            form, why = (
-                "weights",
-                f"{work.target.weights_only[op]}: int8 weights, the rest in float",
-            )
-        return Decision(name, op, form, why, cost, inputs, output)
+        scheme = work.linears[node]
+        execution, why = stored_weights.described(scheme)
+        row = row_of(node)
+        if row is not None and (reason := _stored(work, row)):
+            why = f"{reason}: {stored_weights.weights_of(scheme)}, the rest in float"
+        return Decision(name, op, execution, why, cost, inputs, output)
     if output and node in work.moves:
-        return Decision(name, op, "pass", "", cost, inputs, output)
+        return Decision(name, op, Execution.PASS, "", cost, inputs, output)
     if not _gives_floats(node):
-        return Decision(name, op, "shape", "not a float tensor", cost)
-    return Decision(
-        name, op, "float", work.reasons.get(node, "between float operators"), cost, inputs, output
-    )
+        return Decision(name, op, Execution.SHAPE, "not a float tensor", cost)
+    why = work.reasons.get(node, "between float operators")
+    return Decision(name, op, Execution.FLOAT, why, cost, inputs, output)
 
 
 def _gives_floats(node: fx.Node) -> bool:

@@ -14,10 +14,9 @@ from dataclasses import replace
 from torch import fx
 
 from qtool import graph as G
-from qtool.graph import torch_ops
-from qtool.plan.ops import Role, data_inputs, row_of
-from qtool.plan.plan import Point
-from qtool.types import Observed, SharedWith
+from qtool.ops import Role, data_inputs, row_of
+from qtool.plan.plan import Kind, Point
+from qtool.types import Bounds, Observed, SharedWith
 
 __all__ = ["share"]
 
@@ -28,7 +27,7 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     `moves`: names of the nodes that pass codes through.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
-    names = {p.name for p in points}
+    reads = {(e.source, e.user): p.name for p in points for e in p.edges}
     free = {p.name for p in points if _shareable(p)}
     parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
 
@@ -42,8 +41,8 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
     for point in points:
         node = nodes.get(point.name)
         if node is not None and point.name in moves:
-            source = G.name_of(node.args[0])  # of a pass-through
-            if source in names:
+            source = reads.get((G.name_of(node.args[0]), point.name))  # of a pass-through
+            if source is not None:
                 parent[point.name] = (source, _factor(node))
     for point in points:
         node = nodes.get(point.name)
@@ -52,8 +51,10 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
             continue
         inputs = data_inputs(concat)
         for source in inputs:
-            named = isinstance(source, fx.Node) and G.name_of(source) in names
-            if named and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
+            if not isinstance(source, fx.Node):
+                continue
+            as_it_is = reads.get((G.name_of(source), point.name)) == G.name_of(source)
+            if as_it_is and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
                 owner, _ = root(G.name_of(source))
                 if owner != root(point.name)[0] and owner in free:
                     parent[owner] = (point.name, 1.0)
@@ -61,9 +62,6 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
         replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
         for p in points
     )
-
-
-Bounds = tuple[float | None, float | None]
 
 
 def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
@@ -80,24 +78,23 @@ def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
 def _bounds(value: object) -> Bounds:
     """The bounds of the clamp that gives a value, directly or through operators that move it."""
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
-        if row.key == "relu":
-            return 0.0, None
         if row.role is Role.CLIP:
-            return G.argument(value, 1, "min"), G.argument(value, 2, "max")
-        if row.role is not Role.PASS or value.target is torch_ops.rescale:
+            return row.bounds(value)
+        if row.role is not Role.PASS or row.factor is not None:
             break
         value = value.args[0]
     return None, None
 
 
 def _factor(node: fx.Node) -> float:
-    factor = node.args[1] if node.target is torch_ops.rescale else 1.0
+    row = row_of(node)
+    factor = 1.0 if row is None or row.factor is None else node.args[row.factor]
     assert isinstance(factor, float)
     return factor
 
 
 def _shareable(point: Point) -> bool:
-    return point.kind == "activation" and isinstance(point.spec, Observed)
+    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
 
 
 def _concat_behind(node: fx.Node) -> fx.Node | None:
@@ -106,13 +103,13 @@ def _concat_behind(node: fx.Node) -> fx.Node | None:
     if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
         # a clamp changes the range: inputs of the concat below zero must keep their own parameters
         return None
-    return node if row is not None and row.key == "concat" else None
+    return node if row is not None and row.role is Role.JOIN else None
 
 
 def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
     """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
     while True:
-        if len(node.users) != 1 or node.op != "call_function" or node.target is torch_ops.rescale:
+        if len(node.users) != 1 or node.op != "call_function" or _factor(node) != 1.0:
             return False
         if G.name_of(node) not in parent:
             return True

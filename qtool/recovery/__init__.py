@@ -1,1 +1,37 @@
-"""What changes a model on its way to integers: the steps of a conversion."""
+"""What changes a model on its way to integers: the steps of a conversion, in order.
+
+Adding one is a file here, its line in `STEPS`, and a test. A step of a user's own is registered by
+`register_step` and then runs like these.
+"""
+
+from __future__ import annotations
+
+from qtool.conversion import SOLVE, Step
+from qtool.errors import PlanError
+from qtool.recovery.smoothing import SMOOTH
+
+__all__ = ["STEPS", "register_step"]
+
+STEPS: list[Step] = [
+    SMOOTH,
+    SOLVE,  # the ranges of the graph as the steps before have left it
+]
+
+
+def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:
+    """Adds a step of one's own to every conversion that follows.
+
+    Args:
+        step: see `qtool.conversion.Step`.
+        before: the step that it stands before, by default the one that solves scales and zero
+            points; None puts it last, where parameters are known.
+
+    Raises:
+        PlanError: there is one of that name already, or none called `before`.
+    """
+    names = [s.name for s in STEPS]
+    if step.name in names:
+        raise PlanError(f"a step '{step.name}' is registered already")
+    if before is not None and before not in names:
+        raise PlanError(f"there is no step '{before}'; there are: {', '.join(names)}")
+    STEPS.insert(len(STEPS) if before is None else names.index(before), step)

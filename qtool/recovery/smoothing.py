@@ -8,23 +8,22 @@ else reads it; elsewhere it is one float multiplication before the quantization.
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool import graph as G
 from qtool.calibration import Calibration
+from qtool.conversion import Conversion, Step
+from qtool.errors import VerificationError
 from qtool.observers.min_max import MinMax
-from qtool.plan import CHANNELS, Point, QuantPlan
-from qtool.plan.channels import layers_behind
-from qtool.types import ObserverSpec
+from qtool.plan import Probe, QuantPlan
+from qtool.recovery.watched import Watched, watched_tensors
+from qtool.types import Change, ObserverSpec
 
-__all__ = ["REASON", "Factors", "find_factors", "from_text", "smooth", "smooth_ranges", "to_text"]
+__all__ = ["SMOOTH"]
 
 Factors = Mapping[str, torch.Tensor]
 """Tensor name -> what its channels are divided by: float32 [channels]."""
@@ -38,68 +37,92 @@ SMALLEST = 1e-5  # of the widest channel: a channel that was never seen is not b
 aten = torch.ops.aten
 
 
-def find_factors(module: fx.GraphModule, plan: QuantPlan, calibration: Calibration) -> Factors:
+def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+    """The extremes of every channel of the tensors that could be smoothed."""
+    spec = ObserverSpec("minmax")
+    return [Probe(_probe(w.source), w.source, spec, axis=-1) for w in watched_tensors(graph, plan)]
+
+
+def _run(work: Conversion) -> Conversion:
+    factors = _find_factors(work)
+    if not factors:
+        return work
+    return _apply(work, Change(SMOOTH.name, len(factors), REASON, factors))
+
+
+def _apply(work: Conversion, change: Change) -> Conversion:
+    """The conversion with tensors divided by the factors that a change holds."""
+    watched = [w for w in watched_tensors(work.graph.graph, work.plan) if w.source in change.arrays]
+    if len(watched) != len(change.arrays):
+        raise VerificationError(
+            "the smoothing that the file records does not fit this model: it has other layers"
+        )
+    made: dict[str, str] = {}
+
+    def edit(module: fx.GraphModule) -> int:
+        made.update(_smooth(module, watched, change.arrays))
+        return len(made)
+
+    after = work.rewritten(change, edit)
+    if work.calibration is None:
+        return after
+    return replace(after, calibration=_smooth_ranges(work.calibration, change.arrays, made))
+
+
+SMOOTH = Step("smooth", _run, _probes, replay=_apply)
+
+
+def _probe(source: str) -> str:
+    return f"{source}.channels"
+
+
+def _find_factors(work: Conversion) -> Factors:
     """What to divide the channels of each tensor by, for those whose channels differ enough."""
+    assert work.calibration is not None
+    module = work.graph.module
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     found = {}
-    for point in _watched(plan):
-        seen = calibration.statistics.get(point.name)
+    for each in watched_tensors(module.graph, work.plan):
+        seen = work.calibration.statistics.get(_probe(each.source))
         if seen is None or seen.empty:
             continue
         low, high = seen.extent()
         size = torch.maximum(low.abs(), high.abs())
-        if float(size.max()) >= WORTH * float(size.median()):
-            layers = layers_behind(nodes[e.user] for e in point.edges)
-            found[point.edges[0].source] = _factors(module, size, layers)
+        if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
+            layers = [nodes[name] for name in each.layers]
+            found[each.source] = _factors(module, size, layers)
     return found
 
 
-def smooth(module: fx.GraphModule, plan: QuantPlan, factors: Factors) -> dict[str, str]:
+def _smooth(module: fx.GraphModule, watched: Sequence[Watched], factors: Factors) -> dict[str, str]:
     """Divides tensors by their factors, in place, and multiplies the weights behind them.
 
     Returns the name that each smooth tensor has: its own, or that of the new multiplication.
     """
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     made = {}
-    for point in _watched(plan):
-        name = point.edges[0].source
-        if name not in factors:
-            continue
-        source, readers, factor = nodes[name], [nodes[e.user] for e in point.edges], factors[name]
-        for layer in layers_behind(readers):
-            _scale(module, _weight(layer), factor)
+    for each in watched:
+        source, factor = nodes[each.source], factors[each.source]
+        readers = [nodes[name] for name in each.readers]
+        for layer in each.layers:
+            _scale(module, _weight(nodes[layer]), factor)
         folded = set(source.users) == set(readers) and _fold(module, source, factor)
-        made[name] = name if folded else G.name_of(_divide(module, source, readers, factor))
+        name = each.source if folded else G.name_of(_divide(module, source, readers, factor))
+        made[each.source] = name
     return made
 
 
-def smooth_ranges(
+def _smooth_ranges(
     calibration: Calibration, factors: Factors, made: Mapping[str, str]
 ) -> Calibration:
     """The calibration with the range of every smooth tensor, from the extremes of its channels."""
     specs, statistics = dict(calibration.specs), dict(calibration.statistics)
     for source, name in made.items():
-        low, high = calibration.statistics[f"{source}.{CHANNELS}"].extent()
+        low, high = calibration.statistics[_probe(source)].extent()
         by, range_ = factors[source].double(), MinMax(None)
         range_.update(torch.stack([low / by, high / by]).float())
         specs[name], statistics[name] = ObserverSpec("minmax"), range_
     return replace(calibration, specs=specs, statistics=statistics)
-
-
-def to_text(factors: Factors) -> str:
-    """Factors as text for a file's metadata: JSON of little-endian float32 in base64."""
-    raw = {n: f.numpy().astype("<f4").tobytes() for n, f in factors.items()}
-    return json.dumps({n: base64.b64encode(r).decode("ascii") for n, r in raw.items()})
-
-
-def from_text(text: str) -> Factors:
-    """The inverse of `to_text`. Raises ValueError for anything else."""
-    raw = {n: base64.b64decode(r, validate=True) for n, r in json.loads(text).items()}
-    return {n: torch.from_numpy(np.frombuffer(r, "<f4").astype(np.float32)) for n, r in raw.items()}
-
-
-def _watched(plan: QuantPlan) -> list[Point]:
-    return [p for p in plan if p.kind == CHANNELS]
 
 
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
@@ -120,15 +143,8 @@ def _weight(layer: fx.Node) -> fx.Node:
 
 def _scale(module: fx.GraphModule, constant: fx.Node, factor: torch.Tensor) -> None:
     """The tensor behind a get_attr node times a vector along its last dimension, in its place."""
-    owner, _, name = str(constant.target).rpartition(".")
-    holder = module.get_submodule(owner)
-    old = getattr(holder, name)
-    new = old.detach() * factor.to(old.device, old.dtype)
-    setattr(holder, name, nn.Parameter(new, old.requires_grad) if _is_parameter(old) else new)
-
-
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
+    old = G.tensor(module, constant).detach()
+    G.set_tensor(module, constant, old * factor.to(old.device, old.dtype))
 
 
 CONSTANTS: Mapping[object, tuple[int, ...]] = {

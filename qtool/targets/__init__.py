@@ -1,7 +1,7 @@
 """Targets: one file per runtime on a kind of hardware."""
 
 from qtool.errors import ExportError, PlanError
-from qtool.targets.base import KernelRule, Target
+from qtool.targets.base import STORED, KernelRule, Target
 from qtool.targets.onnxruntime_arm import ONNXRUNTIME_ARM
 from qtool.targets.onnxruntime_novnni import ONNXRUNTIME_X86_NOVNNI
 from qtool.targets.onnxruntime_x86 import ONNXRUNTIME_X86
@@ -9,7 +9,16 @@ from qtool.targets.openvino import OPENVINO
 from qtool.targets.tensorrt import TENSORRT
 from qtool.targets.tflite import TFLITE
 
-__all__ = ["DEFAULT", "TARGETS", "KernelRule", "Target", "check_format", "target"]
+__all__ = [
+    "DEFAULT",
+    "STORED",
+    "TARGETS",
+    "KernelRule",
+    "Target",
+    "check_format",
+    "register",
+    "target",
+]
 
 _ALL = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM, OPENVINO, TENSORRT, TFLITE)
 TARGETS = {t.name: t for t in _ALL}
@@ -25,6 +34,13 @@ def target(name: str) -> Target:
     if name not in TARGETS:
         raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
     return TARGETS[name]
+
+
+def register(added: Target) -> None:
+    """Adds a target. Raises PlanError when its name is taken."""
+    if added.name in TARGETS:
+        raise PlanError(f"target '{added.name}' is registered already; give it a name of its own")
+    TARGETS[added.name] = added
 
 
 def check_format(name: str, wanted: str) -> None:

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from qtool.types import QType, QuantParams
+from qtool.schemes import Scheme, When
+from qtool.types import INT4, QType, QuantParams
 
-__all__ = ["KernelRule", "Target"]
+__all__ = ["INTEGER", "STORED", "KernelRule", "Target"]
+
+INTEGER = (Scheme(), Scheme(weights=INT4))
+"""What every kernel on int8 weights takes: 4-bit codes are bytes like others."""
+
+STORED = tuple(Scheme(When.NEVER, weights=t) for t in (None, INT4))
+"""Weights stored as such bytes, and dequantized by the runtime."""
 
 
 def _no_objection(node: fx.Node) -> str | None:
@@ -24,6 +31,8 @@ def _none(node: fx.Node) -> fx.Node | None:
 class KernelRule:
     """How the target runs one operator in integers.
 
+    schemes: what it can be given; the first that fits is taken. What they leave open is the
+        target's: its types, a scale for each channel.
     refuse: why this call of the operator has to stay in float, or None.
     follows: takes part only where an input already comes in codes (an add behind a convolution);
         otherwise the operator is worth quantizing its inputs for.
@@ -41,24 +50,26 @@ class KernelRule:
     one_output: bool = False
     in_float: bool = False
     stays_float: Callable[[fx.Node], fx.Node | None] = _none
+    schemes: tuple[Scheme, ...] = INTEGER
 
 
 @dataclass(frozen=True)
 class Target:
     """The integer types a target computes with, and its integer kernels by operator key.
 
+    activation, weight: the types that are taken where a recipe names none.
     bias: None where biases stay in float.
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     weights_only: key -> why its weights alone are stored as codes, of operators without an integer
         kernel in the formats of this target.
-    takes_float: keys of operators that the runtime computes in integers wherever they stand between
-        DQ and Q, planned or not, and in float wherever a clamp of their float result follows: an
-        idle operator is written behind them where that is not what the plan says.
+    takes_float: keys of operators that the runtime fuses unasked: in integers where they stand
+        between DQ and Q, though the plan says float; in float where a clamp follows, though the
+        plan says integer. An idle operator behind them keeps it from that.
     on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
     symmetric: activations have zero point 0.
     fixed_outputs: operator key -> the parameters that its kernel gives its output, whatever the
-        data.
+        data; those of the type that the kernel computes with.
     same_parameters: keys of operators whose kernel averages or compares codes, so that its output
         has the parameters of its input.
     pair_limit: the largest sum, in absolute value, of two weights of an output channel with which
@@ -84,10 +95,16 @@ class Target:
     weights_only: Mapping[str, str] = field(default_factory=dict)
     takes_float: frozenset[str] = frozenset()
     symmetric: bool = False
-    fixed_outputs: Mapping[str, QuantParams] = field(default_factory=dict)
+    fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     pair_limit: int | None = None
     contrib: bool = True
     formats: tuple[str, ...] = ("qdq",)
     profile: str | None = None
     local: bool = False
+
+    def schemes(self, key: str) -> tuple[Scheme, ...]:
+        """What the kernel of an operator takes, with everything said; nothing without a kernel."""
+        rule = self.kernels.get(key)
+        offered = rule.schemes if rule is not None else ()
+        return tuple(s.or_else(self.activation, self.weight) for s in offered)

@@ -6,11 +6,23 @@ activations have to be scalars, weights symmetric. Measured on ONNX Runtime 1.31
 
 from __future__ import annotations
 
+from qtool.schemes import Scheme, When
 from qtool.targets import rules
-from qtool.targets.base import KernelRule, Target
-from qtool.types import INT8_NARROW, INT32, UINT8
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target
+from qtool.types import INT4, INT8_NARROW, INT32, UINT4, UINT8
 
 __all__ = ["ONNXRUNTIME_X86"]
+
+_LINEAR = (
+    *INTEGER,
+    *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),
+    *STORED,
+    *(
+        Scheme(When.NEVER, weights=t, scales=block)  # MatMulNBits
+        for t in (UINT4, INT4)
+        for block in (32, 16, 64, 128, 256)
+    ),
+)
 
 ONNXRUNTIME_X86 = Target(
     name="onnxruntime-x86",
@@ -20,7 +32,9 @@ ONNXRUNTIME_X86 = Target(
     bias=INT32,
     kernels={
         "conv": KernelRule(rules.constant_weights),
-        "linear": KernelRule(rules.constant_weights, float_output=True, one_output=True),
+        "linear": KernelRule(
+            rules.constant_weights, float_output=True, one_output=True, schemes=_LINEAR
+        ),
         "add": KernelRule(rules.tensors_only, follows=True),
         "mul": KernelRule(rules.tensors_only, follows=True),
         "concat": KernelRule(rules.float32, follows=True),

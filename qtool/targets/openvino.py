@@ -9,7 +9,7 @@ Activation functions are fused into the layer before them, in float, ahead of it
 from __future__ import annotations
 
 from qtool.targets import rules
-from qtool.targets.base import KernelRule, Target
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target
 from qtool.types import INT8_NARROW, UINT8
 
 __all__ = ["OPENVINO"]
@@ -24,7 +24,9 @@ OPENVINO = Target(
     bias=None,
     kernels={
         "conv": KernelRule(rules.constant_weights),
-        "linear": KernelRule(rules.constant_weights, float_output=True),
+        "linear": KernelRule(
+            rules.constant_weights, float_output=True, schemes=(*INTEGER, *STORED)
+        ),
         "add": KernelRule(rules.tensors_only, follows=True),
         "mul": KernelRule(rules.tensors_only, follows=True),
         "concat": KernelRule(rules.float32, follows=True),

@@ -7,6 +7,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.ops import row_of
 
 __all__ = [
     "PRODUCTS",
@@ -41,15 +42,21 @@ def constant_weights(node: fx.Node) -> str | None:
 
 
 def stored_weights(node: fx.Node) -> str | None:
-    """For operators whose weights alone are stored as codes."""
-    weight = node.args[1]
-    if node.target is not torch_ops.embedding:
-        return constant_weights(node)
-    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
-        return "its table is computed at run time"
-    if G.value(weight).numel() < SMALL_TABLE:
-        return "its table is small"
-    return float32(node, weight)
+    """For operators whose weights alone are stored as codes; their arithmetic stays as it is."""
+    row = row_of(node)
+    assert row is not None
+    for at in (row.weight, *row.more, row.bias):
+        given = node.args[at] if at is not None and at < len(node.args) else None
+        if not isinstance(given, fx.Node):
+            if at == row.weight:
+                return "it is called without its weight"
+            continue
+        if given.op != "get_attr":
+            called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            return f"its {called} is computed at run time"
+        if row.from_codes is not None and G.value(given).numel() < SMALL_TABLE:
+            return "its table is small"
+    return float32(node, *(n for n in node.all_input_nodes if G.is_float(n)))
 
 
 def tensors_only(node: fx.Node) -> str | None:
@@ -87,24 +94,22 @@ def zero_fill(node: fx.Node) -> str | None:
 
 
 def average_pool(node: fx.Node) -> str | None:
-    if G.argument(node, 6, "divisor_override") is not None:
+    _, _, _, padding, ceil_mode, counted, divisor = node.args
+    assert isinstance(padding, list | tuple)
+    if divisor is not None:
         return "a divisor of its own has no integer kernel"
-    padded = any(G.argument(node, 3, "padding", ()) or ())
-    if padded and G.argument(node, 4, "ceil_mode", False) and _counts_padding(node):
+    if any(padding) and ceil_mode and counted:
         return "ceil_mode with padding that counts has no exact integer kernel"
     return float32(node)
 
 
-def _counts_padding(node: fx.Node) -> bool:
-    return bool(G.argument(node, 5, "count_include_pad", True))
-
-
 def average_pool_inside(node: fx.Node) -> str | None:
     """For runtimes whose kernel averages only the cells inside the image."""
-    padded = any(G.argument(node, 3, "padding", ()) or ())
-    if padded and _counts_padding(node):
+    _, _, _, padding, ceil_mode, counted, _ = node.args
+    assert isinstance(padding, list | tuple)
+    if any(padding) and counted:
         return "its mean counts the padding, the kernel's does not"
-    if G.argument(node, 4, "ceil_mode", False):
+    if ceil_mode:
         return "ceil_mode has no integer kernel"
     return average_pool(node)
 

@@ -12,7 +12,7 @@ layer").
 from __future__ import annotations
 
 from qtool.targets import rules
-from qtool.targets.base import KernelRule, Target
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target
 from qtool.types import INT8, INT8_NARROW
 
 __all__ = ["TENSORRT"]
@@ -25,7 +25,9 @@ TENSORRT = Target(
     bias=None,
     kernels={
         "conv": KernelRule(rules.constant_weights, float_output=True),
-        "linear": KernelRule(rules.constant_weights, float_output=True),
+        "linear": KernelRule(
+            rules.constant_weights, float_output=True, schemes=(*INTEGER, *STORED)
+        ),
         "add": KernelRule(rules.with_weighted, float_output=True, stays_float=rules.first_weighted),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),

@@ -14,14 +14,14 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.targets import rules
-from qtool.targets.base import KernelRule, Target
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target
 from qtool.types import INT8, INT8_NARROW, INT32, QuantParams
 
 __all__ = ["TFLITE"]
 
 
-def _fixed(scale: float, zero_point: int) -> QuantParams:
-    return QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point))
+def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
+    return (QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),)
 
 
 def _planar(node: fx.Node) -> str | None:
@@ -39,7 +39,7 @@ TFLITE = Target(
     bias=INT32,
     kernels={
         "conv": KernelRule(_planar),
-        "linear": KernelRule(rules.constant_weights),
+        "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER, *STORED)),
         "add": KernelRule(rules.tensors_only, follows=True),
         "mul": KernelRule(rules.tensors_only, follows=True),
         "concat": KernelRule(rules.float32, follows=True),

@@ -7,7 +7,6 @@ suffix of its own); where it does not, the node is found by the tensor it comput
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections import Counter
@@ -21,7 +20,9 @@ import onnx
 from onnx import TensorProto
 
 from qtool.errors import FileError
-from qtool.plan import OPS, QuantPlan
+from qtool.onnx_graph.file_info import FileInfo
+from qtool.ops import OPS
+from qtool.plan import Execution, QuantPlan
 from qtool.verification.runtime import RUNTIME, optimised_graph
 
 __all__ = ["AuditRow", "Coverage", "audit", "planned"]
@@ -46,6 +47,7 @@ ON_EITHER = _names(  # operators that exist for codes and for floats
 )
 ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and results
 _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
 _DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
@@ -136,7 +138,9 @@ def audit(path: str | Path) -> Coverage:
     audited = (
         node
         for node in source.graph.node
-        if node.op_type in INTEGER or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
+        if node.op_type in INTEGER
+        or _is_own(node)
+        or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
     )
     found = [(node, _name_in(node, planned)) for node in audited]
     heavy = Counter(name for node, name in found if node.op_type in _HEAVY)
@@ -152,9 +156,11 @@ def planned(plan: QuantPlan) -> Coverage:
     """What a plan says of each node, for a target whose runtime is not the one audited here."""
     known = {row.key for row in OPS.values()}
     rows = tuple(
-        AuditRow(d.node, d.op, "as planned", d.form in ("integer", "dynamic"), d.macs, d.reason)
+        AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
         for d in plan.nodes
-        if d.form in ("integer", "dynamic", "weights") or (d.form == "float" and d.op in known)
+        if d.computes_on_codes
+        or d.execution is Execution.WEIGHTS
+        or (d.execution is Execution.FLOAT and d.op in known)
     )
     return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 
@@ -193,6 +199,11 @@ def _row(
     """
     found = running.find(node, source)
     kernel = found.op_type if found is not None else "folded away"
+    if _is_own(node):  # the runtime runs what its function says
+        stored = plan.get("form") == "weights"
+        reason = plan.get("reason", f"an operator of the domain {node.domain}")
+        macs = int(plan.get("macs", 0))
+        return AuditRow(name, node.op_type, node.domain, False, macs, reason, stored)
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
     if found is None:  # taken into another kernel: a convolution only where codes are planned
@@ -206,10 +217,15 @@ def _row(
     return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
 
 
+def _is_own(node: onnx.NodeProto) -> bool:
+    """Whether an operator is neither ONNX's nor the runtime's."""
+    return node.domain not in _DOMAINS
+
+
 def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:
     """What qtool's plan says of each node, if the file is its own."""
-    text = next((p.value for p in source.metadata_props if p.key == "qtool_nodes"), "[]")
-    return {row["node"]: row for row in json.loads(text)}
+    info = FileInfo.of(source)
+    return {} if info is None else {n.node: vars(n) for n in info.nodes}
 
 
 def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:

@@ -1,53 +1,122 @@
-"""Inputs for an ONNX file: made up, or taken from the user's batches by its input names."""
+"""Inputs for an ONNX file: the user's batches by the file's input names, or made up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 
-from qtool.data import batches
+from qtool.data import Batch, batches, to_batch
 from qtool.errors import DataError, FileError
 from qtool.integer.qdq import QdqGraph
+from qtool.types import Array
 from qtool.verification.runtime import session
 
-__all__ = ["data_inputs", "random_inputs"]
+__all__ = ["Feeder", "check_same_inputs", "data_inputs", "random_inputs", "resized"]
 
-Arrays = list[np.ndarray[Any, Any]]
 _DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
+    "tensor(bool)": "bool",
 }
+MADE_UP = ("float32", "int64", "int32", "bool", "uint8", "int8")
 
 
-def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[Arrays]:
+class Feeder:
+    """The inputs of a file, and batches checked against them."""
+
+    def __init__(self, file: str | Path) -> None:
+        self.inputs = session(file).get_inputs()
+
+    def arrays(self, item: Any, index: int) -> list[Array]:
+        """One batch as arrays in the order of the file's inputs. Of a tuple longer than the inputs
+        the first are used, so that (images, labels) works.
+
+        Raises:
+            DataError: an input is missing, or has another type or shape; NaN or Inf.
+        """
+        batch = to_batch(item)
+        names = [i.name for i in self.inputs]
+        given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+        if missing := [n for n in names if n not in given]:
+            takes = ", ".join(names)
+            raise DataError(f"batch {index} lacks input '{missing[0]}'; the model takes {takes}")
+        Batch((), {n: given[n] for n in names}).check_finite(index)
+        return [_checked(i, given[i.name], index) for i in self.inputs]
+
+
+def _checked(expected: Any, tensor: Any, index: int) -> Array:
+    where = f"batch {index}, input '{expected.name}'"
+    if not isinstance(tensor, torch.Tensor):
+        raise DataError(f"{where} is a {type(tensor).__name__}, not a tensor")
+    array: Array = tensor.detach().cpu().numpy()
+    dtype = _DTYPES.get(expected.type, expected.type)
+    if str(array.dtype) != dtype:
+        raise DataError(f"{where} is {array.dtype}, the model takes {dtype}; convert it first")
+    shape = list(expected.shape)
+    fits = len(shape) == array.ndim and all(
+        not isinstance(e, int) or e == a for e, a in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise DataError(f"{where} has shape {list(array.shape)}, the model takes {shape}")
+    return array
+
+
+def check_same_inputs(files: Sequence[Path]) -> None:
+    """Raises DataError unless all files have inputs of the same names, types and ranks, and as
+    many outputs."""
+    first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
+    outputs = len(session(files[0]).get_outputs())
+    for file in files[1:]:
+        other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
+        if other != first:
+            raise DataError(
+                f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
+                f"({_listed(first)}); compare models of one task"
+            )
+        if (count := len(session(file).get_outputs())) != outputs:
+            raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
+
+
+def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
+    return ", ".join(f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs)
+
+
+def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
+    """A batch cut or repeated to `size` samples; None where the file takes another number."""
+    inputs = session(file).get_inputs()
+    fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
+    if any(f != size for f in fixed):
+        return None
+    return [
+        np.ascontiguousarray(np.take(a, np.arange(size) % len(a), axis=0)) if a.ndim else a
+        for a in arrays
+    ]
+
+
+def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     """The user's batches as arrays in the order of the file's inputs.
 
     Raises:
-        DataError: a batch lacks an input of the file.
+        DataError: a batch does not fit the file; see `Feeder`.
     """
-    names = [i.name for i in session(path).get_inputs()]
+    feeder = Feeder(path)
     for index, batch in enumerate(batches(data)):
-        given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
-        missing = [n for n in names if n not in given]
-        if missing:
-            raise DataError(
-                f"batch {index} lacks input '{missing[0]}'; the file takes {', '.join(names)}"
-            )
-        batch.check_finite(index)
-        yield [given[n].numpy() for n in names]
+        yield feeder.arrays(batch, index)
 
 
 def random_inputs(
     path: str | Path, samples: int, batch_size: int, seed: int = 0
-) -> Iterator[Arrays]:
+) -> Iterator[list[Array]]:
     """Reproducible random batches: floats over the range of the QuantizeLinear that reads them (a
     little beyond, so that saturation is met), other types 0 or 1; a dynamic dimension behind the
     first has size 8.
@@ -60,10 +129,10 @@ def random_inputs(
     ranges = _ranges(path)
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
-        made: Arrays = []
+        made: list[Array] = []
         for each in inputs:
             dtype = _DTYPES.get(each.type)
-            if dtype is None:
+            if dtype not in MADE_UP:
                 raise DataError(f"input '{each.name}' is {each.type}; give data for it with --data")
             sizes = [s if isinstance(s, int) else 8 for s in each.shape]
             if each.shape and not isinstance(each.shape[0], int):
@@ -71,7 +140,7 @@ def random_inputs(
             low, high = ranges.get(each.name, (-1.0, 1.0))
             values = (
                 generator.uniform(low, high, sizes)
-                if dtype is np.float32
+                if dtype == "float32"
                 else generator.integers(0, 2, sizes)
             )
             made.append(values.astype(dtype))

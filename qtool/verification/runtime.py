@@ -12,10 +12,10 @@ import onnxruntime as ort
 
 from qtool.errors import VerificationError
 
-__all__ = ["RUNTIME", "feeds", "optimised_graph", "run", "session"]
+__all__ = ["RUNTIME", "SILENT", "feeds", "optimised_graph", "run", "session"]
 
 RUNTIME = f"onnxruntime {ort.__version__}"
-_SILENT = 4  # fatal errors only: what matters is raised
+SILENT = 4  # fatal errors only: what matters is raised
 
 
 def session(
@@ -36,7 +36,7 @@ def session(
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
-    options.log_severity_level = _SILENT
+    options.log_severity_level = SILENT
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
     try:

@@ -79,7 +79,7 @@ def _check_scale(node: onnx.NodeProto, arrays: dict[str, Any], expected: Expecte
     if node.input[0] not in arrays and scale.ndim != 0:
         raise VerificationError(f"{node.name}: the scale of an activation must be a scalar")
     if expected.symmetric and arrays[node.input[2]].any():
-        raise VerificationError(f"{node.name}: its zero point is not 0, as the target wants it")
+        raise VerificationError(f"{node.name}: its zero point must be 0 on this target")
 
 
 def _check_layer(

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis.layers import layers_of
 from qtool.points import points_of
-from qtool.quantized import QuantizedModel
 
-__all__ = ["Chain", "chain", "images", "spoil"]
+__all__ = ["Chain", "captured", "chain", "images", "spoil"]
 
 
 class Chain(nn.Module):
@@ -39,17 +39,22 @@ def images(count: int = 64) -> torch.Tensor:
 
 def chain(spoiled: Mapping[str, float] | None = None) -> QuantizedModel:
     """Chain in int8; `spoiled` gives layers whose range is wrong by a factor."""
-    quantized = qtool.convert(*_calibrated(), sample=images(16))
+    quantized = qtool.convert(captured(), _calibrated(), sample=images(16))
     for name, factor in (spoiled or {}).items():
         spoil(quantized, name, factor)
     return quantized
 
 
 @cache
-def _calibrated() -> tuple[qtool.Captured, qtool.Calibration]:
+def captured() -> qtool.Captured:
+    """Chain, with the same weights every time."""
     torch.manual_seed(0)
-    captured = qtool.capture_model(Chain().eval(), images(16))
-    return captured, qtool.calibrate(captured, images().split(16))
+    return qtool.capture_model(Chain().eval(), images(16))
+
+
+@cache
+def _calibrated() -> qtool.Calibration:
+    return qtool.calibrate(captured(), images().split(16))
 
 
 def spoil(quantized: QuantizedModel, name: str, factor: float) -> None:

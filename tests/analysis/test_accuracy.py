@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qtool.analysis.accuracy import measure_outputs, summarize
-from qtool.analysis.store import Store
 from qtool.errors import DataError
+from qtool.store import Store
 from tests.analysis.onnx_files import linear_file
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.analysis import metrics
-from qtool.analysis.metrics import bootstrap, metric, user_metrics
+from qtool.analysis.metrics import bootstrap, decibels, metric, user_metrics
 from qtool.errors import DataError
 
 
@@ -96,3 +96,11 @@ def test_useless_answers(no_files, function, says):
 def test_unknown_name_to_minimize(no_files):
     with pytest.raises(DataError, match="no metric 'loss'; it returns one_number"):
         user_metrics(one_number, no_files, "m:f", ["loss"])
+
+
+@pytest.mark.parametrize(
+    ("signal", "noise", "db"),
+    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (np.inf, 1.0, None)],
+)
+def test_decibels(signal, noise, db):
+    assert decibels(signal, noise) == db

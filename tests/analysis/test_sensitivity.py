@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from qtool.analysis.layers import layers_of
-from qtool.analysis.replay import Replay
-from qtool.analysis.sensitivity import decibels, sweep
-from qtool.analysis.store import Store
+from qtool.analysis.metrics import decibels
+from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.errors import DataError
+from qtool.graph.run import Executor
 from qtool.points import points_of
+from qtool.store import Store
 from tests.analysis.spoiled import chain, images
 
 EVERYTHING = 1e6  # a budget that deals every chunk to every layer
@@ -127,8 +127,8 @@ def test_resumes_where_it_stopped(tmp_path, monkeypatch):
     with pytest.raises(KilledError):
         sweep(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
     runs = []
-    ran = Replay.run
-    monkeypatch.setattr(Replay, "run", lambda *a: runs.append(1) or ran(*a))
+    ran = Executor.run
+    monkeypatch.setattr(Executor, "run", lambda *a: runs.append(1) or ran(*a))
     resumed = sweep(quantized, data(), store=Store(tmp_path, "k"))
     again = len(runs)
     runs.clear()
@@ -155,11 +155,3 @@ def test_fixed_batch_is_not_cut():
 def test_no_data():
     with pytest.raises(DataError, match="no data"):
         sweep(chain(), [])
-
-
-@pytest.mark.parametrize(
-    ("signal", "noise", "db"),
-    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (np.inf, 1.0, None)],
-)
-def test_decibels(signal, noise, db):
-    assert decibels(signal, noise) == db

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis import speed as module
 from qtool.analysis.latency import Ratio, Spread, Timing
-from qtool.analysis.profile import NodeTime
-from qtool.quantized import QuantizedModel
+from qtool.analysis.node_times import NodeTime
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 NODES = (

@@ -7,7 +7,8 @@ import pytest
 from qtool.analysis.accuracy import Accuracy, Outcome
 from qtool.analysis.latency import Ratio, Spread, Timing
 from qtool.analysis.metrics import Interval, Metric
-from qtool.analysis.verdict import Goals, judge
+from qtool.analysis.options import Goals
+from qtool.analysis.verdict import judge
 from qtool.verification import Exactness
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)

@@ -15,8 +15,9 @@ import safetensors.numpy
 import torch
 from torch import nn
 
-from qtool.api import Captured, calibrate, capture_model, convert
-from qtool.calibration import Calibration, observing
+from qtool.api import calibrate, convert
+from qtool.calibration import Calibration, observing, watched
+from qtool.conversion import Captured, capture_model
 from qtool.errors import CalibrationError, DataError
 from qtool.points import insert_points, points_of
 from tests.export.networks import network, samples
@@ -197,7 +198,7 @@ def test_no_hook_outlives_the_context(fails: bool) -> None:
     before = prepared(x)
     with (
         pytest.raises(KeyboardInterrupt) if fails else nullcontext(),
-        observing(prepared, plan) as statistics,
+        observing(prepared, watched(prepared, plan, ())) as statistics,
     ):
         assert hooks_of(prepared) == len(plan.observed()) == len(statistics) > 0
         prepared(x)
@@ -218,7 +219,7 @@ def test_a_file_holds_everything(observer: str, tmp_path: Path) -> None:
     data = file_of(made, tmp_path)
     read = Calibration.load(tmp_path / "saved.calib")
     assert file_of(read, tmp_path) == data
-    for field in ("fingerprint", "target", "inputs", "samples", "specs", "observer"):
+    for field in ("fingerprint", "target", "inputs", "samples", "specs", "observer", "recipe"):
         assert getattr(read, field) == getattr(made, field)
     assert read.ranges() == made.ranges()
     assert read.merge(made).samples == 16

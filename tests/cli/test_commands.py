@@ -17,7 +17,7 @@ from rich.console import Console
 
 import qtool
 from qtool.analysis.latency import Ratio, Spread, Timing
-from qtool.analysis.profile import NodeTime
+from qtool.analysis.node_times import NodeTime
 from qtool.analysis.speed import Speed
 from tests.cli.conftest import ROOT, Cli
 from tests.cli.models import images, transposed

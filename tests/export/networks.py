@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from qtool import QuantizedModel
 from qtool.api import quantize
-from qtool.quantized import QuantizedModel, float_onnx
-from qtool.targets import target
+from qtool.export import float_onnx
 from qtool.verification.runtime import optimised_graph
 
 Inputs = tuple[torch.Tensor, ...]
@@ -337,9 +337,7 @@ def exported(name: str) -> bytes:
 @functools.cache
 def float_file(name: str) -> bytes:
     """The float model as ONNX."""
-    chosen = target("onnxruntime-x86")
-    model = float_onnx(quantized(name).graph, chosen.opset, chosen.ir_version)
-    return model.SerializeToString()
+    return float_onnx(quantized(name).graph).SerializeToString()
 
 
 def model(name: str) -> onnx.ModelProto:

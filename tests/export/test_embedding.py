@@ -13,7 +13,8 @@ from torch import nn
 
 import qtool
 from qtool.analysis.restore import restore
-from qtool.api import Captured
+from qtool.conversion import Captured
+from qtool.plan import Execution
 
 ROWS, WIDTH = 700, 96  # just above what is worth it
 CODES = "table.weight.codes"
@@ -54,7 +55,7 @@ def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_pa
     assert found.exactness is not None
     assert found.exactness.exact or mode.startswith("weight-only")
     decisions = {d.node: d for d in model.plan.nodes}
-    assert decisions["table"].form == "weights"
+    assert decisions["table"].execution is Execution.WEIGHTS
     assert decisions["kinds"].reason == "its table is small"
     stored = {i.name: i for i in onnx.load(tmp_path / "m.onnx").graph.initializer}
     assert stored[CODES].data_type == TensorProto.INT8
@@ -86,8 +87,7 @@ def test_a_wrong_row_is_seen(captured: Captured, tmp_path: Path) -> None:
 def test_a_file_brings_its_table_back(captured: Captured, tmp_path: Path) -> None:
     model = qtool.quantize(captured, [ids(1)])
     model.export(tmp_path / "m.onnx")
-    graph, plan, _ = captured.smoothed(captured.plan(), model.factors)
-    found = restore(tmp_path / "m.onnx", graph, plan, model.sample, captured.graph)
+    found = restore(tmp_path / "m.onnx", captured, model.sample)
     with torch.no_grad():
         assert torch.equal(found(ids(2)), model(ids(2)))
 
@@ -96,4 +96,7 @@ def test_a_recipe_or_another_target_keeps_it_in_float(captured: Captured) -> Non
     kept = captured.plan(recipe=[{"op": "embedding", "as": "float"}])
     assert "recipe" in {d.node: d.reason for d in kept.nodes}["table"]
     elsewhere = {d.node: d for d in captured.plan("openvino").nodes}["table"]
-    assert (elsewhere.form, elsewhere.reason) == ("float", "no integer kernel on openvino")
+    assert (elsewhere.execution, elsewhere.reason) == (
+        Execution.FLOAT,
+        "no integer kernel on openvino",
+    )

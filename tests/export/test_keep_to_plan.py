@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.api import Captured
+from qtool.conversion import Captured
 from qtool.verification.runtime import optimised_graph
 
 

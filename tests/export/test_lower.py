@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from qtool.api import quantize
 from qtool.export import lower_to_qdq
 from qtool.graph import torch_ops
+from qtool.plan import Execution, Kind
 from qtool.points import points_of
 from qtool.targets import target
 from tests.export.networks import NETWORKS, codes_apart, model, network, quantized, run, samples
@@ -44,7 +45,7 @@ def test_points_that_share_parameters_share_their_constants() -> None:
         for n in module.graph.nodes
         if n.target in kinds and n.args[0].op != "get_attr"
     }
-    points = [p.name for p in quantized("max_pool").plan if p.kind == "activation"]
+    points = [p.name for p in quantized("max_pool").plan if p.kind is Kind.ACTIVATION]
     assert len(points) == 4  # x, relu, the pool and last, of which the pool has those of relu
     assert len(scales) == 3
 
@@ -55,7 +56,10 @@ def test_only_a_pad_with_zeros_stands_on_codes() -> None:
     assert not [n for n in found.qdq.graph.nodes if n.target is torch_ops.pad_codes]
     decision = found.plan.decision("pad")
     assert decision is not None
-    assert (decision.form, decision.reason) == ("float", "it pads with a number other than zero")
+    assert (decision.execution, decision.reason) == (
+        Execution.FLOAT,
+        "it pads with a number other than zero",
+    )
 
 
 def test_training_after_an_export_is_seen_by_the_next() -> None:

@@ -17,7 +17,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
+from qtool.conversion import capture_model
 from qtool.errors import ExportError
 from qtool.export import to_onnx, write_onnx
 from qtool.targets import target
@@ -151,7 +152,8 @@ def test_the_file_holds_no_path_and_no_trace_of_the_exporter(name: str) -> None:
 def test_metadata_says_who_made_the_file_and_what_was_planned() -> None:
     found = {p.key: p.value for p in model("conv_transpose").metadata_props}
     plan = quantized("conv_transpose").plan
-    assert set(found) == {"qtool_version", "qtool_target", "qtool_plan", "qtool_nodes"}
+    keys = ("version", "target", "plan", "observer", "nodes")
+    assert set(found) == {f"qtool_{key}" for key in keys}
     assert (found["qtool_target"], found["qtool_plan"]) == ("onnxruntime-x86", plan.digest)
     rows = {row["node"]: row for row in json.loads(found["qtool_nodes"])}
     assert rows["conv"]["form"] == "integer"

@@ -90,7 +90,7 @@ class Sizes(nn.Module):
 def test_the_same_in_every_process() -> None:
     code = (
         "import torch\n"
-        "from tests.test_fingerprint import Sizes, net, of\n"
+        "from tests.graph.test_fingerprint import Sizes, net, of\n"
         "junk = [torch.zeros(1) for _ in range(1000)]\n"
         "print(of(net()), of(Sizes()))"
     )

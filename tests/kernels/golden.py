@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
-from qtool.kernels import INT16, NO_BOUNDS, PROFILES, RELU, RELU6, RELU_N1_TO_1, Profile
-from qtool.types import INT8, UINT8, QuantParams
+from qtool.kernels import NO_BOUNDS, PROFILES, RELU, RELU6, RELU_N1_TO_1, Profile
+from qtool.types import INT8, INT16, UINT8, QuantParams
 
 FOLDER = Path(__file__).parents[1] / "golden"
 TYPES = {"int8": INT8, "uint8": UINT8, "int16": INT16}

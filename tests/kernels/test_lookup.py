@@ -7,8 +7,7 @@ import torch
 
 from qtool.errors import KernelError
 from qtool.kernels.lookup import all_codes, lookup
-from qtool.kernels.params import INT16
-from qtool.types import INT8, UINT8
+from qtool.types import INT8, INT16, UINT8
 from tests.kernels.ort_session import params
 
 

@@ -153,5 +153,5 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qtool.observers.registry.OBSERVERS", {})
     row = Observer("mine", MinMax, lambda s, o, q, sym: ranges.min_max(s))
     register(row)
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(CalibrationError, match="mine"):
         register(row)

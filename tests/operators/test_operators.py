@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qtool.plan import Execution
 from tests.operators.arms import arm_of
 from tests.operators.table import CASES
 
@@ -35,7 +36,7 @@ def test_what_stays_in_float_says_why(name: str) -> None:
     floats = {
         d.op: d.reason
         for d in arm_of(name).decisions
-        if d.form in ("float", "weights") and d.op not in MOVES
+        if d.execution in (Execution.FLOAT, Execution.WEIGHTS) and d.op not in MOVES
     }
     assert set(floats) == set(CASES[name].floats)
     for op, words in CASES[name].floats.items():

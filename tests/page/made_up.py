@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 
 from qtool.analysis.accuracy import Accuracy, Outcome, Sample
-from qtool.analysis.decisions import EdgeFact, FloatOperator, PlanRow
 from qtool.analysis.latency import Ratio, Spread, Timing
 from qtool.analysis.layers import Bars
 from qtool.analysis.machine import Machine
 from qtool.analysis.metrics import Interval, Metric
-from qtool.analysis.profile import NodeTime
+from qtool.analysis.node_times import NodeTime
+from qtool.analysis.options import Goals
+from qtool.analysis.plan_facts import EdgeFact, FloatOperator, PlanRow
+from qtool.analysis.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.analysis.sensitivity import LayerError, Sensitivity
-from qtool.analysis.verdict import Goals, judge
-from qtool.page.model import SCHEMA, ModelFacts, Profile, Report
+from qtool.analysis.verdict import judge
 from qtool.plan import Rewrite
 from qtool.verification import Exactness
 

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from qtool.analysis.report import Report
 from qtool.errors import FileError
-from qtool.page.model import Report
 from qtool.page.render import pages
 from tests.page.made_up import HOSTILE, made_up
 

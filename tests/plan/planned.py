@@ -10,7 +10,7 @@ from torch import fx, nn
 from qtool.capture import capture_module
 from qtool.data import Batch
 from qtool.passes import CANONICAL, run_passes
-from qtool.plan import QuantPlan, make_plan
+from qtool.plan import Kind, QuantPlan, make_plan
 from qtool.targets import Target, target
 from qtool.types import ObserverSpec, SharedWith
 from tests.models.small import settle
@@ -52,9 +52,9 @@ def table(plan: QuantPlan) -> list[str]:
         spec = plan.point(name).spec
         return f"as {spec.point}" if isinstance(spec, SharedWith) else "own"
 
-    return [f"{d.node}: {d.op} {d.form} -> {output(d.output)}" for d in plan.nodes]
+    return [f"{d.node}: {d.op} {d.execution.value} -> {output(d.output)}" for d in plan.nodes]
 
 
 def reads(plan: QuantPlan) -> dict[str, list[str]]:
     """Activation points -> who reads them in codes."""
-    return {p.name: sorted(e.user for e in p.edges) for p in plan if p.kind == "activation"}
+    return {p.name: sorted(e.user for e in p.edges) for p in plan if p.kind is Kind.ACTIVATION}

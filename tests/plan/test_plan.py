@@ -9,7 +9,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qtool.plan import Decision, Edge, Point, QuantPlan, Rewrite, describe, make_plan
+from qtool.plan import (
+    Decision,
+    Edge,
+    Execution,
+    Kind,
+    Point,
+    QuantPlan,
+    Rewrite,
+    describe,
+    make_plan,
+)
+from qtool.recipe import Recipe
 from qtool.targets import target
 from qtool.types import (
     INT8_NARROW,
@@ -56,17 +67,19 @@ def test_describe(spec: Spec, text: str) -> None:
 
 SMALL = QuantPlan(
     "some-target",
+    MINMAX,
+    Recipe(),
     (
-        Point("x", "activation", Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
-        Point("conv", "activation", Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),
-        Point("pool", "activation", SharedWith("conv"), (Edge("pool", "flat"),)),
-        Point("flat", "activation", SharedWith("pool"), (Edge("flat", "output"),)),
+        Point("x", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
+        Point("conv", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),
+        Point("pool", Kind.ACTIVATION, SharedWith("conv"), (Edge("pool", "flat"),)),
+        Point("flat", Kind.ACTIVATION, SharedWith("pool"), (Edge("flat", "output"),)),
     ),
     (
-        Decision("conv", "conv", "integer", "", 100, ("x",), "conv"),
-        Decision("pool", "max_pool", "pass", "", 0, ("conv",), "pool"),
-        Decision("flat", "pass", "pass", "", 0, ("pool",), "flat"),
-        Decision("sin", "sin", "float", "no integer kernel"),
+        Decision("conv", "conv", Execution.INTEGER, "", 100, ("x",), "conv"),
+        Decision("pool", "max_pool", Execution.PASS, "", 0, ("conv",), "pool"),
+        Decision("flat", "pass", Execution.PASS, "", 0, ("pool",), "flat"),
+        Decision("sin", "sin", Execution.FLOAT, "no integer kernel"),
     ),
 )
 
@@ -109,7 +122,9 @@ def test_digest_tells_plans_apart() -> None:
         _with_point(SMALL, 0, replace(x, spec=Observed(INT8_NARROW, MINMAX))),
         _with_point(SMALL, 0, replace(x, spec=Observed(UINT8, ObserverSpec("mse")))),
         _with_point(SMALL, 0, replace(x, edges=())),
-        replace(SMALL, nodes=(replace(SMALL.nodes[0], form="float"), *SMALL.nodes[1:])),
+        replace(
+            SMALL, nodes=(replace(SMALL.nodes[0], execution=Execution.FLOAT), *SMALL.nodes[1:])
+        ),
     ]
     digests = {p.digest for p in [SMALL, *others]}
     assert len(digests) == 1 + len(others)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qtool.errors import PlanError
-from qtool.plan import make_plan
+from qtool.plan import Execution, Kind, make_plan
 from qtool.targets import target
 from qtool.types import Derived, Observed, ObserverSpec
 from tests.models.small import NETWORKS
@@ -117,7 +117,7 @@ def test_points_of_a_residual_network() -> None:
     weight, bias = found.point("conv1.weight"), found.point("conv1.bias")
     assert weight.spec == Observed(X86.weight, MINMAX, axis=0, symmetric=True)
     assert bias.spec == Derived("stem", "conv1.weight")
-    assert {p.kind for p in found if p.name.endswith("weight")} == {"weight"}
+    assert {p.kind for p in found if p.name.endswith("weight")} == {Kind.WEIGHT}
     assert found.point("stem").spec == Observed(X86.activation, MINMAX)
 
 
@@ -277,7 +277,7 @@ def test_readers(model: Callable[[], nn.Module], expected: dict[str, list[str]])
 
 def test_a_sum_with_a_float_that_a_layer_reads_is_in_integers() -> None:
     found = plan(Function(_sum_for_a_layer, conv(), conv()), IMAGE)
-    assert [d.form for d in found.nodes if d.op == "add"] == ["integer"]
+    assert [d.execution for d in found.nodes if d.op == "add"] == [Execution.INTEGER]
 
 
 @pytest.mark.parametrize(
@@ -357,14 +357,17 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
 def test_reasons(model: Callable[[], nn.Module], node: str, reason: str) -> None:
     decision = plan(model(), (2, 3, 3, 3)).decision(node)
     assert decision is not None
-    assert decision.form == "float"
+    assert decision.execution is Execution.FLOAT
     assert reason in decision.reason
 
 
 def test_reasons_are_given_for_all_that_is_float() -> None:
     for name in NETWORKS:
         for decision in network_plan(name).nodes:
-            assert bool(decision.reason) or decision.form in ("integer", "pass")
+            assert bool(decision.reason) or decision.execution in (
+                Execution.INTEGER,
+                Execution.PASS,
+            )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +400,7 @@ def test_a_target_without_a_kernel() -> None:
     assert found.target == "bare"
     decision = found.decision("head")
     assert decision is not None
-    assert (decision.form, decision.reason) == ("float", "no integer kernel on bare")
+    assert (decision.execution, decision.reason) == (Execution.FLOAT, "no integer kernel on bare")
 
 
 def test_planning_is_pure() -> None:

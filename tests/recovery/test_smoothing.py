@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.analysis.restore import restore
-from qtool.api import Captured
 from qtool.calibration import Calibration
-from qtool.plan import CHANNELS
-from qtool.quantized import QuantizedModel
-from qtool.recovery.smoothing import from_text
+from qtool.conversion import Captured
+from qtool.onnx_graph.file_info import FileInfo
+from qtool.plan import Execution
+from qtool.recovery.watched import watched_tensors
 
 WIDTH, WIDE = 24, 60.0
 
@@ -79,8 +80,9 @@ def sqnr(model: QuantizedModel, path: Path) -> float:
 
 
 def watched(model: Captured, mode: str | None = None) -> dict[str, set[str]]:
-    points = model.plan(mode=mode).points
-    return {p.edges[0].source: {e.user for e in p.edges} for p in points if p.kind == CHANNELS}
+    graph, _ = model.for_target("onnxruntime-x86")
+    found = watched_tensors(graph.graph, model.plan(mode=mode))
+    return {w.source: set(w.readers) for w in found}
 
 
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
@@ -104,9 +106,8 @@ def test_smoothing_recovers_what_wide_channels_cost(
 def test_it_is_folded_into_a_norm_that_nobody_else_reads() -> None:
     plan = quantized().plan
     assert [(r.name, r.count) for r in plan.rewrites] == [("smooth", 3)]
-    made = {d.node: d.form for d in plan.nodes if d.node.endswith(".smooth")}
+    made = {d.node: d.execution.value for d in plan.nodes if d.node.endswith(".smooth")}
     assert made == {"norm.smooth": "float", "gelu.smooth": "float"}
-    assert not any(p.kind == CHANNELS for p in plan)
     ops = Counter(n.op_type for n in quantized().to_onnx().graph.node)
     assert ops["Mul"] == 1 + 2  # the model's own, and these
 
@@ -133,7 +134,6 @@ def test_channels_that_are_alike_are_left_alone() -> None:
     assert watched(captured(1.0)).keys() == {"norm", "tanh", "gelu", "last"}
     model = quantized(1.0)
     assert not model.plan.rewrites
-    assert not any(p.kind == CHANNELS for p in model.plan)
 
 
 def test_a_saved_or_merged_calibration_gives_the_same_model(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_tied_weights_and_codes_are_not_watched() -> None:
 def test_a_layer_that_the_recipe_leaves_in_float_reads_the_tensor_as_it_was() -> None:
     recipe = [{"select": "key", "as": "float"}]
     model = qtool.convert(captured(), calibration(), recipe=recipe)
-    assert {d.node: d.form for d in model.plan.nodes}["key"] == "float"
+    assert {d.node: d.execution for d in model.plan.nodes}["key"] is Execution.FLOAT
     assert torch.equal(
         model.graph.module.get_parameter("key.weight"),
         captured().graph.module.get_parameter("key.weight"),
@@ -184,7 +184,7 @@ def test_a_layer_that_the_recipe_leaves_in_float_reads_the_tensor_as_it_was() ->
 
 
 def test_a_calibration_without_channels_converts_without_smoothing() -> None:
-    kept = {n: s for n, s in calibration().statistics.items() if not n.endswith(CHANNELS)}
+    kept = {n: s for n, s in calibration().statistics.items() if not n.endswith(".channels")}
     model = qtool.convert(captured(), dataclasses.replace(calibration(), statistics=kept))
     assert not model.plan.rewrites
 
@@ -192,11 +192,12 @@ def test_a_calibration_without_channels_converts_without_smoothing() -> None:
 def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     quantized().export(file)
-    metadata = {p.key: p.value for p in onnx.load(file).metadata_props}
-    factors = from_text(metadata["qtool_smoothing"])
-    assert factors.keys() == quantized().factors.keys() == {"norm", "gelu", "last"}
-    graph, plan, _ = captured().smoothed(captured().plan(), factors)
-    found = restore(file, graph, plan, quantized().sample, captured().graph)
+    info = FileInfo.of(onnx.load(file))
+    assert info is not None
+    (change,) = info.changes
+    assert (change.step, change.count) == ("smooth", 3)
+    assert change.arrays.keys() == {"norm", "gelu", "last"}
+    found = restore(file, captured(), quantized().sample)
     x = batch(3)
     with torch.no_grad():
         assert torch.equal(found(x), quantized()(x))

@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from examples.digits.network import digits_net
-from qtool.api import Captured, calibrate, capture_model, convert
-from qtool.quantized import QuantizedModel
+from qtool import QuantizedModel
+from qtool.api import calibrate, convert
+from qtool.conversion import Captured, capture_model
+from qtool.plan import Execution
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +132,8 @@ def written(name: str, target: str) -> onnx.ModelProto:
 
 def step(model: QuantizedModel, outputs: np.ndarray) -> float:
     """What one code of the first output is worth: its scale, or 1/255 of its range in float."""
-    output = next(d.output for d in reversed(model.plan.nodes) if d.form != "shape")
+    output = next(
+        d.output for d in reversed(model.plan.nodes) if d.execution is not Execution.SHAPE
+    )
     known = model.parameters.get(output) if output is not None else None
     return float(known.scale) if known is not None else float(np.ptp(outputs)) / 255

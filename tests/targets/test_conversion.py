@@ -11,6 +11,7 @@ import torch
 from onnx import numpy_helper
 
 from qtool.errors import CalibrationError
+from qtool.plan import Kind
 from qtool.targets import DEFAULT, TARGETS
 from qtool.types import Derived, Fixed, Observed
 from qtool.verification.runtime import run, session
@@ -46,10 +47,10 @@ def test_the_targets_are_those_that_are_documented() -> None:
 def test_a_plan_has_the_types_of_its_target(name: str) -> None:
     activation, symmetric, integer_bias, _, _ = FACTS[name]
     plan = captured("residual_concat").plan(name)
-    specs = [p.spec for p in plan if p.kind == "activation" and isinstance(p.spec, Observed)]
+    specs = [p.spec for p in plan if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)]
     assert specs
     assert {(s.qtype.name, s.symmetric) for s in specs} == {(activation, symmetric)}
-    weights = [p.spec for p in plan if p.kind == "weight"]
+    weights = [p.spec for p in plan if p.kind is Kind.WEIGHT]
     assert {(s.qtype.name, s.axis) for s in weights} == {("int8_narrow", 0)}
     assert any(isinstance(p.spec, Derived) for p in plan) is integer_bias
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from qtool.plan import Kind
 from tests.targets.converted import converted, network, samples, step, written
 
 ov: Any = pytest.importorskip(
@@ -46,7 +47,7 @@ def test_every_layer_runs_in_integers(name: str) -> None:
     rows = [node.get_rt_info() for node in compiled(name).get_runtime_model().get_ops()]
     text = [{k: str(r[k].astype(str)) for k in ("layerType", "primitiveType")} for r in rows]
     ours = [t for t in text if t["layerType"] in INTEGER]
-    layers = sum(p.kind == "weight" for p in converted(name, "openvino").plan)
+    layers = sum(p.kind is Kind.WEIGHT for p in converted(name, "openvino").plan)
     assert sum(t["layerType"] in INTEGER[:3] for t in ours) == layers
     if any("avx512" in t["primitiveType"] for t in text):  # which forms exist depends on the CPU
         assert all(t["primitiveType"].endswith("I8") for t in ours), ours

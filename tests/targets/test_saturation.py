@@ -14,6 +14,7 @@ from torch import nn
 from qtool import observers
 from qtool.api import quantize
 from qtool.errors import VerificationError
+from qtool.plan import Execution
 from qtool.targets.saturation import largest_pairs, pair_limit, widened
 from qtool.types import INT8_NARROW, UINT8, QuantParams
 from qtool.verification import Expected, check_structure
@@ -116,7 +117,7 @@ def test_the_file_for_cpus_without_vnni_cannot_saturate(name: str) -> None:
 def test_a_file_that_could_saturate_is_refused() -> None:
     expected = Expected(pair_limit=128)
     model = converted("depthwise", X86)
-    integer = {d.node for d in model.plan.nodes if d.form == "integer"}
+    integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
         check_structure(written("depthwise", X86), integer, expected)
     check_structure(written("depthwise", NOVNNI), integer, expected)

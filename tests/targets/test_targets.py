@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from qtool import graph as G
 from qtool.errors import PlanError
+from qtool.ops import OPS
 from qtool.passes import canonicalize  # noqa: F401 - registers qtool's operators
-from qtool.plan import OPS
 from qtool.targets import DEFAULT, TARGETS, Target, target
 from tests.passes.differential import Function, rewritten
 

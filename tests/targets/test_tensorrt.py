@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from qtool.errors import ExportError, VerificationError
+from qtool.plan import Execution, Kind
 from qtool.verification import Expected, check_structure
 from tests.targets.converted import captured, converted, written
 
@@ -26,7 +27,7 @@ def test_inputs_of_layers_are_quantized_and_their_outputs_are_not() -> None:
     plan = captured("depthwise").plan("tensorrt")
     assert all(plan.decision(n).output is None for n in ("expand", "depthwise", "project"))
     assert {"x", "relu6", "relu6_2"} <= {p.name for p in plan}
-    assert {p.name for p in plan if p.kind == "activation"} == {"x", "relu6", "relu6_2"}
+    assert {p.name for p in plan if p.kind is Kind.ACTIVATION} == {"x", "relu6", "relu6_2"}
 
 
 def test_the_file_has_zero_points_of_zero_and_float_biases() -> None:
@@ -46,7 +47,7 @@ def test_the_file_has_zero_points_of_zero_and_float_biases() -> None:
 @pytest.mark.parametrize(
     ("part", "changed", "reason"),
     [
-        ("zero_point", np.array(3, np.int8), "its zero point is not 0"),
+        ("zero_point", np.array(3, np.int8), "its zero point must be 0"),
         ("bias", None, "its bias is not a float constant"),
     ],
 )
@@ -59,7 +60,11 @@ def test_structure_knows_what_the_target_wants(
     if changed is not None:
         (zero,) = (i for i in file.graph.initializer if i.name == "relu6.zero_point")
         zero.CopyFrom(numpy_helper.from_array(changed, zero.name))
-    integer = {d.node for d in converted("depthwise", made_for).plan.nodes if d.form == "integer"}
+    integer = {
+        d.node
+        for d in converted("depthwise", made_for).plan.nodes
+        if d.execution is Execution.INTEGER
+    }
     wanted = Expected(integer_bias=False, symmetric=changed is not None)
     with pytest.raises(VerificationError, match=reason):
         check_structure(file, integer, wanted)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from qtool.api import quantize
 from qtool.integer import lower
+from qtool.plan import Execution
 from qtool.types import SharedWith
 from tests.passes.differential import Function
 from tests.targets.converted import converted, images, samples, written
@@ -33,7 +34,8 @@ def test_fixed_outputs_stand_in_the_file(name: str) -> None:
 def test_a_pool_has_the_parameters_of_its_input_and_takes_no_relu() -> None:
     plan = converted("activations", "tflite").plan
     assert plan.point("avg_pool2d").spec == SharedWith("third")
-    assert plan.decision("relu").form == "float"  # the pool's own parameters do not clamp
+    relu = plan.decision("relu")
+    assert relu.execution is Execution.FLOAT  # the pool's own parameters do not clamp
 
 
 @pytest.mark.parametrize("name", ["residual_concat", "depthwise", "activations", "digits"])
@@ -69,7 +71,7 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
 
 
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
-    from qtool.api import capture_model
+    from qtool.conversion import capture_model
 
     class Counted(torch.nn.Module):
         def __init__(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qtool.errors import VerificationError
+from qtool.plan import Execution
 from qtool.verification import check_structure
 from qtool.verification.structure import float_weights
 from tests.export.networks import NETWORKS, codes_apart, model, quantized, run, samples
@@ -18,7 +19,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 def integer_nodes(name: str) -> set[str]:
-    return {d.node for d in quantized(name).plan.nodes if d.form == "integer"}
+    return {d.node for d in quantized(name).plan.nodes if d.execution is Execution.INTEGER}
 
 
 def array(file: onnx.ModelProto, name: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from qtool.capture.from_onnx.calls import Array, Call, axes_of
-from qtool.graph import torch_ops
+from qtool.ops import recurrent as cells
 
 __all__ = ["padded"]
 
@@ -164,11 +164,11 @@ def recurrent(kind: str) -> Callable[..., Any]:
         if lengths is not None or peepholes is not None or b is None or not known:
             raise call.refuse("lengths, peepholes, other activations or no bias")
         if kind == "lstm":
-            return torch_ops.lstm(x, w, r, b, h, c)
+            return cells.lstm(x, w, r, b, h, c)
         return (
-            torch_ops.gru(x, w, r, b, h)
+            cells.gru(x, w, r, b, h)
             if kind == "gru"
-            else torch_ops.rnn(x, w, r, b, h, single.lower())
+            else cells.rnn(x, w, r, b, h, single.lower())
         )
 
     return apply

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from qtool.errors import KernelError
 from qtool.kernels import fixed_point as fp
-from qtool.kernels.params import INT16, RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel, f32, per_tensor
+from qtool.kernels.params import RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel, f32, per_tensor
 from qtool.kernels.tflite.bounds import finish, quantize_real
-from qtool.types import QuantParams
+from qtool.types import INT16, QuantParams
 
 __all__ = ["clip", "hard_swish", "leaky_relu", "prelu", "relu"]
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
-from qtool.kernels.params import INT16, Kernel, f32, per_tensor, same
+from qtool.kernels.params import Kernel, f32, per_tensor, same
 from qtool.kernels.tflite.quantize import requantize as requantize_binder
 from qtool.kernels.tflite.quantize import round_half_away_tensor
-from qtool.types import UINT8, QuantParams
+from qtool.types import INT16, UINT8, QuantParams
 
 __all__ = ["concat"]
 

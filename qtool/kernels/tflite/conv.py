@@ -23,7 +23,6 @@ from qtool.errors import KernelError
 from qtool.kernels import accumulate
 from qtool.kernels import fixed_point as fp
 from qtool.kernels.params import (
-    INT16,
     NO_BOUNDS,
     Bounds,
     Kernel,
@@ -33,7 +32,7 @@ from qtool.kernels.params import (
 )
 from qtool.kernels.tflite.bounds import code_bounds, finish
 from qtool.kernels.tflite.quantize import round_half_away_tensor
-from qtool.types import INT8, QuantParams
+from qtool.types import INT8, INT16, QuantParams
 
 __all__ = ["conv", "conv_transpose", "linear", "linear_float", "matmul"]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from qtool.errors import KernelError
 from qtool.kernels import fixed_point as fp
-from qtool.kernels.params import INT16, NO_BOUNDS, Bounds, Kernel, f32, per_tensor
+from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, f32, per_tensor
 from qtool.kernels.tflite.bounds import code_bounds, finish
-from qtool.types import QuantParams
+from qtool.types import INT16, QuantParams
 
 __all__ = ["add", "mul", "sub"]
 

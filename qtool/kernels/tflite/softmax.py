@@ -15,8 +15,8 @@ from torch import Tensor
 
 from qtool.errors import KernelError
 from qtool.kernels import fixed_point as fp
-from qtool.kernels.params import INT16, Kernel, f32, per_tensor
-from qtool.types import UINT8, QuantParams
+from qtool.kernels.params import Kernel, f32, per_tensor
+from qtool.types import INT16, UINT8, QuantParams
 
 __all__ = ["softmax"]
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from qtool.errors import KernelError
 from qtool.kernels.lookup import all_codes, lookup
-from qtool.kernels.params import INT16, Kernel, f32, per_tensor
+from qtool.kernels.params import Kernel, f32, per_tensor
 from qtool.kernels.tflite.elementwise import checked_log2, mul
 from qtool.kernels.tflite.quantize import round_half_away_tensor
-from qtool.types import QuantParams
+from qtool.types import INT16, QuantParams
 
 __all__ = ["gelu", "logistic", "silu", "tanh"]
 

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 import qtool
 from qtool import graph as G
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
 from qtool.capture import OnnxModule, load_model, load_onnx
 from qtool.capture.from_onnx.table import OPERATORS
+from qtool.conversion import capture_model
 from qtool.errors import CaptureError
-from qtool.quantized import float_onnx
 from tests.conftest import Digits
 from tests.export.networks import run
 
@@ -393,10 +393,10 @@ def test_our_own_float_file_gives_the_plan_of_the_model(
 ) -> None:
     x = torch.from_numpy(digits.calibration_images[:32])
     captured, file = capture_model(digits_model, x), tmp_path / "digits.onnx"
-    onnx.save(float_onnx(captured.graph, 18, 10), file)
+    captured.export_float(file)
     again = capture_model(load_onnx(file), x)
-    assert [(d.node, d.form) for d in again.plan().nodes] == [
-        (d.node, d.form) for d in captured.plan().nodes
+    assert [(d.node, d.execution) for d in again.plan().nodes] == [
+        (d.node, d.execution) for d in captured.plan().nodes
     ]
     first, second = quantize(captured, [x]), quantize(again, [x])
     assert torch.equal(first(x), second(x))

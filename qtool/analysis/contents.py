@@ -1,0 +1,148 @@
+"""What a file holds: an ONNX file, whoever made it, or a calibration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qtool.calibration import Calibration
+from qtool.errors import FileError
+from qtool.formats import table
+from qtool.verification import Coverage, audit
+
+__all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
+
+
+@dataclass(frozen=True)
+class TensorParameters:
+    """One quantized tensor: its integer type, scales and zero points."""
+
+    tensor: str
+    dtype: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+
+    def row(self) -> tuple[str, str, str, str]:
+        return self.tensor, self.dtype, _few(self.scales), _few(self.zero_points)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelContents:
+    """An ONNX file: the kernel that ONNX Runtime runs for every operator, and what is in codes."""
+
+    file: str
+    coverage: Coverage
+    parameters: tuple[TensorParameters, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            **self.coverage.to_json(),
+            "parameters": [p.to_json() for p in self.parameters],
+        }
+
+    def __str__(self) -> str:
+        operators = table(
+            ("name", "operator", "runs as", "MACs", "why float"),
+            [(r.name, r.op, r.kernel, f"{r.macs:,}", r.reason) for r in self.coverage.rows],
+            "operators",
+            "lllrl",
+        )
+        params = table(
+            ("tensor", "type", "scale", "zero point"),
+            [p.row() for p in self.parameters],
+            "parameters",
+            "llrr",
+        )
+        return f"{operators}\n\n{params}\n\n{self.coverage}"
+
+
+@dataclass(frozen=True)
+class CalibrationContents:
+    """A calibration file. ranges: tensor -> lowest and highest value, as conversion takes them."""
+
+    file: str
+    target: str
+    samples: int
+    observer: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    ranges: dict[str, tuple[float, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [(name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in self.ranges.items()]
+        return (
+            f"{self.file}: {self.samples} samples, target {self.target}, "
+            f"observer {self.observer}\ninputs: {'; '.join(self.inputs)}\n"
+            f"model: {self.fingerprint}\n\n{table(('tensor', 'low', 'high'), rows)}"
+        )
+
+
+def inspect(file: str | Path) -> ModelContents | CalibrationContents:
+    """What a file holds.
+
+    Args:
+        file: an ONNX file (its name ends in .onnx), of any tool; or what `calibrate` saved.
+
+    Raises:
+        FileError: not an ONNX file. CalibrationError: not a calibration. VerificationError: ONNX
+            Runtime does not load the model.
+    """
+    path = Path(file)
+    if path.suffix == ".onnx":
+        params = parameters(path)
+        return ModelContents(str(file), audit(path), tuple(params))
+    found = Calibration.load(path)
+    return CalibrationContents(
+        str(file),
+        found.target,
+        found.samples,
+        str(found.observer),
+        found.fingerprint,
+        tuple(map(str, found.inputs)),
+        {name: (low, high) for name, low, high in found.ranges()},
+    )
+
+
+def _few(values: tuple[float, ...]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.6g}"
+    low, high = min(values), max(values)
+    return (
+        f"{low:.6g} ({len(values)})" if low == high else f"{low:.4g} .. {high:.4g} ({len(values)})"
+    )
+
+
+def parameters(path: str | Path) -> list[TensorParameters]:
+    """Every tensor that a DequantizeLinear of the file reads, in order, each once.
+
+    Raises:
+        FileError: not an ONNX file.
+    """
+    try:
+        model = onnx.load(path)
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    found: dict[str, TensorParameters] = {}
+    for node in model.graph.node:
+        if node.op_type != "DequantizeLinear" or node.input[1] not in arrays:
+            continue
+        name, scale = node.input[0], arrays[node.input[1]]
+        has_zero = len(node.input) > 2 and node.input[2] in arrays
+        zero = arrays[node.input[2]] if has_zero else np.zeros(scale.shape, np.uint8)
+        dtype = arrays[name].dtype if name in arrays else zero.dtype
+        scales = tuple(map(float, np.ravel(scale)))
+        found[name] = TensorParameters(name, str(dtype), scales, tuple(map(int, np.ravel(zero))))
+    return list(found.values())

@@ -1,0 +1,16 @@
+"""The door: what a person calls. Models are made in `make.py` and looked at in `examine.py`."""
+
+from qtool.api.examine import compare, evaluate, report, verify
+from qtool.api.make import calibrate, convert, quantize
+from qtool.api.quantized import QuantizedModel
+
+__all__ = [
+    "QuantizedModel",
+    "calibrate",
+    "compare",
+    "convert",
+    "evaluate",
+    "quantize",
+    "report",
+    "verify",
+]

@@ -1,0 +1,228 @@
+"""The Python API: calibrate, convert, quantize. Thin: one line of thought each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from qtool import observers, targets
+from qtool.api.quantized import QuantizedModel
+from qtool.calibration import Calibration, observe
+from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
+from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
+from qtool.data import Batch, batches
+from qtool.errors import CalibrationError, DataError
+from qtool.graph import Input
+from qtool.plan import Probe, QuantPlan
+from qtool.recipe import Recipe
+from qtool.recovery import STEPS
+from qtool.types import UINT8, Observed, Progress
+
+__all__ = ["calibrate", "convert", "quantize"]
+
+VERIFIED_SAMPLES = 64
+
+
+def calibrate(
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
+    progress: Progress = lambda x: x,
+) -> Calibration:
+    """Observes a model's tensors on data.
+
+    Args:
+        model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
+        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
+            longer than the model's arguments the first are used, so (images, labels) works.
+        target: whose plan says which tensors to observe.
+        observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
+        recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
+            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
+        mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
+            that no rule of the recipe speaks of.
+        dynamic: see `capture_model`.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
+        PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
+    """
+    first, data = _peek(data, model)
+    captured = capture_model(model, first, dynamic)
+    plan = captured.plan(target, observer, recipe, mode)
+    probes = _probes(captured, plan)
+    if not plan.observed() and not probes:
+        raise CalibrationError(
+            "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
+            "quantize, which takes one batch then"
+        )
+    graph, _ = captured.for_target(target)
+    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep())
+
+
+def convert(
+    model: Model | Captured,
+    calibration: Calibration | str | Path,
+    *,
+    target: str | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
+    sample: Any = None,
+) -> QuantizedModel:
+    """The quantized model, from a model and its calibration.
+
+    Args:
+        model: the model that was calibrated.
+        calibration: what `calibrate` returned, or the path of a saved one.
+        target: by default the target that the calibration was made for.
+        recipe, mode: as for `calibrate`; by default what the calibration was made with. They may
+            leave more in float than the calibration did, but not less: what it did not see has no
+            range.
+        dynamic: see `capture_model`; by default as when it was calibrated.
+        sample: a batch to verify exports with; by default random values in the calibrated range.
+
+    Raises:
+        CalibrationError: the calibration is of another model or target, or made with a recipe that
+            does not fit this one. PlanError: the recipe does not fit the model.
+    """
+    if not isinstance(calibration, Calibration):
+        calibration = Calibration.load(calibration)
+    example = Batch((), _random_inputs(calibration)) if sample is None else sample
+    try:
+        captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
+    except DataError as error:
+        takes = "; ".join(map(str, calibration.inputs))
+        raise CalibrationError(
+            f"the calibration was made with another model, one that takes {takes}; "
+            f"calibrate this model first ({error})"
+        ) from error
+    if captured.fingerprint != calibration.fingerprint:
+        raise CalibrationError(
+            "the calibration was made with another model, or with other weights; "
+            "calibrate this model first"
+        )
+    asked = calibration.recipe if recipe is None and mode is None else Recipe.of(recipe, mode)
+    plan = captured.plan(
+        target or calibration.target, calibration.observer, asked, seen=calibration.specs
+    )
+    return _quantized(captured, plan, calibration, example)
+
+
+def quantize(
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
+    progress: Progress = lambda x: x,
+) -> QuantizedModel:
+    """calibrate and convert in one step; see there for arguments and errors.
+
+    Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
+    capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
+    """
+    first, data = _peek(data, model)
+    captured = capture_model(model, first, dynamic)
+    plan = captured.plan(target, observer, recipe, mode)
+    graph, _ = captured.for_target(target)
+    probes = _probes(captured, plan)
+    if plan.observed() or probes:
+        mark = captured.fingerprint
+        calibration = observe(graph, plan, probes, data, mark, progress, _keep())
+    else:
+        calibration = Calibration(
+            captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
+        )
+    return _quantized(captured, plan, calibration, first)
+
+
+def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
+    graph, _ = captured.for_target(plan.target)
+    return probes_of(STEPS, graph.graph, plan)
+
+
+def _keep() -> int:
+    return max(step.samples for step in STEPS)
+
+
+def _quantized(
+    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
+) -> QuantizedModel:
+    _check_observers(plan, calibration)
+    work = convert_by(STEPS, Conversion.start(captured, plan, calibration))
+    batch = work.graph.bind(next(batches([example], work.graph.module)))
+    return QuantizedModel(work, _head(batch))
+
+
+def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
+    """What a recipe says of observers has to be what the calibration was made with."""
+    for point in plan.observed():
+        assert isinstance(point.spec, Observed)
+        seen = calibration.specs.get(point.name)
+        if seen is not None and seen != point.spec.observer:
+            raise CalibrationError(
+                f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
+                f"was made with {seen}; calibrate again with this recipe"
+            )
+
+
+def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
+    """The first batch, and data that still begins with it. One-shot iterators are fine."""
+    module = model if isinstance(model, nn.Module) else None
+    if isinstance(model, Captured):
+        module = model.graph.module
+    stream = batches(data, module)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("the calibration data is empty; give at least one batch")
+    first.check_finite(0)
+    return first, itertools.chain([first], stream)
+
+
+def _head(batch: Batch) -> Batch:
+    """At most VERIFIED_SAMPLES samples of a batch."""
+
+    def cut(x: Any) -> Any:
+        return x[:VERIFIED_SAMPLES] if isinstance(x, torch.Tensor) and x.dim() else x
+
+    return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
+
+
+def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:
+    """The dynamic dimensions of inputs as they were captured."""
+    return {
+        i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
+        for i in inputs
+    }
+
+
+def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
+    """Reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, torch.Tensor] = {}
+    for each in calibration.inputs:
+        shape = [4 if isinstance(s, str) else s for s in each.shape]
+        dtype = getattr(torch, each.dtype)
+        low, high = 0.0, 1.0
+        if (statistic := calibration.statistics.get(each.name)) is not None:
+            bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
+            low, high = (float(b) for b in bounds)
+        values = torch.rand(shape, generator=generator) * (high - low) + low
+        found[each.name] = values.to(dtype)
+    return found

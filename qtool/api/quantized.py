@@ -1,0 +1,74 @@
+"""The quantized model as people get it: with what measures it and draws what was found."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qtool.analysis.gather import Bars, no_bars
+from qtool.analysis.options import ReportOptions
+from qtool.analysis.report import Report
+from qtool.analysis.side_by_side import measure_quantized
+from qtool.analysis.speed import Speed, speed_of
+from qtool.quantized import Quantized
+
+__all__ = ["QuantizedModel"]
+
+
+class QuantizedModel(Quantized):
+    """A model on the grid of its integers, callable as the float model was.
+
+    Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
+    of the weights); `export` writes the integer model, `report` says whether to ship it.
+    """
+
+    def report(
+        self,
+        data: Iterable[Any],
+        folder: str | Path,
+        options: ReportOptions | None = None,
+        *,
+        origin: str = "quantized by qtool",
+        bars: Bars = no_bars,
+    ) -> Report:
+        """Measures this model beside its float model, and writes a report to look at.
+
+        Args:
+            data: batches, in the order of the labels in `options`.
+            folder: to write report.html, report.md, report.json and the model to.
+            options: labels, metrics, goals, what to time.
+            origin: how this model was made, in words.
+            bars: makes a progress bar from a title and a length.
+
+        Raises:
+            DataError: data, labels or the evaluation function are of no use.
+            FileError: the folder cannot be written, or holds something else than a report.
+        """
+        from qtool.page import write_report  # draws, and loads what draws
+
+        place, asked = Path(folder), options or ReportOptions()
+        if not asked.title:
+            asked = replace(asked, title=place.resolve().name)
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "model.int8.onnx"
+
+            def measure(keep: Path) -> Report:
+                return measure_quantized(
+                    self, file, data, asked, origin=origin, keep=keep, bars=bars
+                )
+
+            return write_report(place, measure, {file.name: file})
+
+    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
+        """Times an exported file beside the float model; None where its target runs elsewhere.
+
+        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
+        operators that cost it.
+
+        Raises:
+            VerificationError: ONNX Runtime refuses one of the files.
+        """
+        return speed_of(self, path, seconds=seconds)

@@ -1,0 +1,123 @@
+"""A model captured and brought to canonical form, ready to be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+from qtool import observers, targets
+from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
+from qtool.data import batches
+from qtool.errors import DataError
+from qtool.export import write_float
+from qtool.graph import FloatGraph
+from qtool.graph.fingerprint import fingerprint
+from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
+from qtool.plan import QuantPlan, Rewrite, make_plan
+from qtool.recipe import Recipe
+from qtool.types import ObserverSpec
+
+__all__ = ["DEFAULT_OBSERVER", "Captured", "DynamicSizes", "Model", "capture_model", "rewrite"]
+
+DEFAULT_OBSERVER = "percentile"
+
+Model = nn.Module | ExportedProgram
+DynamicSizes = Mapping[str, Mapping[int, str]]
+
+
+class Captured:
+    """A model captured and brought to canonical form, ready to be planned.
+
+    Give it to `calibrate` and `convert` instead of the model to capture only once.
+    """
+
+    def __init__(self, graph: FloatGraph, fingerprint: str) -> None:
+        self.graph = graph
+        self.fingerprint = fingerprint
+        self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
+
+    def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
+        """The graph in the forms that a target is quick with, and what was rewritten."""
+        if name not in self._prepared:
+            passes = [FOR_TARGETS[p] for p in targets.target(name).rewrites]
+            graph = replace(self.graph, module=G.clone(self.graph.module))
+            counts = rewrite(graph, passes)
+            used = [p for p in passes if counts[p.name]]
+            made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
+            self._prepared[name] = (graph, made)
+        return self._prepared[name]
+
+    def plan(
+        self,
+        target: str = targets.DEFAULT,
+        observer: str | ObserverSpec = DEFAULT_OBSERVER,
+        recipe: Any = None,
+        mode: str | None = None,
+        seen: Mapping[str, ObserverSpec] | None = None,
+    ) -> QuantPlan:
+        """What would be quantized for a target; prints as a table.
+
+        Args:
+            target, observer, recipe, mode: as for `quantize`.
+            seen: the observers of tensors that were seen already; see `make_plan`.
+        """
+        spec = observers.parse(observer) if isinstance(observer, str) else observer
+        spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+        graph, rewrites = self.for_target(target)
+        chosen = Recipe.of(recipe, mode)
+        found = make_plan(graph.graph, targets.target(target), spec, chosen, seen)
+        return replace(found, rewrites=rewrites)
+
+    def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
+        """Writes the float model as ONNX in a target's operator set, and returns the path.
+
+        Raises:
+            ExportError: an operator cannot be written. FileError: the file cannot be written.
+        """
+        return write_float(self.graph, path, target)
+
+
+def capture_model(
+    model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
+) -> Captured:
+    """Captures a model and rewrites it into canonical form.
+
+    Args:
+        model: an nn.Module in eval mode, or an ExportedProgram.
+        example: one batch of inputs (tensor, tuple or dict); not needed for an ExportedProgram.
+        dynamic: input name -> {dimension: name}; by default dimension 0 of every input, "batch".
+
+    Raises:
+        CaptureError: the model cannot be captured; says where and what to do.
+    """
+    if isinstance(model, Captured):
+        return model
+    if isinstance(model, ExportedProgram):
+        graph = from_program(model)
+    elif example is None:
+        raise DataError("there is no batch to capture the model with; give at least one")
+    elif isinstance(model, OnnxModule):
+        graph = capture_onnx(model, next(batches([example], model)), dynamic)
+    else:
+        graph = capture_module(model, next(batches([example], model)), dynamic)
+    mark = fingerprint(graph.module)
+    rewrite(graph, CANONICAL)
+    return Captured(graph, mark)
+
+
+def rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
+    """Runs passes in place, and shows on the example that the graph computes what it did."""
+    args, kwargs = graph.example
+    with torch.no_grad():
+        before = pytree.tree_leaves(graph.module(*args, **kwargs))
+        counts = run_passes(graph.module, passes)
+        same_function(before, pytree.tree_leaves(graph.module(*args, **kwargs)))
+    return counts

@@ -1,0 +1,165 @@
+"""One stair for all that changes a model: a frozen conversion, and steps that give a new one.
+
+A step says what it wants to have seen (probes), decides by what was seen, and returns another
+conversion with a record of what it did (`Change`). The records travel in the metadata of the file;
+whoever reads it back does them again on the captured model, each step by its own `replay`, and
+stands where the file was written from. Nothing else knows a step by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import fx
+
+from qtool import graph as G
+from qtool import targets
+from qtool.calibration import Calibration
+from qtool.conversion.captured import Captured, rewrite
+from qtool.conversion.solve import Parameters, solve_parameters
+from qtool.data import Batch
+from qtool.errors import PlanError, VerificationError
+from qtool.graph import FloatGraph
+from qtool.passes import GraphPass
+from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
+from qtool.types import Change
+
+__all__ = ["SOLVE", "Conversion", "Step", "convert_by", "probes_of", "replay"]
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """A model on its way to integers.
+
+    captured: what was captured, in canonical form; what the result is compared with.
+    graph: the float graph in the forms of the target, as the steps have left it.
+    plan: of that graph. calibration: what was seen of its tensors; None where a file is read back.
+    parameters: of the plan's points, once they are solved.
+    changes: what the steps did, in order.
+    """
+
+    captured: Captured
+    graph: FloatGraph
+    plan: QuantPlan
+    calibration: Calibration | None = None
+    parameters: Parameters | None = None
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def start(
+        cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
+    ) -> Conversion:
+        """Before the first step."""
+        graph, _ = captured.for_target(plan.target)
+        return cls(captured, graph, plan, calibration)
+
+    def batches(self, size: int = 32) -> list[Batch]:
+        """The samples kept with the calibration, as arguments of the graph."""
+        if self.calibration is None:
+            return []
+        return [self.graph.call_of(t) for t in self.calibration.kept.batches(size)]
+
+    def rewritten(self, change: Change, edit: Callable[[fx.GraphModule], int]) -> Conversion:
+        """The conversion with its graph changed, its function kept, planned anew.
+
+        Args:
+            change: the record of it.
+            edit: changes a copy of the module in place; returns how many places.
+
+        Raises:
+            PassError: the module computes something else afterwards.
+        """
+        graph = replace(self.graph, module=G.clone(self.graph.module))
+        rewrite(graph, [GraphPass(change.step, edit)])
+        old = self.plan
+        seen = self.calibration.specs if self.calibration is not None else None
+        plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
+        return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).noted(change)
+
+    def noted(self, change: Change) -> Conversion:
+        """With a change recorded, for the plan's reader and for the file."""
+        done = Rewrite(change.step, change.count, change.reason)
+        plan = replace(self.plan, rewrites=(*self.plan.rewrites, done))
+        return replace(self, plan=plan, changes=(*self.changes, change))
+
+
+def _nothing(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+    return ()
+
+
+def _as_it_is(work: Conversion, change: Change) -> Conversion:
+    return work.noted(change)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the stair.
+
+    name: in recipes, notes and metadata.
+    run: decides by what was seen, and returns the conversion after it; the same one where the step
+        has nothing to do.
+    probes: what it wants to have seen of a float graph, given the plan of that graph.
+    samples: how many samples it wants to run the network on; they are kept with the calibration.
+    replay: does a recorded change again, without calibration. By default nothing is done: values of
+        weights alone are taken from the codes in the file.
+    """
+
+    name: str
+    run: Callable[[Conversion], Conversion]
+    probes: Callable[[fx.Graph, QuantPlan], Sequence[Probe]] = _nothing
+    samples: int = 0
+    replay: Callable[[Conversion, Change], Conversion] = _as_it_is
+
+
+def _solve(work: Conversion) -> Conversion:
+    assert work.calibration is not None
+    found = solve_parameters(work.graph.module, work.plan, work.calibration)
+    return replace(work, parameters=found)
+
+
+SOLVE = Step("solve", _solve)
+"""Scale and zero point of every point of the plan: the one step that cannot be left out."""
+
+
+def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[Probe, ...]:
+    """What steps want to have seen, each thing once.
+
+    Raises:
+        PlanError: two steps want different things under one name.
+    """
+    found: dict[str, Probe] = {}
+    for step in steps:
+        for probe in step.probes(graph, plan):
+            if found.setdefault(probe.name, probe) != probe:
+                raise PlanError(f"step {step.name}: another step has a probe '{probe.name}'")
+    return tuple(found.values())
+
+
+def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
+    """A conversion after all of the steps, in order."""
+    for step in steps:
+        work = step.run(work)
+    return work
+
+
+def replay(steps: Iterable[Step], work: Conversion, changes: Iterable[Change]) -> Conversion:
+    """The conversion that recorded changes lead to.
+
+    Raises:
+        VerificationError: a step of that name is not known here, or it does not fit this model.
+    """
+    known = {step.name: step for step in steps}
+    for change in changes:
+        if change.step not in known:
+            raise VerificationError(
+                f"the file was made with a step '{change.step}' that is not registered; known are: "
+                f"{', '.join(known)}"
+            )
+        try:
+            work = known[change.step].replay(work, change)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise VerificationError(
+                f"step '{change.step}' of the file does not fit this model ({error})"
+            ) from error
+    return work

@@ -1,0 +1,62 @@
+"""How numbers and tables are written for people, in commands and pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["count", "db", "general", "milliseconds", "percent", "size", "table", "times"]
+
+
+def db(value: float | None) -> str:
+    """A ratio in dB; None: there is no error to state it of."""
+    return "no error" if value is None else f"{value:.1f}"
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A share, 0 to 1."""
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def size(value: int) -> str:
+    """A number of bytes."""
+    return f"{value / 1024:.0f} KiB" if value < 2**20 else f"{value / 2**20:.2f} MiB"
+
+
+def count(value: int) -> str:
+    """A large number with a unit."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return str(value)
+
+
+def times(value: float) -> str:
+    """A ratio of latencies."""
+    return f"{value:.2f}x"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def general(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", align: str = ""
+) -> str:
+    """A table as lines of text.
+
+    Args:
+        align: "l" (left) or "r" (right) for each column; by default all but the first stand right.
+    """
+    lines = [tuple(columns), *map(tuple, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    places = align or "l" + "r" * (len(widths) - 1)
+    put = [str.ljust if place == "l" else str.rjust for place in places]
+    text = [
+        "  ".join(f(cell, w) for f, cell, w in zip(put, line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([title, *text] if title else text)

@@ -1,0 +1,1 @@
+"""ONNX files: what qtool writes into them and reads out of them again."""

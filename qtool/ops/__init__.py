@@ -1,0 +1,52 @@
+"""The operators: what qtool knows of each stands in one row, by families."""
+
+from qtool.ops import codes, elementwise, layers, lookups, moves, pools, products, recurrent
+from qtool.ops.custom import row_for
+from qtool.ops.row import Kept, Op, Role, Writer
+from qtool.ops.table import (
+    OPS,
+    data_inputs,
+    functions_of,
+    kernel_of,
+    macs,
+    register,
+    register_writer,
+    row_of,
+    rows,
+    writers,
+)
+
+__all__ = [
+    "OPS",
+    "Kept",
+    "Op",
+    "Role",
+    "Writer",
+    "data_inputs",
+    "functions_of",
+    "kernel_of",
+    "macs",
+    "register",
+    "register_writer",
+    "row_for",
+    "row_of",
+    "rows",
+    "writers",
+]
+
+for _row in (
+    *layers.LAYERS,
+    *products.PRODUCTS,
+    *lookups.LOOKUPS,
+    *recurrent.RECURRENT,
+    *elementwise.ELEMENTWISE,
+    *pools.POOLS,
+    *moves.MOVES,
+):
+    register(_row)
+
+for _family in (layers, lookups, moves, codes):
+    for _target, _writer in _family.WRITERS.items():
+        register_writer(_target, _writer)
+for _target, _writer in layers.CONTRIB.items():
+    register_writer(_target, _writer, contrib=True)

@@ -1,0 +1,55 @@
+"""What computes element by element: sums, products, activation functions, clamps; and softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.graph import torch_ops
+from qtool.ops.onnx_forms import contrib
+from qtool.ops.row import Op, Role
+from qtool.types import Bounds
+
+__all__ = ["ELEMENTWISE"]
+
+aten = torch.ops.aten
+
+
+def _silu(x: Any) -> Any:
+    return contrib("QuickGelu", attributes=("alpha",))(x, alpha=1.0)
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    return contrib("Gelu" if approximate == "none" else "FastGelu")(x)
+
+
+def _from_zero(node: fx.Node) -> Bounds:
+    return 0.0, None
+
+
+def _clamped(node: fx.Node) -> Bounds:
+    return G.argument(node, 1, "min"), G.argument(node, 2, "max")
+
+
+ELEMENTWISE = (
+    Op(key="add", targets=(aten.add.Tensor,), inputs=(0, 1)),
+    Op(key="mul", targets=(aten.mul.Tensor,), inputs=(0, 1)),
+    Op(key="sigmoid", targets=(aten.sigmoid.default,)),
+    Op(key="leaky_relu", targets=(aten.leaky_relu.default,)),
+    # one kernel of the runtime's own; Sigmoid and Mul are two
+    Op(key="silu", targets=(aten.silu.default,), contrib=_silu),
+    # one kernel; below opset 20 the decomposed form is not fused
+    Op(key="gelu", targets=(aten.gelu.default,), contrib=_gelu),
+    Op(key="hard_swish", targets=(aten.hardswish.default,)),
+    Op(key="hard_sigmoid", targets=(aten.hardsigmoid.default,)),
+    Op(key="tanh", targets=(aten.tanh.default,)),
+    Op(key="elu", targets=(aten.elu.default,)),
+    Op(key="prelu", targets=(aten.prelu.default,)),
+    Op(key="softmax", targets=(aten.softmax.int,)),
+    Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_from_zero),
+    Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamped),
+    Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, factor=1),
+)

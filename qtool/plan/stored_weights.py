@@ -1,0 +1,89 @@
+"""Layers with integer weights and a float result: dynamic, and weights alone.
+
+Recurrent layers have the second one alone: int8 codes in the file, dequantized by the runtime.
+
+Convolutions have none: ONNX Runtime's dynamic convolution runs in float32 speed at best, and its
+4-bit kernel is one for matrix products.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qtool import graph as G
+from qtool.ops import Op
+from qtool.plan.plan import Edge, Execution, Kind, Point
+from qtool.recipe import Choice
+from qtool.schemes import Scheme, When
+from qtool.targets import STORED, Target
+from qtool.types import Dynamic, Observed, ObserverSpec
+
+__all__ = ["alone", "described", "no_kernel", "place", "refuse", "weights_of"]
+
+
+def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
+    """Why this layer cannot have the scheme that was chosen, or None."""
+    if choice.scheme.when not in row.otherwise:
+        return f"only linear layers have a form for that ({choice.because})"
+    rule = target.kernels.get(row.key)
+    if rule is None:
+        return f"no integer kernel on {target.name}"
+    if choice.scheme.of(target.schemes(row.key)) is None:
+        return no_kernel(choice.scheme, choice, target)
+    return rule.refuse(node)
+
+
+def no_kernel(scheme: Scheme, choice: Choice, target: Target) -> str:
+    return f"{target.name} has no kernel for {scheme} ({choice.because})"
+
+
+def alone(asked: Scheme, target: Target) -> Scheme:
+    """The scheme of an operator whose weights are always stored alone: as near as can be to what
+    was asked for."""
+    offered = [s.or_else(target.activation, target.weight) for s in STORED]
+    return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
+
+
+def described(scheme: Scheme) -> tuple[Execution, str]:
+    """How such a layer is executed, and the reason that the plan gives."""
+    if scheme.when is When.DYNAMIC:
+        return Execution.DYNAMIC, "its input is quantized with the range of each batch"
+    return Execution.WEIGHTS, f"{weights_of(scheme)}, input and result in float"
+
+
+def weights_of(scheme: Scheme) -> str:
+    """Its weights in a few words."""
+    assert scheme.weights is not None
+    words = f"{scheme.weights.bits}-bit weights" if scheme.weights.bits < 8 else "int8 weights"
+    return f"{words} in blocks of {scheme.scales}" if isinstance(scheme.scales, int) else words
+
+
+def place(
+    node: fx.Node, row: Op, scheme: Scheme, target: Target, observer: ObserverSpec
+) -> list[Point]:
+    """The points of such a layer. Its bias stays float.
+
+    observer: of its weights.
+    """
+    assert row.weight is not None
+    assert scheme.weights is not None
+    found: list[Point] = []
+    if scheme.when is When.DYNAMIC:
+        seen = Dynamic(target.activation)
+        found.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, seen))
+    signed = scheme.weights.signed
+    weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)
+    for at in row.more:
+        if at < len(node.args) and isinstance(node.args[at], fx.Node):
+            called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            found.append(_point(node, at, called, Kind.WEIGHT, weight))
+    if isinstance(scheme.scales, int):
+        along = 1 - row.channel_axis
+        weight = Observed(scheme.weights, observer, along, signed, block=scheme.scales)
+    return [*found, _point(node, row.weight, "weight", Kind.WEIGHT, weight)]
+
+
+def _point(node: fx.Node, position: int, what: str, kind: Kind, spec: Observed | Dynamic) -> Point:
+    source, name = node.args[position], G.name_of(node)
+    assert isinstance(source, fx.Node)
+    return Point(f"{name}.{what}", kind, spec, (Edge(G.name_of(source), name),))

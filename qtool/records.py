@@ -1,0 +1,73 @@
+"""Frozen dataclasses as JSON and back: one rule for every result that is kept.
+
+Tuples are lists, mappings objects, members of an Enum their values; a number that is not finite is
+null, since JSON has no other word for it, and null is None again.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["from_json", "to_json"]
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, tuples, mappings, numbers and text as what `json.dumps` takes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(v) for v in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A dataclass from what `to_json` made of it.
+
+    Raises:
+        KeyError: a field is missing. TypeError, ValueError: a value is of another kind.
+    """
+    found: T = _build(kind, value)
+    return found
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _build(kind: Any, value: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        return _build(next(a for a in arguments if a is not type(None)), value)
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is ...:
+            return tuple(_build(arguments[0], v) for v in value)
+        return tuple(_build(a, v) for a, v in zip(arguments, value, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        return {k: _build(arguments[1], v) for k, v in value.items()}
+    if is_dataclass(kind):
+        hints = _hints(kind)  # type: ignore[arg-type]  # a dataclass type, not an instance
+        return kind(**{f.name: _build(hints[f.name], value[f.name]) for f in fields(kind)})  # type: ignore[operator]  # as above
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if kind is float:
+        return float("nan") if value is None else float(value)
+    if kind in (int, str, bool) and not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value

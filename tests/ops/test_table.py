@@ -1,0 +1,43 @@
+"""The table of operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qtool import graph as G
+from qtool.ops import OPS, Role, data_inputs, row_of
+from qtool.targets import TARGETS
+from tests.plan.planned import network_graph
+
+
+def test_rows_that_compute_have_a_kernel_or_a_reason_on_some_target() -> None:
+    known = {k for t in TARGETS.values() for k in (*t.kernels, *t.no_kernel, *t.weights_only)}
+    assert {row.key for row in OPS.values() if row.role is not Role.CLIP} <= known
+
+
+@pytest.mark.parametrize("target", OPS, ids=str)
+def test_positions_fit_the_operator(target: torch._ops.OpOverload) -> None:
+    row, arguments = OPS[target], target._schema.arguments
+    for index in row.inputs:
+        assert "Tensor" in str(arguments[index].type)
+    if row.weight is not None:
+        assert arguments[row.weight].name in ("weight", "w")
+    if row.bias is not None:
+        assert arguments[row.bias].name == "bias"
+
+
+def test_data_inputs() -> None:
+    inputs = {
+        G.name_of(n): [G.name_of(i) for i in data_inputs(n)]
+        for n in G.calls(network_graph("concat"))
+    }
+    assert inputs["cat"] == ["relu_2", "wide", "relu"]
+    assert inputs["wide"] == ["relu"]
+
+
+def test_row_of_what_has_none() -> None:
+    graph = network_graph("concat")
+    assert [row_of(n) for n in graph.nodes if n.op != "call_function"].count(None) == (
+        len(graph.nodes) - len(list(G.calls(graph)))
+    )
