@@ -18,7 +18,7 @@ __all__ = ["checked"]
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
 _NODES = 1_000_000  # after functions are written out: a file of a few kB may hold 2^26
-_OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+_OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 _BYTES = 2**31 - 1  # what one message may hold; weights beside it are checked by their readers
 
 

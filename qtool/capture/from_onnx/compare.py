@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.capture.agreement import TOLERANCE, distance
 from qtool.capture.from_onnx.calls import Array
 from qtool.capture.from_onnx.module import OnnxModule
 from qtool.capture.from_onnx.runtime import run
 from qtool.errors import CaptureError
+from qtool.graph.agreement import TOLERANCE, distance
 from qtool.graph.onnx_part import tensor_of
 
 __all__ = ["agree"]

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from qtool import graph as G
-from qtool.api import capture_model, quantize
+from qtool.api import quantize
 from qtool.capture import OnnxModule
 from qtool.capture.from_onnx.parts import grouped
+from qtool.conversion import capture_model
 from qtool.graph.onnx_part import onnx_part, part_of
 from qtool.quantized import float_onnx
 from tests.capture.from_onnx.files import behind_conv, images, loaded

@@ -28,8 +28,11 @@ def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
         return 0.0 if share <= _FLIPPED else float("inf")
     kind = torch.complex128 if expected.is_complex() else torch.float64
     a, b = expected.detach().to(kind), actual.detach().to(kind)
-    finite = a[a.isfinite()].abs() if bool(a.isfinite().any()) else torch.zeros(1)
-    span = max(float(finite.max()), 1e-30)
+    finite = a[a.isfinite()] if bool(a.isfinite().any()) else torch.zeros(1)
+    span = float(finite.abs().max())
+    if not finite.is_complex():
+        span = max(span, float(finite.max() - finite.min()))
+    span = max(span, 1e-30)
     equal = (a == b) | (a.isnan() & b.isnan())
     off = (a - b).abs().nan_to_num(nan=float("inf")).where(~equal, 0.0)
     return float(off.max()) / span
