@@ -8,7 +8,7 @@ field of what was asked for is the one that is used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
@@ -103,8 +103,3 @@ WEIGHTS: Mapping[str, QType] = MappingProxyType({"int8": INT8_NARROW, "int4": IN
 
 BLOCKS = (16, 32, 64, 128, 256)
 """How many weights may share a scale, where not all of an output do."""
-
-
-def every(schemes: Iterable[Scheme], activations: Iterable[QType]) -> tuple[Scheme, ...]:
-    """The schemes with each of these types of activations."""
-    return tuple(replace(s, activations=a) for a in activations for s in schemes)

@@ -72,9 +72,7 @@ class Kept:
     def state(self) -> dict[str, Array]:
         """Arrays by name; equal samples give equal bytes."""
         return {
-            f"{sample.mark}/{i}": t.numpy()
-            for sample in self
-            for i, t in enumerate(sample.tensors)
+            f"{sample.mark}/{i}": t.numpy() for sample in self for i, t in enumerate(sample.tensors)
         }
 
     @classmethod

@@ -18,6 +18,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import InlinePass
+from onnxscript import version_converter
 from torch import fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
@@ -38,7 +39,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     with _quiet():
         registry = _registry(opset, tuple(table.items()))
         if registry is not None and all(map(registry.is_registered, _operators(program))):
-            return _as_it_is(program, registry, table)
+            return _in_opset(_as_it_is(program, registry, table), opset)
         written = torch.onnx.export(
             program,
             dynamo=True,
@@ -60,6 +61,14 @@ def _as_it_is(program: ExportedProgram, registry: Any, table: Table) -> ir.Model
     model: ir.Model = _core._exported_program_to_onnx_program(program, registry=registry).model
     if model.functions:
         InlinePass()(model)
+    return model
+
+
+def _in_opset(model: ir.Model, opset: int) -> ir.Model:
+    """Translations write the oldest opset that has their operators; a target may want a newer one
+    (16-bit codes do)."""
+    if model.opset_imports.get("") != opset:
+        version_converter.convert_version(model, opset, fallback=True)
     return model
 
 

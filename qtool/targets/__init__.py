@@ -6,6 +6,7 @@ from qtool.targets.onnxruntime_arm import ONNXRUNTIME_ARM
 from qtool.targets.onnxruntime_novnni import ONNXRUNTIME_X86_NOVNNI
 from qtool.targets.onnxruntime_x86 import ONNXRUNTIME_X86
 from qtool.targets.openvino import OPENVINO
+from qtool.targets.qnn import QNN
 from qtool.targets.tensorrt import TENSORRT
 from qtool.targets.tflite import TFLITE
 
@@ -20,7 +21,8 @@ __all__ = [
     "target",
 ]
 
-_ALL = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM, OPENVINO, TENSORRT, TFLITE)
+_CPU = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM)
+_ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME_X86.name
 

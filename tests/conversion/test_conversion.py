@@ -85,9 +85,7 @@ def test_a_step_of_ones_own_sees_its_probe_and_its_samples_and_travels_in_the_fi
     assert len(registered) == 2  # replayed, not run
 
 
-def test_the_calibration_file_holds_what_steps_need(
-    registered: list[Any], tmp_path: Path
-) -> None:
+def test_the_calibration_file_holds_what_steps_need(registered: list[Any], tmp_path: Path) -> None:
     halves = [qtool.calibrate(net(), [part]) for part in batch().split(3)]
     halves[1].merge(halves[0]).save(tmp_path / "merged.calib")
     qtool.calibrate(net(), [batch()]).save(tmp_path / "whole.calib")

@@ -54,9 +54,7 @@ def test_equal_samples_count_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sizes_that_differ_are_bounded_in_bytes(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_that_differ_are_bounded_in_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "LARGEST", 400)
     draw = random.Random(seed)
     rows = [torch.full((1, n), float(n)) for n in range(1, 60)]

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from qtool.errors import CalibrationError
 from qtool.plan import Kind
+from qtool.schemes import Scales
 from qtool.targets import DEFAULT, TARGETS
 from qtool.types import Derived, Fixed, Observed
 from qtool.verification.runtime import run, session
@@ -34,6 +35,7 @@ FACTS = {  # activation, symmetric, integer bias, own operators, judged on this 
     "openvino": ("uint8", False, False, False, False),
     "tensorrt": ("int8", True, False, False, False),
     "tflite": ("int8", False, True, False, False),
+    "qnn": ("uint8", False, True, False, False),
 }
 
 
@@ -50,8 +52,12 @@ def test_a_plan_has_the_types_of_its_target(name: str) -> None:
     specs = [p.spec for p in plan if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)]
     assert specs
     assert {(s.qtype.name, s.symmetric) for s in specs} == {(activation, symmetric)}
-    weights = [p.spec for p in plan if p.kind is Kind.WEIGHT]
-    assert {(s.qtype.name, s.axis) for s in weights} == {("int8_narrow", 0)}
+    for point in plan:
+        decision = plan.decision(point.edges[0].user) if point.kind is Kind.WEIGHT else None
+        if decision is not None:
+            usual = TARGETS[name].schemes(decision.op)[0]
+            axis = None if usual.scales is Scales.TENSOR else 0
+            assert (point.spec.qtype.name, point.spec.axis) == ("int8_narrow", axis)
     assert any(isinstance(p.spec, Derived) for p in plan) is integer_bias
 
 
