@@ -15,8 +15,8 @@ from qtool.api import quantize
 from qtool.capture import OnnxModule
 from qtool.capture.from_onnx.parts import grouped
 from qtool.conversion import capture_model
+from qtool.export import float_onnx
 from qtool.graph.onnx_part import onnx_part, part_of
-from qtool.quantized import float_onnx
 from tests.capture.from_onnx.files import behind_conv, images, loaded
 from tests.export.networks import run
 
@@ -68,7 +68,7 @@ def test_what_is_kept_is_the_same_in_the_float_file_and_in_the_int8_one(
     captured = capture_model(loaded(model, tmp_path), images(2))
     other = images(5)
     expected = run(model, (other,), optimise=False)
-    written = float_onnx(captured.graph, 18, 10)
+    written = float_onnx(captured.graph)
     found = Counter(n.op_type for n in written.graph.node)
     assert found >= Counter(operators) - Counter(["Slice", "SequenceErase", "SplitToSequence"])
     for a, b in zip(run(written, (other,), optimise=False), expected, strict=True):
