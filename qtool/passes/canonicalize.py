@@ -109,6 +109,9 @@ def _clamp(low: float | None, high: float | None) -> Rule:
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         lo = G.argument(node, 1, "min_val", low)
         hi = G.argument(node, 2, "max_val", high)
+        if not G.is_float(node):  # of integers: they stay what they are
+            same = node.target is aten.clamp.default
+            return None if same else made(node, aten.clamp.default, (node.args[0], lo, hi))
         if node.target is aten.clamp.default and not any(type(b) is int for b in (lo, hi)):
             return None
         # the exporter knows a clamp with two bounds of one type only
@@ -116,6 +119,53 @@ def _clamp(low: float | None, high: float | None) -> Rule:
         return again(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
+
+
+def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Of rank 4, as the exporter knows it: [batch, heads, time, features]."""
+    *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
+    ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
+    rank = G.rank(node)
+    if ranks != {rank} or rank == 4:
+        return None
+    if rank < 4:
+        lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
+        mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
+        found = _attend(node, lifted, mask)
+        found = made(node, aten.squeeze.dim, (found, 1), "squeeze1" if rank == 2 else "")
+        return found if rank == 3 else made(node, aten.squeeze.dim, (found, 0))
+    lead = G.shape(node)[: rank - 3]
+    if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
+        return None
+    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
+        return None
+    flat = [
+        made(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
+        for i, t in enumerate(tensors)
+    ]
+    sizes = [s if isinstance(s, int) else -1 for s in lead]
+    return made(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
+
+
+def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
+    batched = x if rank == 3 else made(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
+    return made(node, aten.unsqueeze.default, (batched, 1), part)
+
+
+def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
+    rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
+    found = made(node, node.target, (*tensors, mask, *node.args[4:]), "product")
+    found.kwargs = rest
+    return G.infer(found)
+
+
+def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """1.0 - n of integers n: the exporter subtracts floats from floats only."""
+    x = node.args[0]
+    if G.is_float(x) or not G.is_float(node):
+        return None
+    floats = made(node, aten.to.dtype, (x, G.value(node).dtype), "float")
+    return made(node, node.target, (floats, *node.args[1:]))
 
 
 def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -160,6 +210,8 @@ RULES: Mapping[Any, Rule] = {
     aten.clamp.default: _clamp(None, None),
     aten.clamp_min.default: _clamp(None, None),
     aten.clamp_max.default: _clamp_max,
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.rsub.Scalar: _reversed,
     aten.pad.default: _pad,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,

@@ -26,8 +26,8 @@ def _factor(node: fx.Node) -> int:
     """How many groups become one: as many as stay within WIDTH; 1 leaves the node alone."""
     if node.target is not torch_ops.conv or G.rank(node) != 4:
         return 1
-    weight, groups = node.args[1], int(node.args[6])  # type: ignore[arg-type]  # an int
-    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
+    weight, groups = node.args[1], node.args[6]
+    if not isinstance(weight, fx.Node) or weight.op != "get_attr" or not isinstance(groups, int):
         return 1
     width = int(G.shape(weight)[1])
     if width == 1:  # depthwise: it has a kernel of its own
