@@ -267,7 +267,7 @@ def _place_activation(work: _Work, node: fx.Node) -> None:
     readers: dict[QType, list[Edge]] = {own: []}
     for user in node.users:
         if everyone or user in work.integer or _passes(work, user):
-            edge = Edge(name, _user(user))
+            edge = Edge(name, G.name_of(user))
             readers.setdefault(_taken(work, user) or own, []).append(edge)
     fixed = work.target.fixed_outputs.get(_key(node), ()) if node in work.integer else ()
     known = next((p for p in fixed if p.qtype == own), None)
@@ -336,10 +336,6 @@ def _weight_observer(work: _Work, node: fx.Node) -> ObserverSpec:
 
 def _passes(work: _Work, user: fx.Node) -> bool:
     return user in work.moves and (user in work.wanted or user in work.native)
-
-
-def _user(node: fx.Node) -> str:
-    return "output" if node.op == "output" else G.name_of(node)
 
 
 def _place_constants(work: _Work, node: fx.Node) -> None:
