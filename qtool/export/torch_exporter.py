@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -24,10 +22,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.graph.alone import quiet
 
 __all__ = ["translate"]
 
 Table = Mapping[Any, Callable[..., Any]]
+_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
@@ -36,7 +36,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     Raises:
         Exception: whatever torch.onnx raises where an operator has no form in ONNX.
     """
-    with _quiet():
+    with quiet(logging.ERROR, *_LOGGERS, errors=True):
         registry = _registry(opset, tuple(table.items()))
         if registry is not None and all(map(registry.is_registered, _operators(program))):
             return _in_opset(_as_it_is(program, registry, table), opset)
@@ -99,18 +99,3 @@ def _mixes_types(node: fx.Node) -> bool:
     read = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     made = {v.dtype for v in pytree.tree_leaves(G.value(node)) if isinstance(v, torch.Tensor)}
     return bool(read) and read | made != {torch.float32}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
