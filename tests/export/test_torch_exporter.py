@@ -9,12 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from qtool.verification.runtime import run, session
 from torch import nn
 
 from qtool.export.torch_exporter import translate
 from qtool.graph import torch_ops
 from qtool.ops import writers
+from qtool.runtimes.onnxruntime import run, session
 from qtool.types import UINT16, QuantParams
 
 PARAMS = QuantParams(UINT16, torch.tensor(0.001), torch.tensor(30_000))
