@@ -134,7 +134,7 @@ def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None
         several = len(made) > 1  # as the graph names what it takes out
         wanted += [(v, f"{name}.{i}" if several else name) for i, v in enumerate(made)]
     for value, name in wanted:
-        if value.name != "" and not value.is_graph_output():  # an empty name: no output at all
+        if not value.is_graph_output():
             value.name = unique(name, taken)
             taken.add(value.name)
 

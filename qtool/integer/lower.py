@@ -104,7 +104,7 @@ def _lower_node(work: _Lowering, node: onnx.NodeProto) -> None:
 def _float(work: _Lowering, node: onnx.NodeProto) -> None:
     """A node in the runtime's own kernel; one from outside in the kernel that came with it."""
     graph = work.graph
-    outputs = [o for o in node.output if o in graph.readers or o in graph.outputs]
+    outputs = [o for o in node.output if o and (o in graph.readers or o in graph.outputs)]
     own = kernel_of(node.domain, node.op_type)
     if own is not None:
         given = [i for i in node.input if i]
