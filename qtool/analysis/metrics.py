@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.analysis.onnx_function import OnnxFunction
-from qtool.errors import DataError
+from qtool.errors import DataError, said
 from qtool.formats import percent
 from qtool.types import Array
 
@@ -130,9 +130,8 @@ def user_metrics(
 def _asked(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
     try:
         answer = function(OnnxFunction(file))
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{where} failed on {file.name}: {type(error).__name__}: {text}") from error
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{where} failed on {file.name}: {said(error)}") from error
     answers = (
         answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
     )
