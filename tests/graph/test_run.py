@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import qtool
+from qtool import QuantizedModel
 from qtool.graph import FloatGraph
 from qtool.graph.run import Executor
-from qtool.quantized import QuantizedModel
 
 
 class Net(nn.Module):
