@@ -74,6 +74,10 @@ def _give_meaning(model: ir.Model) -> None:
 
 def _simplify(model: ir.Model) -> None:
     """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    for node in model.graph:
+        for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
+            if value.name in model.graph.initializers:
+                value.name = f"{value.name}/{node.op_type}"
     fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
     for each in (
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
