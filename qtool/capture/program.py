@@ -221,7 +221,7 @@ def _clean(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and not node.users:
             module.graph.erase_node(node)
-        elif node.op == "get_attr":
+        elif node.op == "get_attr" and G.value(node) is None:
             G.set_attr_value(module, node)
     G.finish(module)
 

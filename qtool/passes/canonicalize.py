@@ -23,7 +23,7 @@ from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
 from qtool.passes.pool_forms import POOL_RULES
-from qtool.passes.rules import Rule, ints, made
+from qtool.passes.rules import Rule, again, ints, made
 
 __all__ = ["canonicalize"]
 
@@ -44,7 +44,7 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         pads = ints(padding, n) * 2
     bias, stride = G.argument(node, 2, "bias"), ints(G.argument(node, 3, "stride", 1), n)
     groups = G.argument(node, 6, "groups", 1)
-    return made(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
+    return again(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
 
 
 def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -54,8 +54,8 @@ def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     pads, more = ints(padding, n), ints(output_padding, n)
     if transposed:
         args = (x, weight, bias, steps, pads, more, groups, wide)
-        return made(node, torch_ops.conv_transpose, args)
-    return made(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
+        return again(node, torch_ops.conv_transpose, args)
+    return again(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
 
 
 def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -66,7 +66,7 @@ def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     )
     groups, dilation = G.argument(node, 6, "groups", 1), ints(G.argument(node, 7, "dilation", 1), n)
     args = (*node.args[:2], bias, stride, padding, more, groups, dilation)
-    return made(node, torch_ops.conv_transpose, args)
+    return again(node, torch_ops.conv_transpose, args)
 
 
 def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -75,7 +75,8 @@ def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     x, weight, bias, mean, variance, momentum, eps = node.args
     args = (x, weight, bias, mean, variance, False, momentum, eps, False)
-    norm = made(node, aten.batch_norm.default, args)
+    valued = users[0] if users else None
+    norm = G.add_call(node, aten.batch_norm.default, args, G.name_of(node), node, valued)
     for user in users:
         G.replace(user, norm)
     return norm
@@ -101,7 +102,7 @@ def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
         return None
     name = f"{G.name_of(node)}.weight"
     turned = G.add_call(node, aten.transpose.int, (weight, 0, 1), name, node)
-    return made(node, aten.linear.default, (x, turned, bias))
+    return again(node, aten.linear.default, (x, turned, bias))
 
 
 def _clamp(low: float | None, high: float | None) -> Rule:
@@ -115,7 +116,7 @@ def _clamp(low: float | None, high: float | None) -> Rule:
             return None
         # the exporter knows a clamp with two bounds of one type only
         bounds = [float(b) if isinstance(b, int) else b for b in (lo, hi)]
-        return made(node, aten.clamp.default, (node.args[0], *bounds))
+        return again(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
 
@@ -168,14 +169,14 @@ def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return made(node, aten.clamp.default, (node.args[0], None, node.args[1]))
+    return again(node, aten.clamp.default, (node.args[0], None, node.args[1]))
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if G.argument(node, 2, "mode", "constant") != "constant":
         return None
     fill = G.argument(node, 3, "value") or 0.0
-    return made(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
+    return again(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
 
 
 def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

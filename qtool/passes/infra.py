@@ -44,10 +44,11 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
         before = _interface(module)
         try:
             counts[each.name] = each.rewrite(module)
-            G.finish(module)
+            G.finish(module, runs=False)
         except Exception as error:
             raise PassError(f"pass {each.name} failed: {error}") from error
         _check(module, each, before)
+    module.recompile()
     return counts
 
 

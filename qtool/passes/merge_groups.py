@@ -56,7 +56,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         data = nn.Parameter(merged(G.tensor(module, weight).detach(), groups, factor))
         w = G.add_tensor(module, first, data, f"{name}.weight")
         args = (node.args[0], w, *node.args[2:6], groups // factor)
-        G.replace(node, G.add_call(node, node.target, args, name, node))
+        G.replace(node, G.add_call(node, node.target, args, name, node, node))
     return len(found)
 
 
