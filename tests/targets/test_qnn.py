@@ -118,10 +118,11 @@ def test_fewer_bits_have_the_range_that_was_seen() -> None:
 
 
 def test_a_float_tensor_is_quantized_for_each_type_that_is_read() -> None:
-    plan = model("the first layer").plan
-    assert isinstance(plan.point("x").spec, Observed)
-    assert plan.point("x").spec.qtype == UINT16
-    assert not any(isinstance(p.spec, Requantized) and p.tensor == "x" for p in plan)
+    recipe = [{"select": "expand", "activations": "uint16"}]
+    plan = captured("depthwise").plan("qnn", recipe=recipe)
+    found = {n: plan.point(n).spec for n in (plan.reads["x", "expand"], plan.reads["x", "add"])}
+    assert [type(s) for s in found.values()] == [Observed, Observed]
+    assert [s.qtype for s in found.values() if isinstance(s, Observed)] == [UINT16, UINT8]
 
 
 def test_a_concat_shares_with_inputs_of_its_type_alone() -> None:
