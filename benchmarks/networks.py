@@ -68,7 +68,7 @@ def _kws(folder: Path, name: str) -> Network:
 
 def _minilm(folder: Path, name: str) -> Network:
     """Sentence embeddings; 128 pairs calibrate, all pairs of STS-B dev are the evaluation."""
-    _let_transformers_import()
+    let_torchvision_import()
     minilm = _import(folder / "minilm", "minilm")
     net, tokenizer = minilm.load("eager")
     rows = minilm.sts("dev")
@@ -105,7 +105,7 @@ def _minilm(folder: Path, name: str) -> Network:
 _LIBRARIES: list[Any] = []  # definitions last as long as their library object
 
 
-def _let_transformers_import() -> None:
+def let_torchvision_import() -> None:
     """torchvision without its compiled operators does not import; transformers asks for it."""
     if not hasattr(torch.ops.torchvision, "nms"):
         library = torch.library.Library("torchvision", "DEF")

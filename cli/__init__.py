@@ -83,6 +83,19 @@ class _Refusal(click.ClickException):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module of yours, imported first: what it registers is known to the command.",
+)
 @click.version_option(package_name="qtool")
-def main() -> None:
+def main(imports: tuple[str, ...]) -> None:
     """A trained PyTorch model in, a verified int8 ONNX model out."""
+    if imports:
+        from qtool.capture.by_name import import_object
+        from qtool.errors import CaptureError
+
+        for name in imports:
+            import_object(name, CaptureError)

@@ -141,6 +141,10 @@ class QuantParams:
             x, scale = x.double(), scale.double()
         return self.qtype.codes(x, scale, zero).to(self.qtype.torch_dtype)
 
+    def round_trip(self, x: torch.Tensor) -> torch.Tensor:
+        """Real values -> the nearest ones that codes stand for; float32."""
+        return self.dequantize(self.quantize(x))
+
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
         sizes = codes.shape

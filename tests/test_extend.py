@@ -63,8 +63,10 @@ def test_an_operator_is_one_node_with_a_function(
     written = onnx.load(tmp_path / "gate.onnx")
     types = {i.name: i.data_type for i in written.graph.initializer}
     row = next(r for r in found.coverage.rows if r.name == "gate")
-    decided = model.plan.decision("gate")
-    assert (decided.execution, decided.macs) == (Execution.WEIGHTS, 512)
+    assert (model.plan.decision("gate").execution.value, model.plan.decision("gate").macs) == (
+        "weights",
+        512,
+    )
     assert [n.op_type for n in written.graph.node if n.domain == "qtool_tests"] == ["Gate"]
     assert [f.name for f in written.functions] == ["Gate"]
     assert types["gate.weight.codes"] == types["gate.r.codes"] == onnx.TensorProto.INT8
@@ -95,8 +97,8 @@ def test_without_weights_it_stays_in_float(tmp_path: Path) -> None:
     qtool.register_operator(torch.ops.qtool_tests.gate, onnx=Gate)
     model = quantized(network(), 8)
     decision = model.plan.decision("gate")
-    assert (decision.execution, decision.reason) == (
-        Execution.FLOAT,
+    assert (decision.execution.value, decision.reason) == (
+        "float",
         "no integer kernel on onnxruntime-x86",
     )
     assert model.export(tmp_path / "gate.onnx").exactness.exact
@@ -140,6 +142,7 @@ class _Unknown:
         ("qtool_tests::gone", {"onnx": Gate}, "no torch operator 'qtool_tests::gone'"),
         (_writes, {"onnx": Gate}, "is no torch operator"),
         (aten.relu_, {"onnx": write_gate}, "changes its arguments"),
+        (aten.linear, {"onnx": write_gate}, "torch sees through aten::linear"),
         (gate, {"onnx": Gate, "weights": ("w",)}, "no tensor 'w' .* it has: x, weight, r, bias"),
         (gate, {"onnx": Gate, "weights": ("slope",)}, "no tensor 'slope'"),
         (gate, {"onnx": None}, "has no ONNX form"),
@@ -149,7 +152,7 @@ class _Unknown:
         (gate, {"onnx": _proto(input=["x"])}, "1 inputs and 1 outputs, the operator 4 tensors"),
         (gate, {"onnx": _proto(attribute=["alpha"])}, "disagree about 'alpha'"),
         (aten.cat, {"onnx": _proto()}, "cannot take 'tensors'"),
-        (torch.ops.qtool.conv, {"onnx": write_gate}, r"registered already \(conv\)"),
+        (aten.add.Tensor, {"onnx": write_gate}, r"registered already \(add\)"),
     ],
 )
 def test_an_operator_that_does_not_fit(operator: Any, options: Any, message: str) -> None:

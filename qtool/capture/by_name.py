@@ -53,18 +53,18 @@ def load_model(source: str, weights: str | Path | None = None) -> nn.Module | Ex
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
-    """The object `package.module:name`; the current directory is searched first.
+    """What `package.module:name` or `package.module` is; looked for in the current directory first.
 
     Raises:
         `kind`: it cannot be imported; says why.
     """
-    module, _, name = source.partition(":")
+    module, colon, name = source.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
-        for part in name.split("."):
+        for part in name.split(".") if colon else ():
             found = getattr(found, part)
     except Exception as error:
         raise kind(f"cannot import {source}: {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ networks of any depth; a part begins anywhere, from values at hand (`part`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,52 @@ class Executor:
                     values[used] = None
             if last[i] == i:
                 values[i] = None
+
+    @torch.no_grad()
+    def lockstep(
+        self,
+        batches: Sequence[Batch],
+        networks: Sequence[Set[str]],
+        visit: Callable[[str, Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
+    ) -> None:
+        """Computes node by node, each for all batches and in several networks, the first one first.
+
+        Args:
+            networks: the points that are on in each.
+            visit: called with the name of a node when the first network has its values and before
+                the others have; it sees all values that are still needed, [network][batch][number
+                of node], and gives other values for points of constants, from there on.
+        """
+        last = self._last_uses(self.size)
+        values = [[self._begin(batch) for batch in batches] for _ in networks]
+        names = {i: name for name, i in self.numbers.items()}
+        for i, step in self.steps.items():
+            for k, points in enumerate(networks):
+                if k == 1:
+                    for point, value in visit(names[i], values).items():
+                        self._replace(point, value, values[1:])
+                for row in values[k]:
+                    row[i] = self._compute(step, row, points)
+            for row in (row for network in values for row in network):
+                for used in {*step.reads, i}:
+                    if last.get(used) == i:
+                        row[used] = None
+
+    def compute(
+        self, name: str, values: Values, points: Set[str], given: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The value of one node, those that it reads being known, or given by name."""
+        known = list(values)
+        for other, value in (given or {}).items():
+            known[self.numbers[other]] = value
+        return self._compute(self.steps[self.numbers[name]], known, points)
+
+    def _replace(self, point: str, value: torch.Tensor, values: Sequence[Sequence[Values]]) -> None:
+        """Another value behind the point of a constant, and where that stands already."""
+        found = next(i for i, s in self.steps.items() if s.point == point and i in self.rounded)
+        self.rounded[found] = value
+        for row in (row for network in values for row in network):
+            row[found] = value
 
     @torch.no_grad()
     def part(self, values: Mapping[str, Any], points: Set[str], wanted: str) -> Any:

@@ -1,13 +1,16 @@
 """Observers: what is remembered of a tensor's values, and the range made of it.
 
 An observer is a statistic x a range estimate x a granularity (per tensor or per channel), named
-by a row of the registry.
+by a row of the registry. Statistics that are no range (a mean, second moments) have rows too, and
+travel in the same file: recovery steps ask for them.
 """
 
 from __future__ import annotations
 
 from qtool.observers.histogram import Bins, Histogram
+from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
+from qtool.observers.moments import CrossMoments, Moments
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.ranges import Range
 from qtool.observers.registry import (
@@ -23,18 +26,22 @@ from qtool.observers.registry import (
     restore,
 )
 from qtool.observers.solve import MIN_SCALE, solve
-from qtool.observers.statistic import State, Statistic
+from qtool.observers.statistic import RangeStatistic, State, Statistic
 
 __all__ = [
     "MIN_SCALE",
     "OBSERVERS",
     "Bins",
+    "CrossMoments",
     "Histogram",
+    "Mean",
     "MinMax",
+    "Moments",
     "MovingAverage",
     "Observer",
     "Option",
     "Range",
+    "RangeStatistic",
     "State",
     "Statistic",
     "StatisticType",

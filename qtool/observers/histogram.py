@@ -16,7 +16,7 @@ from qtool.observers.statistic import (
     Statistic,
     channels_of,
     check_mergeable,
-    check_state,
+    check_range_state,
     finite_ends,
     piece_ends,
     pieces,
@@ -205,7 +205,7 @@ class Histogram:
     def from_state(
         cls, state: Mapping[str, NDArray[Any]], axis: int | None, *, bins: int = 2048
     ) -> Histogram:
-        arrays = check_state(state, _DTYPES, axis)
+        arrays = check_range_state(state, _DTYPES, axis)
         low, high, counts = arrays["min"], arrays["max"], arrays["counts"]
         exponent, first, used = _grid(low, high, bins)
         if not np.array_equal(arrays["exponent"], exponent):

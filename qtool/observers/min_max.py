@@ -14,7 +14,7 @@ from qtool.observers.statistic import (
     State,
     Statistic,
     check_mergeable,
-    check_state,
+    check_range_state,
     extremes,
     shaped,
 )
@@ -67,7 +67,7 @@ class MinMax:
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]], axis: int | None) -> MinMax:
-        arrays = check_state(state, {"min": np.float32, "max": np.float32}, axis)
+        arrays = check_range_state(state, {"min": np.float32, "max": np.float32}, axis)
         new = cls(axis)
         new.low, new.high = arrays["min"], arrays["max"]
         return new

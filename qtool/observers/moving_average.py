@@ -14,7 +14,7 @@ from qtool.observers.statistic import (
     State,
     Statistic,
     check_mergeable,
-    check_state,
+    check_range_state,
     extremes,
     shaped,
 )
@@ -103,7 +103,7 @@ class MovingAverage:
     def from_state(
         cls, state: Mapping[str, NDArray[Any]], axis: int | None, *, momentum: float = 0.9
     ) -> MovingAverage:
-        arrays = check_state(state, _DTYPES, axis)
+        arrays = check_range_state(state, _DTYPES, axis)
         channels = len(arrays["min"])
         if any(len(arrays[key]) != channels for key in ("first_min", "first_max")):
             raise CalibrationError("damaged statistics: wrong number of channels")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.solve import solve
-from qtool.observers.statistic import Statistic, shaped
+from qtool.observers.statistic import RangeStatistic, shaped
 from qtool.types import QType
 
 __all__ = ["Range", "min_max", "mse", "percentile"]
@@ -27,7 +27,7 @@ _NEARBY = tuple(np.exp2(np.arange(8, -9, -1) / fine) for fine in (16, 16, 64))
 _AT_ONCE = 16  # candidates: times the bins, what the arrays of the search hold
 
 
-def min_max(statistic: Statistic) -> Range:
+def min_max(statistic: RangeStatistic) -> Range:
     """Everything that was seen, nothing clipped. Raises CalibrationError when empty."""
     return statistic.extent()
 

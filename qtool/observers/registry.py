@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from qtool.errors import CalibrationError
 from qtool.observers import ranges
 from qtool.observers.histogram import Histogram
+from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
+from qtool.observers.moments import CrossMoments, Moments
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.ranges import Range
-from qtool.observers.statistic import Statistic
+from qtool.observers.statistic import RangeStatistic, Statistic
 from qtool.types import ObserverSpec, QType
 
 __all__ = [
@@ -79,12 +81,13 @@ def _number(kind: type[float], value: object) -> float | None:
 class Observer:
     """One row: what is remembered, how a range is estimated from it, what can be set.
 
-    The first option is the main one: `name:value` sets it.
+    The first option is the main one: `name:value` sets it. Without an estimate the statistic is
+    no range: a recovery step asks for it, a person does not choose it.
     """
 
     name: str
     statistic: StatisticType
-    estimate: Callable[[Any, Options, QType, bool], Range]
+    estimate: Callable[[Any, Options, QType, bool], Range] | None
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def settings(self, options: Options) -> dict[str, float]:
@@ -103,7 +106,9 @@ def register(observer: Observer) -> None:
     OBSERVERS[observer.name] = observer
 
 
-def _everything(statistic: Statistic, options: Options, qtype: QType, symmetric: bool) -> Range:
+def _everything(
+    statistic: RangeStatistic, options: Options, qtype: QType, symmetric: bool
+) -> Range:
     return ranges.min_max(statistic)
 
 
@@ -115,6 +120,7 @@ def _mse(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) 
     return ranges.mse(statistic, qtype, symmetric)
 
 
+_STEP = Option(1.0, 2.0**-100, 2.0**100, setting=True)
 _BINS = Option(2048, 64, 65536, setting=True)
 _MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
 
@@ -123,14 +129,27 @@ for _row in (
     Observer("moving_average", MovingAverage, _everything, {"momentum": _MOMENTUM}),
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
     Observer("mse", Histogram, _mse, {"bins": _BINS}),
+    Observer("mean", Mean, None),
+    Observer("moments", Moments, None, {"step": _STEP}),
+    Observer("cross_moments", CrossMoments, None, {"step": _STEP, "other_step": _STEP}),
 ):
     register(_row)
 
 
 def _row_of(name: str) -> Observer:
     if name not in OBSERVERS:
-        raise CalibrationError(f"no observer {name!r}; there are: {', '.join(OBSERVERS)}")
+        raise CalibrationError(f"no observer {name!r}; there are: {_of_ranges()}")
     return OBSERVERS[name]
+
+
+def _of_ranges() -> str:
+    return ", ".join(name for name, row in OBSERVERS.items() if row.estimate)
+
+
+def _no_range(name: str) -> CalibrationError:
+    return CalibrationError(
+        f"observer {name!r} measures no range to quantize with; those that do: {_of_ranges()}"
+    )
 
 
 def options_of(spec: ObserverSpec) -> dict[str, float]:
@@ -179,24 +198,29 @@ def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[An
 def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: bool) -> Range:
     """The range `spec` takes from its statistic: float64, rank 0 per tensor, else [C].
 
-    Raises CalibrationError when the statistic is empty or was not made for `spec`.
+    Raises CalibrationError when the statistic is empty, was not made for `spec`, or is no range.
     """
+    estimate = _row_of(spec.name).estimate
+    if estimate is None:
+        raise _no_range(spec.name)
     own = create(spec, statistic.axis)
     if type(statistic) is not type(own) or statistic.settings != own.settings:
         raise CalibrationError(
             f"observer {str(spec)!r} cannot read {type(statistic).__name__} statistics "
             f"made with {dict(statistic.settings)}"
         )
-    return _row_of(spec.name).estimate(statistic, options_of(spec), qtype, symmetric)
+    return estimate(statistic, options_of(spec), qtype, symmetric)
 
 
 def parse(text: str) -> ObserverSpec:
     """`name`, `name:value` (the main option) or `name:key=value,...` -> a checked spec.
 
-    Raises CalibrationError as `options_of` does.
+    Raises CalibrationError as `options_of` does, and for an observer that measures no range.
     """
     name, colon, rest = text.strip().partition(":")
     row = _row_of(name)
+    if row.estimate is None:
+        raise _no_range(name)
     pairs: list[tuple[str, float | str]] = []
     for part in rest.split(",") if colon else ():
         key, equals, value = (word.strip() for word in part.partition("="))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from qtool.errors import CalibrationError, DataError
 
 __all__ = [
+    "RangeStatistic",
     "State",
     "Statistic",
     "channels_of",
     "check_mergeable",
+    "check_range_state",
     "check_state",
     "extremes",
     "finite_ends",
@@ -33,8 +35,8 @@ _CPU_PIECE = 1 << 18
 _DEVICE_PIECE = 1 << 20
 
 
-class Statistic(Protocol):
-    """What is remembered of all the batches one tensor took. Small, mergeable, savable.
+class Measure(Protocol):
+    """What two statistics must share to be merged.
 
     `axis` None watches the tensor as a whole (one channel); an int, which may be negative,
     watches every slice along that axis apart.
@@ -51,6 +53,10 @@ class Statistic(Protocol):
     def settings(self) -> Mapping[str, float]:
         """What the constructor was given besides the axis; merging needs equal settings."""
         ...
+
+
+class Statistic(Measure, Protocol):
+    """What is remembered of all the batches one tensor took. Small, mergeable, savable."""
 
     @property
     def empty(self) -> bool:
@@ -72,13 +78,6 @@ class Statistic(Protocol):
         """
         ...
 
-    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The lowest and highest value to represent, without clipping: float64, rank 0 or [C].
-
-        Raises CalibrationError when empty.
-        """
-        ...
-
     def state(self) -> State:
         """Small rank-1 arrays; equal statistics give equal bytes."""
         ...
@@ -88,6 +87,17 @@ class Statistic(Protocol):
         """The statistic that gave `state`; settings other than the defaults go by keyword.
 
         Raises CalibrationError when the state is damaged.
+        """
+        ...
+
+
+class RangeStatistic(Statistic, Protocol):
+    """A statistic that knows a range."""
+
+    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The lowest and highest value to represent, without clipping: float64, rank 0 or [C].
+
+        Raises CalibrationError when empty.
         """
         ...
 
@@ -183,7 +193,7 @@ def shaped(values: NDArray[Any], axis: int | None) -> torch.Tensor:
     return t.reshape(()) if axis is None else t
 
 
-def check_mergeable(one: Statistic, other: Statistic) -> None:
+def check_mergeable(one: Measure, other: Measure) -> None:
     """Raise CalibrationError unless both are of one kind, axis, settings and channel count.
 
     An empty statistic has no channels yet and fits any number.
@@ -201,13 +211,8 @@ def check_mergeable(one: Statistic, other: Statistic) -> None:
         )
 
 
-def check_state(
-    state: Mapping[str, object], dtypes: Mapping[str, Any], axis: int | None
-) -> dict[str, NDArray[Any]]:
-    """Copies of the arrays of `state`, or CalibrationError: wrong keys, dtypes, ranks, floats.
-
-    The "min" and "max" that every state has must agree in length, and be in order.
-    """
+def check_state(state: Mapping[str, object], dtypes: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Copies of the arrays of `state`, or CalibrationError: wrong keys, dtypes, ranks, floats."""
     if set(state) != set(dtypes):
         raise CalibrationError(f"damaged statistics: has {sorted(state)}, needs {sorted(dtypes)}")
     arrays = {}
@@ -218,6 +223,14 @@ def check_state(
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CalibrationError(f"damaged statistics: {key!r} holds NaN or Inf")
         arrays[key] = array + np.zeros(1, dtype)  # a copy, and -0 becomes 0
+    return arrays
+
+
+def check_range_state(
+    state: Mapping[str, object], dtypes: Mapping[str, Any], axis: int | None
+) -> dict[str, NDArray[Any]]:
+    """As `check_state`, for a state with "min" and "max": they agree in length and are in order."""
+    arrays = check_state(state, dtypes)
     low, high = arrays["min"], arrays["max"]
     if len(low) != len(high) or (axis is None and len(low) > 1):
         raise CalibrationError("damaged statistics: wrong number of channels")

@@ -19,6 +19,7 @@ __all__ = ["Body", "row_for"]
 Body = Writer | onnx.FunctionProto | Sequence[Any]
 """What gives an operator its meaning in a file: see `qtool.register_operator`."""
 
+_COMPOSITE = "CompositeImplicitAutograd"
 _REASON = "an operator from outside"
 _KINDS = {
     "int": "INT",
@@ -97,6 +98,11 @@ def _resolved(operator: Any) -> torch._ops.OpOverload:
     schema = operator._schema
     if schema.is_mutable or not schema.returns:
         raise PlanError(f"{schema.name} changes its arguments; give one that returns new tensors")
+    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSITE):
+        raise PlanError(
+            f"torch sees through {schema.name}, so that nothing of it is left in a graph; register "
+            'its function for "CompositeExplicitAutograd" or a device instead'
+        )
     return operator
 
 

@@ -4,8 +4,8 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 `qtool::conv_transpose`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`; a product with a stored matrix
-becomes `aten::linear`. Pools and what moves elements have files of their own (pool_forms.py,
-move_forms.py).
+becomes `aten::linear`. Lookups, pools and what moves elements have files of their own
+(lookup_forms.py, pool_forms.py, move_forms.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.passes.infra import GraphPass
+from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.rules import Rule, ints, made
@@ -137,12 +138,7 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, node.target, (a, scaled))
 
 
-def _embedding(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return made(node, torch_ops.embedding, (node.args[1], node.args[0]))
-
-
 RULES: Mapping[Any, Rule] = {
-    aten.embedding.default: _embedding,
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
     aten.conv3d.default: _conv,
@@ -166,6 +162,7 @@ RULES: Mapping[Any, Rule] = {
     aten.pad.default: _pad,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
+    **LOOKUP_RULES,
     **POOL_RULES,
     **MOVE_RULES,
 }

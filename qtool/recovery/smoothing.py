@@ -84,7 +84,7 @@ def _find_factors(work: Conversion) -> Factors:
     found = {}
     for each in watched_tensors(module.graph, work.plan):
         seen = work.calibration.statistics.get(_probe(each.source))
-        if seen is None or seen.empty:
+        if not isinstance(seen, MinMax) or seen.empty:
             continue
         low, high = seen.extent()
         size = torch.maximum(low.abs(), high.abs())
@@ -118,7 +118,9 @@ def _smooth_ranges(
     """The calibration with the range of every smooth tensor, from the extremes of its channels."""
     specs, statistics = dict(calibration.specs), dict(calibration.statistics)
     for source, name in made.items():
-        low, high = calibration.statistics[_probe(source)].extent()
+        seen = calibration.statistics[_probe(source)]
+        assert isinstance(seen, MinMax)
+        low, high = seen.extent()
         by, range_ = factors[source].double(), MinMax(None)
         range_.update(torch.stack([low / by, high / by]).float())
         specs[name], statistics[name] = ObserverSpec("minmax"), range_

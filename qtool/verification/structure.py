@@ -6,7 +6,6 @@ that is no scalar makes the session fail after fusion; a float weight keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +130,3 @@ def _check_bias(node: onnx.NodeProto, bias: Any, arrays: dict[str, Any], expecte
 
 def _axis(node: onnx.NodeProto) -> int:
     return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
-
-
-def float_weights(model: onnx.ModelProto) -> Iterator[str]:
-    """Initializers of a heavy operator that are stored in float."""
-    constants = {i.name for i in model.graph.initializer if i.data_type == onnx.TensorProto.FLOAT}
-    for node in model.graph.node:
-        if node.op_type in _AXIS and len(node.input) > 1 and node.input[1] in constants:
-            yield node.input[1]

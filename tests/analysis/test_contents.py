@@ -1,4 +1,4 @@
-"""The quantization parameters that a file holds, whoever made it."""
+"""What a file holds, whoever made it: the numbers that were solved and observed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import qtool
 from qtool.analysis.contents import TensorParameters, parameters
-from qtool.errors import FileError
+from qtool.errors import CalibrationError, FileError
 from qtool.types import UINT8
+from tests.analysis.spoiled import captured, images
 from tests.export.networks import exported, quantized
 
 
@@ -41,3 +43,36 @@ def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
         parameters(path)
     with pytest.raises(FileError, match="not a readable ONNX file"):
         parameters(tmp_path / "missing.onnx")
+
+
+def test_an_onnx_file(chain_files: tuple[Path, Path]) -> None:
+    plain, int8 = chain_files
+    found = qtool.inspect(int8)
+    assert isinstance(found, qtool.ModelContents)
+    text = str(found).splitlines()
+    assert text[:2] == ["operators", text[1]]
+    assert text[1].split() == ["name", "operator", "runs", "as", "MACs", "why", "float"]
+    assert [line.split()[2] for line in text if line.startswith("conv.1 ")] == ["QLinearConv"]
+    assert text[-1] == str(found.coverage)
+    assert set(found.to_json()) >= {"file", "integer_mac_share", "parameters"}
+    assert qtool.inspect(plain).to_json()["parameters"] == []
+
+
+def test_a_calibration(tmp_path: Path) -> None:
+    made = qtool.calibrate(captured(), [images(16)], observer="minmax")
+    made.save(tmp_path / "x.calib")
+    found = qtool.inspect(tmp_path / "x.calib")
+    assert isinstance(found, qtool.CalibrationContents)
+    low, high = found.ranges["x"]
+    assert (low, high) == (float(images(16).min()), float(images(16).max()))
+    assert found.to_json()["samples"] == 16
+    assert found.inputs == tuple(map(str, made.inputs))
+    assert "inputs: x: float32[batch, 3, 8, 8]" in str(found).splitlines()
+    assert f"x.calib: 16 samples, target {made.target}, observer minmax" in str(found)
+    assert f"x {low:.6g} {high:.6g}".split() in [line.split() for line in str(found).splitlines()]
+
+
+def test_neither(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no")
+    with pytest.raises(CalibrationError, match="not a calibration file"):
+        qtool.inspect(tmp_path / "notes.txt")

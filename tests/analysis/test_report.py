@@ -1,4 +1,4 @@
-"""The JSON: every field is documented, and what is read back is the same report."""
+"""The report: every field is documented, what is read back is the same, and it is told in text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qtool.analysis.report import SCHEMA, Report
+from qtool.errors import FileError
 from tests.page.made_up import made_up
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
@@ -44,3 +45,28 @@ def test_an_undocumented_field_would_be_noticed():
 def test_round_trip(models):
     report = made_up(models=models)
     assert Report.from_json(json.loads(report.text())) == report
+
+
+def test_text_is_a_line_for_each_model_that_is_judged():
+    report = made_up(models=3)
+    told = [f"{m.name}: {m.verdict.headline}. {m.verdict.text}" for m in report.models[1:]]
+    assert str(report).splitlines() == told
+
+
+def test_table_puts_the_models_side_by_side():
+    report = made_up(models=3)
+    head, *rows = [line.split("  ") for line in report.table().splitlines()]
+    assert [c.strip() for c in head if c] == [m.name for m in report.models]
+    told = {row[0]: [c.strip() for c in row[1:] if c.strip()] for row in rows}
+    metric = report.accuracy.metrics[0]
+    assert told[metric.name] == [f"{100 * v:.2f} %" for v in metric.values]
+    assert told["output SQNR dB"][0] == "reference"
+    assert told["size"] == ["3.81 MiB", "977 KiB", "977 KiB"]
+    assert {f"batch {t.batch}, 1 thread" for t in report.latency} <= set(told)
+
+
+def test_another_schema_is_refused():
+    with pytest.raises(FileError, match="make it again"):
+        Report.from_json(made_up().to_json() | {"schema": SCHEMA + 1})
+    with pytest.raises(FileError, match="a damaged report"):
+        Report.from_json(made_up().to_json() | {"models": 3})

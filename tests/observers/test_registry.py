@@ -8,8 +8,11 @@ import torch
 from qtool.errors import CalibrationError
 from qtool.observers import (
     OBSERVERS,
+    CrossMoments,
     Histogram,
+    Mean,
     MinMax,
+    Moments,
     MovingAverage,
     Observer,
     Statistic,
@@ -25,6 +28,8 @@ from qtool.observers import (
 from qtool.types import INT8, UINT8, ObserverSpec
 from tests.observers.differential import assert_same_state, tensor
 
+RANGES = [name for name, row in OBSERVERS.items() if row.estimate]
+
 
 def filled(spec: ObserverSpec, axis: int | None = None) -> Statistic:
     statistic = create(spec, axis)
@@ -33,16 +38,18 @@ def filled(spec: ObserverSpec, axis: int | None = None) -> Statistic:
 
 
 def test_the_table() -> None:
-    assert list(OBSERVERS) == ["minmax", "moving_average", "percentile", "mse"]
     assert {name: type(create(ObserverSpec(name), None)) for name in OBSERVERS} == {
         "minmax": MinMax,
         "moving_average": MovingAverage,
         "percentile": Histogram,
         "mse": Histogram,
+        "mean": Mean,
+        "moments": Moments,
+        "cross_moments": CrossMoments,
     }
 
 
-@pytest.mark.parametrize("name", list(OBSERVERS))
+@pytest.mark.parametrize("name", RANGES)
 @pytest.mark.parametrize("axis", [None, 0])
 def test_from_data_to_parameters_and_back_from_a_state(name: str, axis: int | None) -> None:
     spec = ObserverSpec(name)
@@ -63,13 +70,29 @@ def test_each_row_estimates_as_it_says() -> None:
     assert range_of(parse("percentile"), x, UINT8, False) == ranges.percentile(x, 99.999)
     assert range_of(parse("percentile:90"), x, UINT8, False) != x.extent()
     y = filled(ObserverSpec("minmax"))
+    assert isinstance(y, MinMax)
     assert range_of(ObserverSpec("minmax"), y, UINT8, False) == y.extent() == x.extent()
+
+
+@pytest.mark.parametrize("name", [name for name in OBSERVERS if name not in RANGES])
+def test_what_is_no_range_is_kept_but_quantizes_nothing(name: str) -> None:
+    spec = ObserverSpec(name)
+    statistic = filled(spec, 0)
+    assert_same_state(restore(spec, 0, statistic.state()), statistic)
+    message = "no range.*: minmax, moving_average, percentile, mse$"
+    with pytest.raises(CalibrationError, match=message):
+        range_of(spec, statistic, UINT8, False)
+    with pytest.raises(CalibrationError, match=message):
+        parse(name)
 
 
 def test_options_reach_the_statistic() -> None:
     assert create(parse("mse:bins=64"), None).settings == {"bins": 64}
     assert create(parse("moving_average:0.5"), None).settings == {"momentum": 0.5}
+    fine = ObserverSpec("cross_moments", (("other_step", 0.5),))
+    assert create(fine, 1).settings == {"step": 1, "other_step": 0.5}
     moving = create(parse("moving_average:0"), None)
+    assert isinstance(moving, MovingAverage)
     for value in (1.0, 2.0):
         moving.update(tensor([value]))
     assert moving.extent()[0] == 2

@@ -9,14 +9,27 @@ import pytest
 import torch
 
 from qtool.errors import CalibrationError, DataError
-from qtool.observers import Histogram, MinMax, MovingAverage, Statistic
+from qtool.observers import (
+    CrossMoments,
+    Histogram,
+    Mean,
+    MinMax,
+    Moments,
+    MovingAverage,
+    RangeStatistic,
+    Statistic,
+)
 from qtool.observers.statistic import pieces
 from tests.observers.differential import assert_same_state, observed, tensor
 
 Kind = Callable[[int | None], Statistic]
 
-KINDS: list[Kind] = [MinMax, MovingAverage, Histogram]
+RangeKind = Callable[[int | None], RangeStatistic]
+
+RANGES: list[RangeKind] = [MinMax, MovingAverage, Histogram]
+KINDS: list[Kind] = [*RANGES, Mean, Moments, CrossMoments]
 every_kind = pytest.mark.parametrize("kind", KINDS)
+every_range = pytest.mark.parametrize("kind", RANGES)
 
 LAYOUTS = {
     "contiguous": lambda x: x,
@@ -103,6 +116,10 @@ def test_batches_without_elements_are_nothing(kind: Kind) -> None:
     some = observed(lambda: kind(1), [torch.ones(0, 3), torch.ones(2, 3), torch.ones(0, 3)])
     assert (some.empty, some.channels) == (False, 3)
     assert_same_state(some, observed(lambda: kind(1), [torch.ones(2, 3)]))
+
+
+@every_range
+def test_no_data_has_no_extent(kind: RangeKind) -> None:
     with pytest.raises(CalibrationError, match="no data"):
         kind(None).extent()
 
@@ -134,30 +151,33 @@ def test_negative_axes_and_changed_shapes(kind: Kind) -> None:
     assert_same_state(observed(lambda: kind(-2), [x]), observed(lambda: kind(1), [x]))
     one = observed(lambda: kind(-1), [x])
     one.update(torch.randn(5, 4))  # another rank, the same channels
-    low, high = one.extent()
-    assert low.shape == high.shape == (4,)
+    assert one.channels == 4
     with pytest.raises(DataError, match="3 channels along axis -1"):
         one.update(torch.randn(4, 3))
     with pytest.raises(DataError, match="no axis"):
         kind(1).update(torch.randn(4))
 
 
-@every_kind
-def test_a_channel_knows_only_its_own_values(kind: Kind) -> None:
+@every_range
+def test_a_channel_knows_only_its_own_values(kind: RangeKind) -> None:
     x = torch.randn(4, 3, 7) * torch.tensor([1e-6, 1.0, 1e6]).reshape(3, 1)
-    together = observed(lambda: kind(1), [x, 2 * x])
+    together, alone = kind(1), [kind(None) for _ in range(3)]
+    for batch in (x, 2 * x):
+        together.update(batch)
+        for c in range(3):
+            alone[c].update(batch[:, c])
     low, high = together.extent()
+    assert low.shape == high.shape == (3,)
     for c in range(3):
-        alone = observed(lambda: kind(None), [x[:, c], 2 * x[:, c]])
-        assert alone.extent() == (low[c], high[c])
+        assert alone[c].extent() == (low[c], high[c])
         assert low.dtype == torch.float64
-        assert alone.extent()[0].dim() == 0
+        assert alone[c].extent()[0].dim() == 0
 
 
 @every_kind
 def test_only_like_is_merged_with_like(kind: Kind) -> None:
     one = observed(lambda: kind(0), [torch.ones(3, 2)])
-    other_kind = KINDS[(KINDS.index(kind) + 1) % 3]
+    other_kind = KINDS[(KINDS.index(kind) + 1) % len(KINDS)]
     for other in (
         other_kind(0),
         kind(None),
@@ -172,6 +192,8 @@ def test_only_like_is_merged_with_like(kind: Kind) -> None:
     [
         (Histogram(None), Histogram(None, bins=64)),
         (MovingAverage(None), MovingAverage(None, momentum=0.5)),
+        (Moments(None), Moments(None, step=0.5)),
+        (CrossMoments(None), CrossMoments(None, other_step=0.5)),
     ],
 )
 def test_settings_must_agree(one: Statistic, other: Statistic) -> None:

@@ -44,8 +44,45 @@ CONV = {
     "1d": (ramp(2, 4, 9), ramp(3, 4, 3), ramp(3), [2], [1, 0], [1], 1),
     "3d": (ramp(1, 2, 4, 5, 4), ramp(2, 2, 2, 3, 2), None, [1, 2, 1], [0, 1] * 3, [1] * 3, 1),
 }
+TRANSPOSED = {
+    "padded": (ramp(1, 4, 5, 4), ramp(4, 3, 3, 3), ramp(3), [2, 1], [1, 0], [1, 0], 1, [1, 1]),
+    "dilated groups": (ramp(2, 4, 4, 4), ramp(4, 2, 2, 3), None, [1, 2], [0, 1], [0, 0], 2, [2, 1]),
+    "1d": (ramp(2, 4, 6), ramp(4, 2, 3), ramp(2), [2], [1], [1], 1, [1]),
+    "3d": (
+        ramp(1, 2, 3, 2, 3),
+        ramp(2, 2, 2, 2, 2),
+        ramp(2),
+        [1, 2, 1],
+        [0] * 3,
+        [0] * 3,
+        1,
+        [1] * 3,
+    ),
+}
+LARGEST = {
+    "padded": (ramp(2, 3, 6, 7), [3, 2], [2, 1], [1, 0], [1, 1], False),
+    "dilated, hanging over": (ramp(1, 2, 7, 8), [2, 3], [3, 2], [0, 1], [2, 1], True),
+    "1d": (ramp(2, 3, 9), [4], [2], [2], [1], False),
+    "3d": (ramp(1, 2, 4, 5, 4), [2, 2, 3], [1, 2, 1], [0, 1, 0], [1] * 3, False),
+}
+AVERAGES = {  # windows of 4 and of 8 cells: means of quarters are exact
+    "padding that counts": (ramp(2, 3, 6, 7), [2, 2], [2, 1], [1, 0], False, True, None),
+    "padding that does not": (ramp(2, 3, 6, 8), [4, 4], [2, 2], [2, 2], False, False, None),
+    "1d": (ramp(2, 3, 9), [4], [2], [0], False, True, None),
+    "3d": (ramp(1, 2, 4, 5, 4), [2, 2, 2], [1, 2, 1], [0, 1, 0], False, True, None),
+    "a divisor": (ramp(2, 3, 6, 7), [2, 2], [2, 2], [1, 1], False, False, 8),
+    "a divisor, hanging over": (ramp(2, 3, 7, 8), [2, 4], [2, 3], [0, 1], True, True, 16),
+    "a window that would begin in the padding": (
+        *(ramp(1, 2, 9, 8), [4, 4], [5, 4]),
+        *([2, 2], True, True, 8),
+    ),
+    "1d, a divisor": (ramp(2, 3, 9), [4], [2], [1], False, True, 2),
+}
 ROWS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     **{f"conv {name}": (torch_ops.conv, args) for name, args in CONV.items()},
+    **{f"conv_transpose {name}": (torch_ops.conv_transpose, a) for name, a in TRANSPOSED.items()},
+    **{f"max_pool {name}": (torch_ops.max_pool, args) for name, args in LARGEST.items()},
+    **{f"average_pool {name}": (torch_ops.average_pool, args) for name, args in AVERAGES.items()},
     "quantize": (torch_ops.quantize, (ramp(3, 40) * 25, HALF, CODE_128)),
     "dequantize": (torch_ops.dequantize, (codes(3, 40), HALF, CODE_128, None)),
     "dequantize per channel": (

@@ -6,7 +6,19 @@ import pytest
 import torch
 
 from qtool import graph as G
-from qtool.ops import OPS, Role, data_inputs, row_of
+from qtool.errors import PlanError
+from qtool.graph import torch_ops
+from qtool.ops import (
+    OPS,
+    Op,
+    Role,
+    data_inputs,
+    kernel_of,
+    register,
+    register_writer,
+    row_of,
+    writers,
+)
 from qtool.targets import TARGETS
 from tests.plan.planned import network_graph
 
@@ -41,3 +53,27 @@ def test_row_of_what_has_none() -> None:
     assert [row_of(n) for n in graph.nodes if n.op != "call_function"].count(None) == (
         len(graph.nodes) - len(list(G.calls(graph)))
     )
+
+
+def test_an_operator_has_one_row_and_one_form() -> None:
+    with pytest.raises(PlanError, match=r"aten.relu.default is registered already \(relu\)"):
+        register(Op(key="mine", targets=(torch.ops.aten.relu.default,)))
+    with pytest.raises(PlanError, match="registered already"):
+        register_writer(torch.ops.aten.relu.default, lambda x: x)
+    with pytest.raises(PlanError, match="registered already"):
+        register_writer(torch_ops.idle, lambda x: x)
+    with pytest.raises(PlanError, match=r"registered already \(written by qtool\)"):
+        register(Op(key="mine", targets=(torch_ops.idle,)))
+    with pytest.raises(PlanError, match="names no torch operator"):
+        register(Op(key="mine", targets=()))
+
+
+def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
+    own = writers(contrib=True).keys() - writers(contrib=False).keys()
+    aten = torch.ops.aten
+    assert own == {aten.silu.default, aten.gelu.default, torch_ops.linear_4bit}
+
+
+def test_nodes_of_onnx_have_no_kernel_of_their_own() -> None:
+    assert kernel_of("", "") is None
+    assert kernel_of("", "Conv") is None

@@ -215,6 +215,28 @@ def test_in_place_operators() -> None:
     assert not [op for op in ops if op.endswith("_")]
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "ops"),
+    [
+        pytest.param(nn.MaxPool1d(2), (3, 8), ["max_pool"], id="largest of a signal"),
+        pytest.param(nn.MaxPool2d(2), (3, 8, 8), ["max_pool"], id="largest"),
+        pytest.param(nn.AvgPool2d(2), (3, 8, 8), ["average_pool"], id="mean"),
+        pytest.param(nn.AvgPool3d(2), (3, 4, 8, 8), ["average_pool"], id="mean of a volume"),
+        pytest.param(nn.AdaptiveAvgPool2d(2), (3, 8, 8), ["average_pool"], id="adaptive mean"),
+        pytest.param(nn.AdaptiveMaxPool2d(2), (3, 8, 8), ["max_pool"], id="adaptive largest"),
+    ],
+)
+def test_a_pool_of_one_image_is_one_of_a_batch(
+    model: nn.Module, shape: tuple[int, ...], ops: list[str]
+) -> None:
+    dynamic: dict[str, dict[int, str]] = {}
+    graph = capture_module(model.eval(), Batch((torch.randn(shape),)), dynamic)
+    run_passes(graph.module, [canonicalize])
+    found = [str(n.target).split(".")[-2].split("::")[-1] for n in G.calls(graph.graph)]
+    assert found == ["unsqueeze", *ops, "squeeze"]
+    assert_same(model, graph.module, (torch.randn(shape),))
+
+
 def test_a_window_over_the_captured_size_stays_a_window() -> None:
     """One window of 4 over 4 x 4 pixels, and four of them over 8 x 8."""
     model = nn.AvgPool2d(4).eval()

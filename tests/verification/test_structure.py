@@ -12,7 +12,6 @@ from onnx import helper, numpy_helper
 from qtool.errors import VerificationError
 from qtool.plan import Execution
 from qtool.verification import check_structure
-from qtool.verification.structure import float_weights
 from tests.export.networks import NETWORKS, codes_apart, model, quantized, run, samples
 
 Change = Callable[[onnx.ModelProto], None]
@@ -156,10 +155,3 @@ def test_what_is_no_onnx_is_refused() -> None:
     node(file, "2").op_type = "Gem"
     with pytest.raises(VerificationError, match=r"not well-formed ONNX: .*Gem"):
         check_structure(file, integer_nodes("linear"))
-
-
-def test_float_weights_are_listed() -> None:
-    file = model("linear")
-    assert list(float_weights(file)) == []
-    float_weight(file)
-    assert list(float_weights(file)) == ["2.weight"]

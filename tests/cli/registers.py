@@ -1,0 +1,16 @@
+"""A module of a person, which registers a target and an observer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import qtool
+from qtool.observers import MinMax
+from qtool.targets import TARGETS
+
+qtool.register_target(
+    replace(TARGETS["onnxruntime-x86"], name="mine", description="a runtime of mine")
+)
+qtool.register_observer(
+    "all_of_it", statistic=MinMax, estimate=lambda statistic, *rest: statistic.extent()
+)

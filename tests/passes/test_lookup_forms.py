@@ -1,0 +1,104 @@
+"""Embedding bags as lookups of rows and a reduction, with tables stored as int8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool import graph as G
+from qtool.capture import capture_module
+from qtool.data import Batch
+from qtool.graph import torch_ops
+from qtool.passes import CANONICAL, run_passes
+from tests.passes.differential import assert_same
+
+IDS = torch.tensor([[3, 3, 0, 7], [1, 2, 3, 999], [5, 5, 5, 5]])
+BEGINS = torch.tensor([0, 4, 4, 9])  # the second bag is empty
+WEIGHTS = torch.tensor([[1.0, -2.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0], [3.0, 0.25, 1.0, -1.0]])
+Given = tuple[torch.Tensor, ...]
+
+
+class Weighted(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag = nn.EmbeddingBag(1000, 80, **options)
+
+    def forward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.bag(ids, None, weights)
+
+
+class Bag(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag = nn.EmbeddingBag(1000, 80, **options)
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self.bag(ids, offsets, weights)
+
+
+FLAT, LAST = IDS.flatten(), torch.tensor([0, 4, 4, 12])
+CASES: dict[str, tuple[dict[str, Any], Given]] = {
+    **{mode: ({"mode": mode}, (IDS,)) for mode in ("sum", "mean", "max")},
+    "weights": ({"mode": "sum"}, (IDS, WEIGHTS)),
+    "sum of offsets": ({"mode": "sum"}, (FLAT, BEGINS)),
+    "mean of offsets": ({"mode": "mean"}, (FLAT, BEGINS)),
+    "weights of offsets": ({"mode": "sum"}, (FLAT, BEGINS, WEIGHTS.flatten())),
+    "sum with the last": ({"mode": "sum", "include_last_offset": True}, (FLAT, LAST)),
+    "mean with the last": ({"mode": "mean", "include_last_offset": True}, (FLAT, LAST)),
+}
+LEFT = {
+    "maximum of offsets": ({"mode": "max"}, (FLAT, BEGINS)),
+    "a row that counts for nothing": ({"mode": "sum", "padding_idx": 3}, (IDS,)),
+}
+
+
+def canonical(options: dict[str, Any], given: Given) -> tuple[nn.Module, G.FloatGraph]:
+    weighted = given[-1] is WEIGHTS
+    model = (Weighted if weighted else Bag)(**options).eval()
+    graph = capture_module(model, Batch(given), {})
+    run_passes(graph.module, CANONICAL)
+    return model, graph
+
+
+@pytest.mark.parametrize(("options", "given"), CASES.values(), ids=CASES)
+def test_a_bag_is_rows_and_a_reduction(options: dict[str, Any], given: Given) -> None:
+    model, graph = canonical(options, given)
+    targets = [n.target for n in G.calls(graph.graph)]
+    assert torch_ops.embedding in targets
+    assert not [t for t in targets if "embedding_bag" in str(t)]
+    assert_same(model, graph.module, given)
+    assert_same(model, graph.module, (given[0].flip(0), *given[1:]))
+
+
+def test_offsets_are_no_constants() -> None:
+    model, graph = canonical({"mode": "mean"}, (FLAT, BEGINS))
+    assert_same(model, graph.module, (FLAT.flip(0), torch.tensor([0, 1, 11, 12])))
+
+
+@pytest.mark.parametrize(("options", "given"), LEFT.values(), ids=LEFT)
+def test_others_are_left(options: dict[str, Any], given: Given) -> None:
+    model, graph = canonical(options, given)
+    assert [t for t in map(str, (n.target for n in G.calls(graph.graph))) if "embedding_bag" in t]
+    assert_same(model, graph.module, given)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean of offsets"])
+def test_the_table_is_stored_as_int8(name: str, tmp_path: Path) -> None:
+    options, given = CASES[name]
+    model = qtool.quantize(Bag(**options).eval(), [given], dynamic={})
+    found = model.export(tmp_path / "bag.onnx")
+    assert [d.execution.value for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
+    assert (tmp_path / "bag.onnx").stat().st_size < 1000 * 80 * 2
+    assert found.exactness.exact
