@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.graph.torch_ops import range_of_batch
+from qtool.onnx_graph import names
 from qtool.plan import Kind, Point, Probe, QuantPlan
 from qtool.types import INT32, Dynamic, QType, QuantParams, Requantized
 
@@ -129,7 +130,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
             with _place(point, source, nodes):
                 call = module.graph.call_module(path, (source,))
         placed[point.name] = call
-        call.meta[G.NAME] = f"{point.name}.quant"
+        call.meta[G.NAME] = names.quant_point(point.name)
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:
             nodes[user].replace_input_with(source, call)
@@ -161,7 +162,7 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
     assert isinstance(source, fx.Node)
     with module.graph.inserting_before(user):
         call = module.graph.call_module(path, (source,))
-    call.meta[G.NAME] = f"{point.name}.quant"
+    call.meta[G.NAME] = names.quant_point(point.name)
     call.meta["val"] = G.value(source)
     user.args = (call, *user.args[1:])
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.plan import Execution
 from qtool.points import insert_points, points_of
-from qtool.targets import check_format, target
+from qtool.runtimes import Runtime, runtime
+from qtool.targets import Target, check_format, target
 from qtool.verification import (
+    Artefact,
     Coverage,
     Exactness,
     Expected,
@@ -45,12 +47,15 @@ __all__ = ["Quantized", "Verification"]
 class Verification:
     """What was shown of an exported file.
 
-    exactness: None for a target that runs elsewhere; coverage is then that of the plan.
+    exactness: None for a target whose arithmetic is not known to the last bit, or that runs
+        elsewhere; coverage is then that of the plan.
+    missing: a sentence where the target's runtime could be asked, but is not installed.
     """
 
     parity: Parity
     exactness: Exactness | None
     coverage: Coverage
+    missing: str = ""
 
     @property
     def passed(self) -> bool:
@@ -64,11 +69,13 @@ class Verification:
             "parity": parity,
             "exactness": None if self.exactness is None else self.exactness.to_json(),
             "coverage": self.coverage.to_json(),
+            "missing": self.missing,
         }
 
     def __str__(self) -> str:
         exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
-        return f"{self.coverage}\n{exactness}\n{self.parity}"
+        text = f"{self.coverage}\n{exactness}\n{self.parity}"
+        return f"{text}\n{self.missing}" if self.missing else text
 
 
 class Quantized:
@@ -92,6 +99,7 @@ class Quantized:
         self.parameters = work.parameters.params
         self.notes = work.parameters.notes
         self.sample = sample
+        self._kept: dict[str, Any] = {}
         self.module = insert_points(_own_weights(work.graph.module), work.plan)
         for name, point in points_of(self.module).items():
             point.set_params(self.parameters[name])
@@ -100,25 +108,46 @@ class Quantized:
         """Fake-quantized outputs, in the structure the float model returns them."""
         return self.module(*args, **kwargs)
 
-    @cached_property
+    @property
     def qdq(self) -> fx.GraphModule:
         """The QDQ graph in torch: integer weights, quantize and dequantize; what is exported."""
-        return lower_to_qdq(self.module, self.plan, target(self.plan.target))
+        found: fx.GraphModule = self._found("graph", self._lowered)
+        return found
 
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """The ONNX model, unverified. Most people want `export`, which has the arguments."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._model(format))  # what is kept stays as it is
+        return copy
+
+    def _model(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         chosen = target(self.plan.target)
         check_format(chosen.name, format)
-        self.__dict__.pop("qdq", None)  # weights may have been trained since
-        model = to_onnx(
-            self.qdq,
+        model: onnx.ModelProto = self._found("model", self._written)
+        return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
+
+    def _lowered(self) -> fx.GraphModule:
+        return lower_to_qdq(self.module, self.plan, target(self.plan.target))
+
+    def _written(self) -> onnx.ModelProto:
+        chosen = target(self.plan.target)
+        return to_onnx(
+            self._lowered(),
             self.graph,
             chosen.opset,
             chosen.ir_version,
             self.info.metadata(),
             chosen.contrib,
         )
-        return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
+
+    def _found(self, what: str, make: Callable[[], Any]) -> Any:
+        """What was made of this model before, unless it was trained since."""
+        mark = _mark(self.module)
+        if self._kept.get("mark") != mark:
+            self._kept = {"mark": mark}
+        if what not in self._kept:
+            self._kept[what] = make()
+        return self._kept[what]
 
     def export(
         self,
@@ -144,13 +173,16 @@ class Quantized:
             VerificationError: the file does not do what the plan says.
         """
         with atomic_path(path) as temporary:
-            write_onnx(self.to_onnx(format), temporary)
+            write_onnx(self._model(format), temporary)
             result = self.verify(temporary) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
                     f"the exported model does not compute what was planned ({result.exactness}; "
                     f"{result.parity}); {path} was not written"
                 )
+        if result is not None and format == "qdq":
+            coverage = result.coverage
+            self._found("coverage", lambda: coverage)
         return result
 
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
@@ -167,21 +199,23 @@ class Quantized:
         if path is None:
             with tempfile.TemporaryDirectory() as folder:
                 fresh = Path(folder) / "model.onnx"
-                write_onnx(self.to_onnx(), fresh)
+                write_onnx(self._model(), fresh)
                 return self.verify(fresh, sample)
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
-        written = onnx.load(path)
-        other = self.to_onnx() if is_qoperator(written) else None  # the same model as QDQ
-        check_well_formed(written)
-        check_structure(other or written, integer, wanted)
+        artefact = Artefact(path)
+        if is_qoperator(artefact.model):
+            artefact = Artefact(path, qdq=self._model())
+        check_well_formed(artefact.model)
+        check_structure(artefact.qdq, integer, wanted)
+        asked, missing = _asked(chosen)
         batch = sample or self.sample
-        parity = self._parity(path, batch, chosen.local)
-        if not chosen.local:
-            return Verification(parity, None, planned(self.plan))
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
-        return Verification(parity, compare_codes(path, [inputs], qdq=other), audit(path))
+        parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked)
+        if asked is None or not asked.audited:
+            return Verification(parity, None, planned(self.plan), missing)
+        return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact))
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -193,26 +227,30 @@ class Quantized:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
         chosen = profile or target(self.plan.target).profile or DEFAULT_PROFILE
-        return lower(self.to_onnx(), chosen)
+        return lower(self._model(), chosen)
 
-    @cached_property
+    @property
     def coverage(self) -> Coverage:
-        """The integer coverage audit of the exported model."""
-        if not target(self.plan.target).local:
+        """The integer coverage audit of the exported model; what `export` found, after it."""
+        asked, _ = _asked(target(self.plan.target))
+        if asked is None or not asked.audited:
             return planned(self.plan)
+        found: Coverage = self._found("coverage", self._audited)
+        return found
+
+    def _audited(self) -> Coverage:
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder) / "model.onnx"
-            write_onnx(self.to_onnx(), fresh)
+            write_onnx(self._model(), fresh)
             return audit(fresh)
 
-    def _parity(self, path: str | Path, sample: Batch, optimise: bool) -> Parity:
+    def _expected(self, sample: Batch) -> list[Any]:
+        """The outputs of fake quantization, as arrays."""
         with torch.no_grad():
             device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
             moved = sample.to(device)
             expected = pytree.tree_leaves(self.module(*moved.args, **moved.kwargs))
-        inputs = [t.cpu().numpy() for _, t in sample.tensors()]
-        outputs = [t.cpu().numpy() for t in expected]
-        return compare(path, inputs, outputs, self._steps(), optimise)
+        return [t.cpu().numpy() for t in expected]
 
     def _steps(self) -> Sequence[float | None]:
         """The size of a code of each output; None where it is float."""
@@ -233,6 +271,28 @@ class Quantized:
         )
         made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         return FileInfo(*made, nodes, self.changes)
+
+
+def _asked(chosen: Target) -> tuple[Runtime | None, str]:
+    """The runtime to verify in; without it a sentence, where it could be installed."""
+    found = runtime(chosen.runtime)
+    if found is None or found.installed:
+        return found, ""
+    return None, (
+        f"{found.title} is not installed: the file was run as written in ONNX Runtime alone; "
+        f"pip install {found.package} has it verified where it will run"
+    )
+
+
+def _mark(module: nn.Module) -> str:
+    """Tells the model from itself with other weights or scales."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            flat = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:

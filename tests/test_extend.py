@@ -62,10 +62,8 @@ def test_an_operator_is_one_node_with_a_function(
     written = onnx.load(tmp_path / "gate.onnx")
     types = {i.name: i.data_type for i in written.graph.initializer}
     row = next(r for r in found.coverage.rows if r.name == "gate")
-    assert (model.plan.decision("gate").execution.value, model.plan.decision("gate").macs) == (
-        "weights",
-        512,
-    )
+    decided = model.plan.decision("gate")
+    assert (decided.execution, decided.macs) == (Execution.WEIGHTS, 512)
     assert [n.op_type for n in written.graph.node if n.domain == "qtool_tests"] == ["Gate"]
     assert [f.name for f in written.functions] == ["Gate"]
     assert types["gate.weight.codes"] == types["gate.r.codes"] == onnx.TensorProto.INT8
@@ -96,8 +94,8 @@ def test_without_weights_it_stays_in_float(tmp_path: Path) -> None:
     qtool.register_operator(torch.ops.qtool_tests.gate, onnx=Gate)
     model = quantized(network(), 8)
     decision = model.plan.decision("gate")
-    assert (decision.execution.value, decision.reason) == (
-        "float",
+    assert (decision.execution, decision.reason) == (
+        Execution.FLOAT,
         "no integer kernel on onnxruntime-x86",
     )
     assert model.export(tmp_path / "gate.onnx").exactness.exact

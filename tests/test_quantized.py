@@ -14,6 +14,7 @@ import torch
 from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
+from qtool import quantized as module
 from qtool.api import calibrate, convert, quantize
 from qtool.conversion import capture_model
 from qtool.data import Batch
@@ -110,7 +111,7 @@ def test_a_failed_verification_leaves_what_was_there(
     path = tmp_path / "model.onnx"
     path.write_text("the last good one")
     model = quantized("linear")
-    monkeypatch.setattr(model, "to_onnx", lambda *_: corrupt("2.weight.codes", np.negative))
+    monkeypatch.setattr(model, "_model", lambda *_: corrupt("2.weight.codes", np.negative))
     with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
         model.export(path)
     assert path.read_text() == "the last good one"
@@ -122,6 +123,38 @@ def test_an_unwritable_place_is_said_and_nothing_is_left(place: str, tmp_path: P
     with pytest.raises(FileError, match="cannot write"):
         quantized("linear").export(tmp_path / place)
     assert list(tmp_path.iterdir()) == []
+
+
+# --- made once ------------------------------------------------------------------------------------
+
+
+def test_what_export_found_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    written: list[object] = []
+    write = module.to_onnx
+    monkeypatch.setattr(module, "to_onnx", lambda *a: written.append(a) or write(*a))
+    result = model.export(tmp_path / "model.onnx")
+    assert result is not None
+    monkeypatch.setattr(module, "audit", lambda _: pytest.fail("audited again"))
+    assert model.coverage is result.coverage
+    assert model.to_onnx() == onnx.load(tmp_path / "model.onnx")
+    assert model.integer()(*samples("linear", 4))
+    assert len(written) == 1
+
+
+def test_weights_changed_in_any_way_are_written() -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    before = model.to_onnx()
+    next(model.module.parameters()).data.neg_()  # which no version counter tells
+    assert model.to_onnx() != before
+
+
+def test_a_model_handed_out_is_the_callers_own() -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    del model.to_onnx().graph.node[:]
+    assert model.to_onnx().graph.node
 
 
 # --- training ------------------------------------------------------------------------------------

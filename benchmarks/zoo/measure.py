@@ -25,7 +25,7 @@ from qtool.analysis.node_times import profiled
 from qtool.ops import macs
 from qtool.plan import Execution
 from qtool.quantized import Verification
-from qtool.verification.runtime import run, session
+from qtool.runtimes.onnxruntime import run, session
 
 __all__ = ["Record", "measure"]
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from qtool.analysis.metrics import Interval, Metric, bootstrap, decibels, metric
 from qtool.errors import DataError
+from qtool.runtimes.onnxruntime import run, session
 from qtool.store import Store
 from qtool.types import Array, Progress
 from qtool.verification.inputs import Feeder
-from qtool.verification.runtime import run, session
 
 __all__ = [
     "Accuracy",

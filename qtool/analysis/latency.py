@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.verification.runtime import feeds, session
+from qtool.runtimes.onnxruntime import feeds, session
 
 __all__ = ["Latency", "Ratio", "Spread", "Timing", "interleaved", "median_interval", "timed"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ import onnx
 import onnxruntime as ort
 
 from qtool.errors import VerificationError
-from qtool.verification.runtime import RUNTIME, SILENT, feeds
+from qtool.onnx_graph import names
+from qtool.runtimes.onnxruntime import RUNTIME, SILENT, feeds, without_suffix
 
 __all__ = ["NodeTime", "profiled"]
 
 RUNS = 20
 OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
-_MARKS = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
-_HELPERS = (".quantize", ".dequantize", "_QuantizeLinear", "_DequantizeLinear", "_quant")
 _CLAMPS = ("Relu", "Clip")
 
 
@@ -127,18 +125,16 @@ def _names(source: onnx.ModelProto, optimised: onnx.ModelProto) -> dict[str, str
     clamped = {n.name: makers.get(n.input[0]) for n in source.graph.node if n.op_type in _CLAMPS}
     found = {}
     for node in optimised.graph.node:
-        plain = _MARKS.sub("", node.name)
+        plain = without_suffix(node.name)
         name = plain if plain in known else None
         for output in node.output:
-            name = name or makers.get(_MARKS.sub("", output))
+            name = name or makers.get(without_suffix(output))
         name = _base(name, known, source) if name else OTHER
         found[node.name] = clamped.get(name) or name
     return found
 
 
 def _base(name: str, known: set[str], source: onnx.ModelProto) -> str:
-    for helper in _HELPERS:
-        short = name.removesuffix(helper)
-        if short != name and (short in known or any(i.name == short for i in source.graph.input)):
-            return short
-    return name
+    short = names.base_of(name)
+    known_too = short in known or any(i.name == short for i in source.graph.input)
+    return short if short is not None and known_too else name

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from qtool.data import Batch, to_batch
+from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.inputs import Feeder
-from qtool.verification.runtime import run, session
 
 __all__ = ["OnnxFunction"]
 

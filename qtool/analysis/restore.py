@@ -18,6 +18,7 @@ from qtool.data import Batch
 from qtool.errors import FileError, PlanError, QtoolError, VerificationError
 from qtool.graph import torch_ops
 from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
@@ -99,18 +100,19 @@ class _Stored:
         Raises:
             VerificationError: there are none.
         """
-        node = self.readers.get(f"{point}.dequantize") or self.readers.get(f"{root}.dequantize")
-        names = [f"{point}.scale", f"{point}.zero_point"] if node is None else node.input[1:3]
-        scale = self.arrays.get(names[0]) if names else None
+        node = self.readers.get(names.dequantize(point)) or self.readers.get(names.dequantize(root))
+        own = (names.scale(point), names.zero_point(point))
+        read = own if node is None else node.input[1:3]
+        scale = self.arrays.get(read[0]) if read else None
         if scale is None:
             raise VerificationError(f"the file holds no parameters of '{point}'")
-        zero = self.arrays.get(names[1]) if len(names) > 1 else None
+        zero = self.arrays.get(read[1]) if len(read) > 1 else None
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
         return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
 
     def codes(self, point: str) -> torch.Tensor | None:
-        node = self.readers.get(f"{point}.dequantize")
-        found = self.arrays.get(f"{point}.codes" if node is None else node.input[0])
+        node = self.readers.get(names.dequantize(point))
+        found = self.arrays.get(names.codes(point) if node is None else node.input[0])
         return None if found is None else torch.from_numpy(found.copy())
 
 

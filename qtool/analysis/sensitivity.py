@@ -39,6 +39,7 @@ from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.graph.run import Executor, Values
 from qtool.observers.histogram import Histogram
+from qtool.onnx_graph import names
 from qtool.plan import Kind
 from qtool.points import points_of
 from qtool.quantized import Quantized
@@ -269,7 +270,7 @@ def _tensor(
     replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
     """The layer's result: behind its point, where it has one."""
-    number = replay.numbers.get(f"{layer.tensor}.quant", replay.numbers[layer.tensor])
+    number = replay.numbers.get(names.quant_point(layer.tensor), replay.numbers[layer.tensor])
     found: torch.Tensor = new[number] if new and number in new else values[number]
     return found
 

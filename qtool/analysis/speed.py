@@ -82,7 +82,7 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
         VerificationError: ONNX Runtime refuses one of the files.
     """
     chosen = target(quantized.plan.target)
-    if not chosen.local:
+    if chosen.runtime != "onnxruntime":
         return None
     inputs = _one_sample(quantized.reference, quantized)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,13 +19,39 @@ from qtool import graph as G
 from qtool.capture.program import first_line, from_program, quiet
 from qtool.data import Batch
 from qtool.errors import CaptureError
+from qtool.graph.agreement import TOLERANCE, own_noise, worst
 
 __all__ = ["capture_module"]
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep
 _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
+_CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
+_REMEDIES = (
+    (
+        re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
+        (
+            "the model takes or returns a cache of keys and values; call it with use_cache=False, "
+            "or wrap it in an nn.Module that takes and returns them as tensors"
+        ),
+    ),
+    (
+        re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
+        (
+            "pack_padded_sequence makes sizes of its data; give the padded tensor to the layer, "
+            "and a mask to what reads its result"
+        ),
+    ),
+    (
+        re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
+        (
+            "a detector decides by its scores which boxes it keeps; quantize its backbone and its "
+            "heads, and keep what selects boxes (NMS) outside"
+        ),
+    ),
+)
+"""What torch.export cannot trace, and what to do about it instead."""
 
 
 def capture_module(
@@ -42,6 +69,11 @@ def capture_module(
         CaptureError: a module is in training mode, the inputs do not fit the model's forward, or
             torch.export cannot trace it; with the line of the user's code where it is known.
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "the model is a TorchScript module, which torch.export does not take; give the "
+            "nn.Module that it was made of"
+        )
     _refuse_training(model)
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
@@ -54,7 +86,32 @@ def capture_module(
         raise _explained(model, example, two, error) from error
     graph = from_program(program)
     _name_dims(graph, dynamic)
+    _show(model, two, graph)
     return graph
+
+
+def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
+    """That the graph computes on the example what the model does when it is called.
+
+    Raises:
+        CaptureError: it does not.
+    """
+    args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))  # it may write to them
+    with torch.no_grad(), quiet():
+        expected = pytree.tree_leaves(model(*args, **kwargs))
+        found = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
+    index, off = worst(expected, found)
+    if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):
+        name = graph.outputs[index]
+        raise CaptureError(
+            f"the captured graph gives another output '{name}' than the model does when it is "
+            f"called (off by {off:.2g} of its range): something in the model changes between "
+            "calls, or depends on what torch.export does not see; make it depend on inputs alone"
+        )
+
+
+def _copied(x: Any) -> Any:
+    return x.clone() if isinstance(x, torch.Tensor) else x
 
 
 @contextmanager
@@ -124,7 +181,19 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
                 )
         return dict.fromkeys(wanted, Dim.DYNAMIC) or None
 
-    return pytree.tree_map_with_path(spec, dict(named))
+    leaves, tree = pytree.tree_flatten_with_path(dict(named))
+    return _nested(tree, iter([spec(path, leaf) for path, leaf in leaves]))
+
+
+def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Leaves in the containers of Python that torch.export takes: for one of the user's own kind
+    (a cache of keys and values) a list of what it holds."""
+    if tree.is_leaf():
+        return next(leaves)
+    children = [_nested(child, leaves) for child in tree.children()]
+    if tree.type.__module__ in ("builtins", "collections"):
+        return pytree.SUPPORTED_NODES[tree.type].unflatten_fn(children, tree.context)
+    return children
 
 
 def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
@@ -146,6 +215,10 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: Exception) -
     text = str(error)
     lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
+    if not lines and (cause := _CAUSE.search(text)):
+        where = " at {}:{} in {}".format(*cause.groups())
+    if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
+        return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
     if "data-dependent" in text:
         return CaptureError(
             f"the model decides by the values of its data{where}; a graph has one path: replace "

@@ -174,14 +174,26 @@ def _objection(node: fx.Node) -> str | None:
     if _draws_random_numbers(node):
         return (
             f"the model draws random numbers ({node.target}); if that is dropout, call "
-            "model.eval() and give F.dropout training=self.training"
+            "model.eval() and give F.dropout training=self.training; if it is noise, give it to "
+            "the model as an input"
         )
     if node.target is aten.lstm.input and _has_projections(node):
         return (
             "an LSTM with projections (proj_size) has no form in ONNX; give it the hidden size of "
             "the projection, or a linear layer behind it"
         )
+    if str(node.target).startswith("transformers.grouped_mm"):
+        return (
+            f"a mixture of experts computes with {node.target}, which has no form in ONNX; load "
+            'the model with experts_implementation="batched_mm"'
+        )
     if str(node.target).startswith("aten.conv"):
+        if isinstance(G.argument(node, 6, "groups", 1), fx.Node):
+            return (
+                "a convolution has as many groups as there are samples, each with weights of its "
+                "own; ONNX has no form of it: compute it as a product of matrices, or fix the "
+                "batch with dynamic={}"
+            )
         x, weight = node.args[:2]
         if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
             return f"a convolution gets one sample, {list(G.shape(x))}, where it has to get a batch"
@@ -209,7 +221,7 @@ def _clean(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and not node.users:
             module.graph.erase_node(node)
-        elif node.op == "get_attr":
+        elif node.op == "get_attr" and G.value(node) is None:
             G.set_attr_value(module, node)
     G.finish(module)
 

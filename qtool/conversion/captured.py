@@ -19,6 +19,7 @@ from qtool.data import batches
 from qtool.errors import DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
+from qtool.graph.agreement import own_noise
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
@@ -119,5 +120,6 @@ def rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
     with torch.no_grad():
         before = pytree.tree_leaves(graph.module(*args, **kwargs))
         counts = run_passes(graph.module, passes)
-        same_function(before, pytree.tree_leaves(graph.module(*args, **kwargs)))
+        after = pytree.tree_leaves(graph.module(*args, **kwargs))
+        same_function(before, after, lambda: own_noise(graph.module, args, kwargs))
     return counts

@@ -155,8 +155,11 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def _positional(model: nn.Module) -> int | None:
-    """How many positional arguments forward takes; None if any number."""
-    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    """How many positional arguments forward takes; None if any number, or if it does not say."""
+    try:
+        kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    except ValueError:  # a compiled one
+        return None
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return None
     return sum(

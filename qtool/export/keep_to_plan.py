@@ -51,7 +51,7 @@ def _reads_codes_alone(node: fx.Node) -> bool:
 def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:
     if not readers:
         return
-    after = G.add_call(node.next, torch_ops.idle, (node,), G.name_of(node), node)
+    after = G.add_call(node.next, torch_ops.idle, (node,), G.name_of(node), node, node)
     for reader in readers:
         reader.replace_input_with(node, after)
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.onnx_graph import names
 from qtool.ops import row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
@@ -60,7 +61,7 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
         scale, zero = tensors[1:]
         real = (tensors[0], scale, zero, 1)
         dequantized = G.add_call(
-            node, torch_ops.dequantize, real, f"{point.point}.dequantize", source
+            node, torch_ops.dequantize, real, names.dequantize(point.point), source
         )
         call = G.add_call(node, torch_ops.gemm, (data, dequantized, bias), name, node)
     elif form == "dynamic":
@@ -80,9 +81,9 @@ def _write_codes(
     """Codes [in, out], scale and zero point per output."""
     zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
     return [
-        G.add_tensor(module, head, codes.t().contiguous(), f"{point}.codes"),
-        G.add_tensor(module, head, params.scale.cpu(), f"{point}.scale"),
-        G.add_tensor(module, head, zero, f"{point}.zero_point"),
+        G.add_tensor(module, head, codes.t().contiguous(), names.codes(point)),
+        G.add_tensor(module, head, params.scale.cpu(), names.scale(point)),
+        G.add_tensor(module, head, zero, names.zero_point(point)),
     ]
 
 
@@ -100,7 +101,7 @@ def _write_blocks(
     packed = torch_ops.pack_4bit(filled).unflatten(-1, (-1, params.block // 2))
     zero = torch_ops.pack_4bit((params.zero_point.cpu() - lowest).to(torch.uint8))
     return [
-        G.add_tensor(module, head, packed.contiguous(), f"{point}.codes"),
-        G.add_tensor(module, head, params.scale.cpu().contiguous(), f"{point}.scale"),
-        G.add_tensor(module, head, zero.contiguous(), f"{point}.zero_point"),
+        G.add_tensor(module, head, packed.contiguous(), names.codes(point)),
+        G.add_tensor(module, head, params.scale.cpu().contiguous(), names.scale(point)),
+        G.add_tensor(module, head, zero.contiguous(), names.zero_point(point)),
     ]

@@ -17,6 +17,7 @@ from qtool import graph as G
 from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
 from qtool.graph import torch_ops
+from qtool.onnx_graph import names
 from qtool.ops import Op, row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.points import QuantPoint
@@ -44,8 +45,8 @@ class _Lowering:
             head = next(iter(anchor.graph.nodes))
             zero = params.zero_point.to(params.qtype.torch_dtype)
             self.scales[key] = (
-                G.add_tensor(self.module, head, params.scale, f"{point}.scale"),
-                G.add_tensor(self.module, head, zero, f"{point}.zero_point"),
+                G.add_tensor(self.module, head, params.scale, names.scale(point)),
+                G.add_tensor(self.module, head, zero, names.zero_point(point)),
             )
         return self.scales[key]
 
@@ -121,11 +122,11 @@ def _constant(
     key = (str(source.target), params.scale.numpy().tobytes())
     if key not in lowering.stored:  # a module called twice keeps one copy of its weights
         codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
-        lowering.stored[key] = G.add_tensor(lowering.module, node, codes, f"{name}.codes")
+        lowering.stored[key] = G.add_tensor(lowering.module, node, codes, names.codes(name))
     stored = lowering.stored[key]
     scale, zero = lowering.parameters(name, params, node)
     args = (stored, scale, zero, params.axis)
-    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+    return G.add_call(node, torch_ops.dequantize, args, names.dequantize(name), source, node)
 
 
 def _activation(
@@ -133,8 +134,9 @@ def _activation(
 ) -> fx.Node:
     scale, zero = lowering.parameters(name, params, node)
     into, back = torch_ops.quantize, torch_ops.dequantize
-    codes = G.add_call(node, into, (source, scale, zero), f"{name}.quantize", source)
-    return G.add_call(node, back, (codes, scale, zero, None), f"{name}.dequantize", source)
+    codes = G.add_call(node, into, (source, scale, zero), names.quantize(name), source)
+    args = (codes, scale, zero, None)
+    return G.add_call(node, back, args, names.dequantize(name), source, node)
 
 
 def _codes(
@@ -157,4 +159,4 @@ def _codes(
         codes = G.add_call(node, operator, operands, name, source)
     scale, zero = lowering.parameters(point, params, node)
     args = (codes, scale, zero, None)
-    return G.add_call(node, torch_ops.dequantize, args, f"{name}.dequantize", source)
+    return G.add_call(node, torch_ops.dequantize, args, names.dequantize(name), source, node)

@@ -21,6 +21,7 @@ from qtool.errors import ExportError
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
+from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
 
 __all__ = ["to_onnx", "write_onnx"]
@@ -98,9 +99,9 @@ def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> Non
             _readable_dims(value, graph.dims)
     for name, nodes in groups.items():
         for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
-            node.name = f"{name}/{node.op_type}:{node.outputs[0].name}"
+            node.name = names.helper(name, node.op_type, str(node.outputs[0].name))
             for value in node.outputs:  # a library's own names: another node may be called so
-                value.name = f"{name}/{node.op_type}:{value.name}"
+                value.name = names.helper(name, node.op_type, str(value.name))
         nodes[-1].name = name
         if len(nodes[-1].outputs) == 1:
             nodes[-1].outputs[0].name = name
@@ -128,11 +129,11 @@ def _scope(node: ir.Node) -> str:
     return str(known[0]) if known else str(node.outputs[0].name)
 
 
-def _rename_outputs(model: ir.Model, outputs: list[ir.Value], names: tuple[str, ...]) -> None:
+def _rename_outputs(model: ir.Model, outputs: list[ir.Value], wanted: tuple[str, ...]) -> None:
     """The graph's outputs get their own names; one value returned twice, or an input returned as
     it is, goes through an Identity."""
     seen: set[int] = set()
-    for position, (value, name) in enumerate(zip(outputs, names, strict=True)):
+    for position, (value, name) in enumerate(zip(outputs, wanted, strict=True)):
         if id(value) in seen or value.is_graph_input():
             node = ir.Node("", "Identity", [value], name=f"Identity:{name}")
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape

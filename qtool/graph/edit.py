@@ -50,16 +50,28 @@ def infer(node: fx.Node) -> fx.Node:
 
 
 def add_call(
-    anchor: fx.Node, target: Any, args: Sequence[Any], name: str, like: fx.Node | None = None
+    anchor: fx.Node,
+    target: Any,
+    args: Sequence[Any],
+    name: str,
+    like: fx.Node | None = None,
+    valued: fx.Node | None = None,
 ) -> fx.Node:
-    """A new call before `anchor`, named, its value inferred; provenance is taken from `like`."""
+    """A new call before `anchor`, named; provenance is taken from `like`.
+
+    Its value is that of `valued`, a node of the same shape and dtype. Without one it is inferred,
+    which runs the operator on symbolic sizes and takes milliseconds.
+    """
     with anchor.graph.inserting_before(anchor):
         node = anchor.graph.call_function(target, tuple(args))
     for key in ("nn_module_stack", "stack_trace"):
         if like is not None and key in like.meta:
             node.meta[key] = like.meta[key]
     node.meta[NAME] = name
-    return infer(node)
+    if valued is None:
+        return infer(node)
+    node.meta["val"] = value(valued)
+    return node
 
 
 def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name: str) -> fx.Node:
@@ -122,8 +134,12 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-def finish(module: fx.GraphModule) -> None:
-    """Removes dead nodes and unused tensors, checks the graph and recompiles it."""
+def finish(module: fx.GraphModule, runs: bool = True) -> None:
+    """Removes dead nodes and unused tensors, checks the graph and recompiles it.
+
+    `runs`: False leaves the compiling out, which takes longest: the module is edited on before it
+    is called again.
+    """
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.delete_all_unused_submodules()
@@ -135,4 +151,5 @@ def finish(module: fx.GraphModule) -> None:
                 full = f"{path}.{key}" if path else key
                 if full not in used and not full.startswith(prefixes):
                     del getattr(owner, store)[key]
-    module.recompile()
+    if runs:
+        module.recompile()

@@ -9,6 +9,7 @@ runtime at several of them, and finding the expression that fits all answers.
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ __all__ = [
     "onnx_part",
     "part_of",
     "reads",
+    "runtime_says",
     "session",
+    "tensor_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -128,9 +131,15 @@ class Part:
         return _session(self.text, types)
 
     def _failed(self, error: Exception) -> CaptureError:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         name = self.model.graph.name
-        return CaptureError(f"ONNX Runtime cannot run {name} ({self.kind}): {lines[0]}")
+        return CaptureError(f"ONNX Runtime cannot run {name} ({self.kind}): {runtime_says(error)}")
+
+
+def runtime_says(error: Exception) -> str:
+    """The runtime's own sentence, without its codes, places and signatures in C++."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
+    return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", line)
 
 
 def _stated(shape: Sequence[Any], rank: int) -> Sizes:
@@ -213,7 +222,12 @@ def reads(node: onnx.NodeProto) -> list[str]:
 def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
     arrays = [t.detach().cpu().numpy() for t in inputs]
     device = inputs[0].device if inputs else torch.device("cpu")
-    return [torch.from_numpy(a).to(device) for a in map(np.array, part_of(part).run(arrays))]
+    return [tensor_of(a).to(device) for a in part_of(part).run(arrays)]
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """A copy as a tensor. (The runtime has a second 64-bit type, which torch does not take.)"""
+    return torch.from_numpy(np.array(array).view(np.dtype(array.dtype.str)))
 
 
 def _fake(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:

@@ -53,9 +53,10 @@ def _answers(ask: Ask, shapes: Any, symbolic: list[torch.SymInt]) -> Iterator[tu
     hints = _hints(symbolic)
     symbols = sorted(hints, key=str)
     away = random.Random(0)  # noqa: S311  # so that no symbol follows another by a formula
+    steps = [[0, *away.sample(range(1, _POINTS), _POINTS - 1)] for _ in symbols]  # all remainders
     for point in range(_POINTS):
         values = {
-            s: sympy.Integer(hints[s] + (away.randrange(1, 23) if point else 0)) for s in symbols
+            s: sympy.Integer(hints[s] + own[point]) for s, own in zip(symbols, steps, strict=True)
         }
         numbers = [tuple(_at(s, values) for s in shape) for shape in shapes]
         try:

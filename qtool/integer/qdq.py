@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from qtool.errors import KernelError
 from qtool.graph.onnx_part import reads
+from qtool.onnx_graph import names
 from qtool.types import INT8, INT32, UINT8, QType, QuantParams
 
 __all__ = ["Codes", "QdqGraph"]
@@ -110,4 +111,4 @@ class QdqGraph:
 
     def label(self, name: str) -> str:
         """A tensor's name as the user knows it: qtool names the codes of t `t.quantize`."""
-        return name.removesuffix(".quantize")
+        return names.tensor_of(name)

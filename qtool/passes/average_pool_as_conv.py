@@ -38,7 +38,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         name, first = G.name_of(pool), next(iter(module.graph.nodes))
         w = G.add_tensor(module, first, weight, f"{name}.weight")
         args = (pool.args[0], w, None, stride, padding * 2, [1] * rank, channels)
-        G.replace(pool, G.add_call(pool, torch_ops.conv, args, name, pool))
+        G.replace(pool, G.add_call(pool, torch_ops.conv, args, name, pool, pool))
     return len(found)
 
 

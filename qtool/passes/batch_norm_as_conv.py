@@ -46,7 +46,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         w = G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight")
         b = G.add_tensor(module, first, nn.Parameter(bias), f"{name}.bias")
         args = (norm.args[0], w, b, [1] * n, [0] * 2 * n, [1] * n, channels)
-        G.replace(norm, G.add_call(norm, torch_ops.conv, args, name, norm))
+        G.replace(norm, G.add_call(norm, torch_ops.conv, args, name, norm, norm))
     return len(found)
 
 

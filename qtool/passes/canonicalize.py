@@ -23,7 +23,7 @@ from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
 from qtool.passes.pool_forms import POOL_RULES
-from qtool.passes.rules import Rule, ints, made
+from qtool.passes.rules import Rule, again, ints, made
 
 __all__ = ["canonicalize"]
 
@@ -44,7 +44,7 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         pads = ints(padding, n) * 2
     bias, stride = G.argument(node, 2, "bias"), ints(G.argument(node, 3, "stride", 1), n)
     groups = G.argument(node, 6, "groups", 1)
-    return made(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
+    return again(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
 
 
 def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -54,8 +54,8 @@ def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     pads, more = ints(padding, n), ints(output_padding, n)
     if transposed:
         args = (x, weight, bias, steps, pads, more, groups, wide)
-        return made(node, torch_ops.conv_transpose, args)
-    return made(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
+        return again(node, torch_ops.conv_transpose, args)
+    return again(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
 
 
 def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -66,7 +66,7 @@ def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     )
     groups, dilation = G.argument(node, 6, "groups", 1), ints(G.argument(node, 7, "dilation", 1), n)
     args = (*node.args[:2], bias, stride, padding, more, groups, dilation)
-    return made(node, torch_ops.conv_transpose, args)
+    return again(node, torch_ops.conv_transpose, args)
 
 
 def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -75,7 +75,8 @@ def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     x, weight, bias, mean, variance, momentum, eps = node.args
     args = (x, weight, bias, mean, variance, False, momentum, eps, False)
-    norm = made(node, aten.batch_norm.default, args)
+    valued = users[0] if users else None
+    norm = G.add_call(node, aten.batch_norm.default, args, G.name_of(node), node, valued)
     for user in users:
         G.replace(user, norm)
     return norm
@@ -101,31 +102,81 @@ def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
         return None
     name = f"{G.name_of(node)}.weight"
     turned = G.add_call(node, aten.transpose.int, (weight, 0, 1), name, node)
-    return made(node, aten.linear.default, (x, turned, bias))
+    return again(node, aten.linear.default, (x, turned, bias))
 
 
 def _clamp(low: float | None, high: float | None) -> Rule:
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         lo = G.argument(node, 1, "min_val", low)
         hi = G.argument(node, 2, "max_val", high)
+        if not G.is_float(node):  # of integers: they stay what they are
+            same = node.target is aten.clamp.default
+            return None if same else made(node, aten.clamp.default, (node.args[0], lo, hi))
         if node.target is aten.clamp.default and not any(type(b) is int for b in (lo, hi)):
             return None
         # the exporter knows a clamp with two bounds of one type only
         bounds = [float(b) if isinstance(b, int) else b for b in (lo, hi)]
-        return made(node, aten.clamp.default, (node.args[0], *bounds))
+        return again(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
 
 
+def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Of rank 4, as the exporter knows it: [batch, heads, time, features]."""
+    *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
+    ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
+    rank = G.rank(node)
+    if ranks != {rank} or rank == 4:
+        return None
+    if rank < 4:
+        lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
+        mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
+        found = _attend(node, lifted, mask)
+        found = made(node, aten.squeeze.dim, (found, 1), "squeeze1" if rank == 2 else "")
+        return found if rank == 3 else made(node, aten.squeeze.dim, (found, 0))
+    lead = G.shape(node)[: rank - 3]
+    if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
+        return None
+    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
+        return None
+    flat = [
+        made(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
+        for i, t in enumerate(tensors)
+    ]
+    sizes = [s if isinstance(s, int) else -1 for s in lead]
+    return made(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
+
+
+def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
+    batched = x if rank == 3 else made(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
+    return made(node, aten.unsqueeze.default, (batched, 1), part)
+
+
+def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
+    rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
+    found = made(node, node.target, (*tensors, mask, *node.args[4:]), "product")
+    found.kwargs = rest
+    return G.infer(found)
+
+
+def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """1.0 - n of integers n: the exporter subtracts floats from floats only."""
+    x = node.args[0]
+    if G.is_float(x) or not G.is_float(node):
+        return None
+    floats = made(node, aten.to.dtype, (x, G.value(node).dtype), "float")
+    return made(node, node.target, (floats, *node.args[1:]))
+
+
 def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return made(node, aten.clamp.default, (node.args[0], None, node.args[1]))
+    return again(node, aten.clamp.default, (node.args[0], None, node.args[1]))
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if G.argument(node, 2, "mode", "constant") != "constant":
         return None
     fill = G.argument(node, 3, "value") or 0.0
-    return made(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
+    return again(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
 
 
 def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -159,6 +210,8 @@ RULES: Mapping[Any, Rule] = {
     aten.clamp.default: _clamp(None, None),
     aten.clamp_min.default: _clamp(None, None),
     aten.clamp_max.default: _clamp_max,
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.rsub.Scalar: _reversed,
     aten.pad.default: _pad,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,

@@ -72,7 +72,9 @@ def _rewrite(module: fx.GraphModule) -> int:
         weight, bias = made[key]
         rest = layer.args[3:]
         name = G.name_of(layer)
-        fused = G.add_call(layer, layer.target, (layer.args[0], weight, bias, *rest), name, layer)
+        fused = G.add_call(
+            layer, layer.target, (layer.args[0], weight, bias, *rest), name, layer, layer
+        )
         G.replace(norm, fused)
         module.graph.erase_node(layer)
         count += 1

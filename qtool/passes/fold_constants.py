@@ -8,6 +8,7 @@ nothing but sizes is left to the exporter, and so is what would be stored many t
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -23,12 +24,16 @@ SMALL = 2**20  # elements that may be stored, whatever they were made of
 
 def _applies(node: fx.Node) -> bool:
     sources, value = node.all_input_nodes, G.value(node)
-    if node.op != "call_function" or not sources or not isinstance(value, torch.Tensor):
+    if node.op != "call_function" or not sources or any(n.op != "get_attr" for n in sources):
         return False
-    if any(n.op != "get_attr" for n in sources) or not _fixed(value):
+    results = list(value) if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(t, torch.Tensor) and _fixed(t) for t in results):
+        return False
+    several = isinstance(value, list | tuple)
+    if several and any(u.target is not operator.getitem for u in node.users):
         return False
     given = sum(G.value(n).numel() for n in sources)
-    return bool(value.numel() <= max(given, SMALL))
+    return bool(sum(t.numel() for t in results) <= max(given, SMALL))
 
 
 def _fixed(value: torch.Tensor) -> bool:
@@ -36,15 +41,21 @@ def _fixed(value: torch.Tensor) -> bool:
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    made: dict[str, fx.Node] = {}
+    made: dict[str, fx.Node | list[fx.Node]] = {}
     count = 0
     for node in G.calls(module.graph):  # in order: what is made of folded ones is folded, too
-        if not _applies(node):
+        if node._erased or not _applies(node):
             continue
         key = str((node.target, fx.node.map_arg((node.args, node.kwargs), _stored)))
         if key not in made:
             made[key] = _folded(module, node)
-        G.replace(node, made[key])
+        results = made[key]
+        if isinstance(results, list):
+            for user in list(node.users):
+                G.replace(user, results[user.args[1]])  # type: ignore[index]  # a number
+            node.graph.erase_node(node)
+        else:
+            G.replace(node, results)
         count += 1
     return count
 
@@ -54,7 +65,8 @@ def _stored(node: fx.Node) -> Any:
     return f"<{node.target}>"
 
 
-def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node:
+def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
+    """What the node gives, stored; a list where it gives several."""
     sources = [G.tensor(module, n) for n in node.all_input_nodes]
 
     def read(source: fx.Node) -> torch.Tensor:
@@ -62,10 +74,19 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node:
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), read)
     with torch.no_grad():
-        result = node.target(*args, **kwargs).clone(memory_format=torch.contiguous_format)  # type: ignore[operator]  # an OpOverload
-    trained = any(isinstance(t, nn.Parameter) for t in sources) and result.is_floating_point()
-    data = nn.Parameter(result) if trained else result
-    return G.add_tensor(module, next(iter(module.graph.nodes)), data, G.name_of(node))
+        found = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+    learned = any(isinstance(t, nn.Parameter) for t in sources)
+
+    def store(result: torch.Tensor, name: str) -> fx.Node:
+        result = result.clone(memory_format=torch.contiguous_format)
+        trained = learned and result.is_floating_point()
+        data = nn.Parameter(result) if trained else result
+        return G.add_tensor(module, next(iter(module.graph.nodes)), data, name)
+
+    name = G.name_of(node)
+    if isinstance(found, torch.Tensor):
+        return store(found, name)
+    return [store(t, f"{name}.{i}") for i, t in enumerate(found)]
 
 
 fold_constants = GraphPass(

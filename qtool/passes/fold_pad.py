@@ -37,7 +37,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
         pads = [a + b for a, b in zip(conv.args[4], added, strict=True)]  # type: ignore[arg-type]
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
-        G.replace(conv, G.add_call(conv, conv.target, args, G.name_of(conv), conv))
+        G.replace(conv, G.add_call(conv, conv.target, args, G.name_of(conv), conv, conv))
         module.graph.erase_node(pad)
         count += 1
     return count

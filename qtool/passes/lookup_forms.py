@@ -17,7 +17,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.passes.rules import Rule, made
+from qtool.passes.rules import Rule, again, made
 
 __all__ = ["LOOKUP_RULES"]
 
@@ -39,7 +39,7 @@ class _Bag:
 
 
 def _embedding(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return made(node, torch_ops.embedding, (node.args[1], node.args[0]))
+    return again(node, torch_ops.embedding, (node.args[1], node.args[0]))
 
 
 def _read(node: fx.Node) -> _Bag:

@@ -26,8 +26,8 @@ def _factor(node: fx.Node) -> int:
     """How many groups become one: as many as stay within WIDTH; 1 leaves the node alone."""
     if node.target is not torch_ops.conv or G.rank(node) != 4:
         return 1
-    weight, groups = node.args[1], int(node.args[6])  # type: ignore[arg-type]  # an int
-    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
+    weight, groups = node.args[1], node.args[6]
+    if not isinstance(weight, fx.Node) or weight.op != "get_attr" or not isinstance(groups, int):
         return 1
     width = int(G.shape(weight)[1])
     if width == 1:  # depthwise: it has a kernel of its own
@@ -56,7 +56,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         data = nn.Parameter(merged(G.tensor(module, weight).detach(), groups, factor))
         w = G.add_tensor(module, first, data, f"{name}.weight")
         args = (node.args[0], w, *node.args[2:6], groups // factor)
-        G.replace(node, G.add_call(node, node.target, args, name, node))
+        G.replace(node, G.add_call(node, node.target, args, name, node, node))
     return len(found)
 
 

@@ -116,6 +116,11 @@ def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     whole = isinstance(index, fx.Node) and G.value(index).dtype in (torch.int64, torch.int32)
     if not whole or G.rank(index) != 1:
         return None
+    if index.op == "get_attr" and bool((found := G.tensor(module, index)).lt(0).any()):
+        size = G.shape(node.args[0])[axis]  # type: ignore[arg-type]  # a node
+        if not isinstance(size, int):  # from the end of what is not known
+            return None
+        return _taken(module, node, axis, torch.where(found < 0, found + size, found))
     return made(node, aten.index_select.default, (node.args[0], axis, index))
 
 

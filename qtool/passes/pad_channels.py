@@ -47,7 +47,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         x = G.add_call(
             node, aten.constant_pad_nd.default, (source, widths, 0.0), f"{name}.pad", node
         )
-        G.replace(node, G.add_call(node, node.target, (x, w, *node.args[2:]), name, node))
+        G.replace(node, G.add_call(node, node.target, (x, w, *node.args[2:]), name, node, node))
     return len(found)
 
 

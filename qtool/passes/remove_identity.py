@@ -39,6 +39,15 @@ def _full_slice(node: fx.Node) -> bool:
     return start in (None, 0) and end in (None, sys.maxsize) and step in (None, 1)
 
 
+def _adds_nothing(node: fx.Node) -> bool:
+    """x + 0, as `sum` begins; 0 + x is the same in ATen."""
+    return node.args[1] in (0, 0.0) and _same_meta(node)
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    return node.args[1] in (1, 1.0) and _same_meta(node)
+
+
 IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.dropout.default: _inactive_dropout,
     aten.feature_dropout.default: _inactive_dropout,
@@ -54,6 +63,10 @@ IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.reshape.default: _same_meta,
     aten.expand.default: _same_meta,
     aten.slice.Tensor: _full_slice,
+    aten.add.Tensor: _adds_nothing,
+    aten.sub.Tensor: _adds_nothing,
+    aten.mul.Tensor: _changes_nothing,
+    aten.div.Tensor: _changes_nothing,
 }
 
 

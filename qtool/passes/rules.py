@@ -9,7 +9,7 @@ from torch import fx
 
 from qtool import graph as G
 
-__all__ = ["Rule", "ints", "made"]
+__all__ = ["Rule", "again", "ints", "made"]
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Gives the node that takes the place of the old one, which is then erased."""
@@ -25,3 +25,8 @@ def made(node: fx.Node, target: Any, args: tuple[Any, ...], part: str = "") -> f
     """A call before `node`, under its name; `part` of it, if it is not the last one."""
     name = G.name_of(node)
     return G.add_call(node, target, args, f"{name}.{part}" if part else name, node)
+
+
+def again(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    """The node once more by another operator, before it: its value has the same shape and dtype."""
+    return G.add_call(node, target, args, G.name_of(node), node, valued=node)

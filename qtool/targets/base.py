@@ -77,8 +77,8 @@ class Target:
     contrib: whether the file may hold operators of ONNX Runtime's own domain.
     formats: the forms a file can have: "qdq", "qoperator".
     profile: the numerics profile whose codes the target gives; None where there is none.
-    local: the runtime that verification runs on the developer's machine is the target's: outputs
-        have to be exact and coverage is audited. Otherwise the file is run as it is written.
+    runtime: the name of the runtime (see qtool/runtimes) that verification asks on the developer's
+        machine; None where it runs elsewhere, and the file is run as it is written.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Target:
     contrib: bool = True
     formats: tuple[str, ...] = ("qdq",)
     profile: str | None = None
-    local: bool = False
+    runtime: str | None = None
 
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """What the kernel of an operator takes, with everything said; nothing without a kernel."""

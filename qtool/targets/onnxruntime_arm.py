@@ -22,5 +22,5 @@ ONNXRUNTIME_ARM = replace(
     description="ONNX Runtime, CPU provider, 64-bit ARM",
     activation=INT8,
     profile=None,
-    local=False,
+    runtime=None,  # ONNX Runtime, but on another processor
 )

@@ -83,5 +83,5 @@ ONNXRUNTIME_X86 = Target(
     ir_version=10,
     formats=("qdq", "qoperator"),
     profile="onnxruntime-x64",
-    local=True,
+    runtime="onnxruntime",
 )

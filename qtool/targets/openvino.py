@@ -48,4 +48,5 @@ OPENVINO = Target(
     opset=18,
     ir_version=10,
     contrib=False,
+    runtime="openvino",
 )

@@ -1,11 +1,13 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
+from qtool.verification.artefact import Artefact
 from qtool.verification.coverage import AuditRow, Coverage, audit, planned
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.parity import Difference, Parity, compare
 from qtool.verification.structure import Expected, check_structure, check_well_formed
 
 __all__ = [
+    "Artefact",
     "AuditRow",
     "Coverage",
     "Difference",

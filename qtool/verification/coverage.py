@@ -7,8 +7,6 @@ suffix of its own); where it does not, the node is found by the tensor it comput
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,11 +17,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from qtool.errors import FileError
+from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.ops import OPS
 from qtool.plan import Execution, QuantPlan
-from qtool.verification.runtime import RUNTIME, optimised_graph
+from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
+from qtool.verification.artefact import Artefact
 
 __all__ = ["AuditRow", "Coverage", "audit", "planned"]
 
@@ -50,7 +49,6 @@ _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
 _DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
-_SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 _WEIGHT = {  # operators with MACs -> where their weight stands
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
@@ -122,17 +120,14 @@ class Coverage:
         return "\n".join([head, *rows])
 
 
-def audit(path: str | Path) -> Coverage:
+def audit(file: Artefact | str | Path) -> Coverage:
     """The integer coverage of an ONNX file, made by qtool or not.
 
     Raises:
         FileError: not an ONNX file. VerificationError: the runtime does not load it.
     """
-    try:
-        source = onnx.load(path)
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    running = _running(path, source)
+    artefact = Artefact.of(file)
+    source, running = artefact.model, _Running(artefact.running)
     shapes = _Shapes(source)
     planned = _planned(source)
     audited = (
@@ -165,22 +160,9 @@ def planned(plan: QuantPlan) -> Coverage:
     return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 
 
-def _running(path: str | Path, source: onnx.ModelProto) -> _Running:
-    """What the runtime makes of the file. It is followed by names: nodes without one get one."""
-    nameless = [n for n in source.graph.node if not n.name]
-    if not nameless:
-        return _Running(optimised_graph(path))
-    for node in nameless:
-        node.name = node.output[0]
-    with tempfile.TemporaryDirectory() as folder:
-        named = Path(folder) / "named.onnx"
-        onnx.save(source, named)
-        return _Running(optimised_graph(named))
-
-
 def _name_in(node: onnx.NodeProto, planned: Mapping[str, Any]) -> str:
     """The operator of the plan that a node is, or is a part of; else its own name."""
-    name = node.name.partition(f"/{node.op_type}:")[0]
+    name = names.operator_of(node.name, node.op_type)
     return name if name in planned else node.name
 
 
@@ -248,11 +230,11 @@ class _Running:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes: dict[str, onnx.NodeProto] = {
-            _SUFFIX.sub("", n.name): n for n in model.graph.node if n.name
+            without_suffix(n.name): n for n in model.graph.node if n.name
         }
         self.makers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
         self.by_output: dict[str, onnx.NodeProto] = {
-            _SUFFIX.sub("", o): n for o, n in self.makers.items()
+            without_suffix(o): n for o, n in self.makers.items()
         }
         self.types = {i.name: i.data_type for i in model.graph.initializer}
         self.types |= {i.name: i.type.tensor_type.elem_type for i in model.graph.input}

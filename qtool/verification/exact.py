@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import torch
 
-from qtool.integer import Program, lower
-from qtool.verification.runtime import run, session
+from qtool.integer import Program
+from qtool.runtimes.onnxruntime import run, session
+from qtool.verification.artefact import Artefact
 
 __all__ = ["Exactness", "compare_codes"]
 
@@ -63,31 +64,25 @@ class Exactness:
 
 
 def compare_codes(
-    path: str | Path,
-    batches: Iterable[Arrays],
-    profile: str | None = None,
-    qdq: onnx.ModelProto | None = None,
+    file: Artefact | str | Path, batches: Iterable[Arrays], profile: str | None = None
 ) -> Exactness:
     """Runs a QDQ file in the integer engine and in ONNX Runtime with default optimisation.
 
     Args:
-        path: what the runtime runs.
+        file: what the runtime runs; where that is not in QDQ form, an artefact that knows it.
         batches: inputs in the order of the file's inputs.
         profile: numerics profile; by default that of ONNX Runtime on x86-64.
-        qdq: what the engine runs, where the file is another form of that model.
 
     Raises:
         KernelError: the engine cannot represent a node.
         VerificationError: the runtime does not load the file.
     """
-    model = onnx.load(path)
-    source = model if qdq is None else qdq
-    program = lower(source) if profile is None else lower(source, profile)
-    runtime = session(path)
+    artefact = Artefact.of(file)
+    program = artefact.program(profile)
     samples = elements = identical = 0
     worst, first = 0.0, None
     for batch in batches:
-        expected = run(runtime, list(batch))
+        expected = artefact.run(batch)
         actual = _as_file(program, program(*map(torch.from_numpy, batch)))
         for a, b in zip(expected, actual, strict=True):
             same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -95,7 +90,7 @@ def compare_codes(
             worst = max(worst, _codes_apart(program, a, b))
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if first is None and identical < elements:
-            first = _first_difference(model, program, batch)
+            first = _first_difference(artefact.model, program, batch)
     return Exactness(samples, elements, identical, worst, first, program.float_nodes)
 
 

@@ -13,8 +13,8 @@ import torch
 from qtool.data import Batch, batches, to_batch
 from qtool.errors import DataError, FileError
 from qtool.integer.qdq import QdqGraph
+from qtool.runtimes.onnxruntime import session
 from qtool.types import Array
-from qtool.verification.runtime import session
 
 __all__ = ["Feeder", "check_same_inputs", "data_inputs", "random_inputs", "resized"]
 

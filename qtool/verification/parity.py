@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.verification.runtime import run, session
+from qtool.runtimes import Runtime
+from qtool.runtimes.onnxruntime import ONNXRUNTIME
+from qtool.verification.artefact import Artefact
 
 __all__ = ["TOLERANCE", "Difference", "Parity", "compare"]
 
@@ -45,21 +47,27 @@ class Difference:
 
 @dataclass(frozen=True)
 class Parity:
-    """as_written: ONNX Runtime without optimisation; optimised: with its integer kernels, None
-    where the file is meant for another runtime."""
+    """as_written: ONNX Runtime without optimisation. optimised: the runtime that the file is meant
+    for, with its integer kernels; None where that cannot be asked here. runtime: its name and
+    version, where it is not ONNX Runtime."""
 
     samples: int
     as_written: Difference
     optimised: Difference | None
     tolerance: float
+    runtime: str = ""
 
     @property
     def passed(self) -> bool:
         found = [d.mean for d in (self.as_written, self.optimised) if d is not None]
         return max(found) <= self.tolerance
 
+    @property
+    def _optimiser(self) -> str:
+        return f"in {self.runtime}" if self.runtime else "optimised"
+
     def __str__(self) -> str:
-        optimised = f"; optimised {self.optimised}" if self.optimised is not None else ""
+        optimised = f"; {self._optimiser} {self.optimised}" if self.optimised is not None else ""
         return (
             f"against fake quantization on {self.samples} samples: as written {self.as_written}"
             f"{optimised} (mean allowed: {self.tolerance:g})"
@@ -67,11 +75,11 @@ class Parity:
 
 
 def compare(
-    path: str | Path,
+    file: Artefact | str | Path,
     inputs: Arrays,
     expected: Arrays,
     steps: Sequence[float | None],
-    optimise: bool = True,
+    runtime: Runtime | None = ONNXRUNTIME,
 ) -> Parity:
     """Runs the file, as written and optimised, on one batch.
 
@@ -79,16 +87,23 @@ def compare(
         inputs: arrays in the order of the file's inputs.
         expected: outputs of the fake-quantized model.
         steps: per output, the size of a code (its scale), or None where the output is float.
-        optimise: False runs it as written only.
+        runtime: the one the file is meant for; None runs it as written only.
     """
-    written = run(session(path, optimise=False), list(inputs))
-    optimised = run(session(path), list(inputs)) if optimise else None
+    artefact = Artefact.of(file)
+    written = artefact.run_as_written(inputs)
+    if runtime is None:
+        optimised = None
+    elif runtime is ONNXRUNTIME:
+        optimised = artefact.run(inputs)
+    else:
+        optimised = runtime.open(artefact.path)(inputs)
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,
         _difference(expected, written, steps),
         None if optimised is None else _difference(expected, optimised, steps),
         TOLERANCE,
+        "" if runtime is None or runtime is ONNXRUNTIME else str(runtime),
     )
 
 

@@ -45,7 +45,6 @@ def check_structure(
     Raises:
         VerificationError: naming the node and what is wrong with it.
     """
-    check_well_formed(model)
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     makers = {o: n for n in model.graph.node for o in n.output}
     for node in model.graph.node:

@@ -12,7 +12,7 @@ from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restore,
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
 from qtool.export import write_onnx
-from qtool.verification.runtime import run, session
+from qtool.runtimes.onnxruntime import run, session
 from tests.analysis.spoiled import captured, chain, images
 
 SAMPLE = Batch((images(16),))

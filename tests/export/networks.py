@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from qtool import QuantizedModel
 from qtool.api import quantize
 from qtool.export import float_onnx
-from qtool.verification.runtime import optimised_graph
+from qtool.runtimes.onnxruntime import optimised_graph
 
 Inputs = tuple[torch.Tensor, ...]
 Arrays = list[np.ndarray]

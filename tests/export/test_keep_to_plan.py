@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.conversion import Captured
-from qtool.verification.runtime import optimised_graph
+from qtool.runtimes.onnxruntime import optimised_graph
 
 
 class Net(nn.Module):

@@ -19,7 +19,7 @@ from qtool.cli import main
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, to_qoperator
 from qtool.integer import lower
-from qtool.verification.runtime import run, session
+from qtool.runtimes.onnxruntime import run, session
 from tests.targets.converted import ROOT, converted, samples, written
 
 X = (0.021, 131)

@@ -12,8 +12,8 @@ from torch import nn
 
 import qtool
 from qtool.integer import lower
+from qtool.runtimes.onnxruntime import optimised_graph
 from qtool.verification import compare_codes
-from qtool.verification.runtime import optimised_graph
 
 WIDTH, HEADS = 32, 4
 

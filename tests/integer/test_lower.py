@@ -32,7 +32,7 @@ def exact(file: onnx.ModelProto, inputs: Iterable[torch.Tensor], folder: Path) -
 def test_the_comparison_sees_one_wrong_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qtool.verification import exact as module
+    from qtool.verification import artefact as module
 
     file = model("residual")
     program = lower(file)

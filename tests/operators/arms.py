@@ -22,7 +22,7 @@ from torch import nn
 from qtool.api import quantize
 from qtool.integer import lower
 from qtool.plan import Decision
-from qtool.verification.runtime import optimised_graph, run, session
+from qtool.runtimes.onnxruntime import optimised_graph, run, session
 from tests.export.networks import computing
 from tests.operators.table import CASES
 

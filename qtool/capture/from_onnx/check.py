@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import onnx
@@ -18,7 +17,7 @@ __all__ = ["checked"]
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
 _NODES = 1_000_000  # after functions are written out: a file of a few kB may hold 2^26
-_OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+_OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 _BYTES = 2**31 - 1  # what one message may hold; weights beside it are checked by their readers
 
 
@@ -43,7 +42,6 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
         model = inline_local_functions(model) if model.functions else model
     except Exception as error:
         raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error
-    _refuse_twice(model.graph)
     for node in nodes_in(model.graph.node):
         if node.op_type in _QUANTIZED:
             raise CaptureError(
@@ -105,14 +103,6 @@ def _refuse_bombs(model: onnx.ModelProto) -> None:
             f"the functions of the file are {total:,} nodes when written out, at most {_NODES:,} "
             "are taken; is it what you think it is?"
         )
-
-
-def _refuse_twice(graph: onnx.GraphProto) -> None:
-    """The checker looks at what nodes make, not at what is stored."""
-    for what, values in (("weight", graph.initializer), ("input", graph.input)):
-        twice = [n for n, count in Counter(v.name for v in values).items() if count > 1]
-        if twice:
-            raise CaptureError(f"not a valid ONNX file: {what} '{twice[0]}' stands in it twice")
 
 
 def _refuse_types(graph: onnx.GraphProto) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.capture.agreement import TOLERANCE, distance
 from qtool.capture.from_onnx.calls import Array
 from qtool.capture.from_onnx.module import OnnxModule
 from qtool.capture.from_onnx.runtime import run
 from qtool.errors import CaptureError
+from qtool.graph.agreement import TOLERANCE, distance
+from qtool.graph.onnx_part import tensor_of
 
 __all__ = ["agree"]
 
@@ -59,7 +60,7 @@ def _tensor(value: Any) -> torch.Tensor:
     if array.dtype == object:  # sizes
         whole = all(isinstance(v, int) for v in array.ravel())
         array = array.astype(np.int64 if whole else np.float32)
-    return torch.from_numpy(np.array(array))
+    return tensor_of(array)
 
 
 def _with_sizes(

@@ -86,6 +86,7 @@ def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
 
 def dropout(call: Call, x: Any, ratio: Any = None) -> torch.Tensor:
     """When nothing is trained: nothing."""
+    _tested(call)
     found: torch.Tensor = x
     return found
 
@@ -116,8 +117,15 @@ def average_pool(call: Call, x: Any) -> torch.Tensor:
     return found
 
 
+def _tested(call: Call) -> None:
+    """Before opset 7 an attribute says that nothing is trained."""
+    if call.opset < 7 and not call.get("is_test", 0):
+        raise call.refuse("it is trained")
+
+
 def batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
     call.only("training_mode", 0)
+    _tested(call)
     call.only("spatial", 1)
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, call.get("epsilon", 1e-5))
 

@@ -18,7 +18,7 @@ from qtool.capture.from_onnx.names import identifiers
 from qtool.capture.from_onnx.parts import part_for, read_by
 from qtool.capture.from_onnx.read import Node, nodes_of
 from qtool.capture.from_onnx.sizes import calculated
-from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
+from qtool.graph.onnx_part import TORCH_TYPES, onnx_part, tensor_of
 
 __all__ = ["OnnxModule"]
 
@@ -76,7 +76,7 @@ class OnnxModule(nn.Module):
         if np.asarray(array).dtype not in _HELD:
             return  # text, 4-bit numbers: they stand in a part
         attribute = G.free_name(self, name)
-        data = torch.from_numpy(np.array(array))
+        data = tensor_of(np.asarray(array))
         if trained and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
         else:
@@ -99,7 +99,7 @@ class OnnxModule(nn.Module):
 
     def _run(self, *inputs: torch.Tensor) -> Any:
         values = self._values(inputs)
-        found = [self._tensor(n, values[n]) for n in self.outputs]
+        found = [self.as_tensor(n, values[n]) for n in self.outputs]
         pairs = zip(self.outputs, found, strict=True)
         outputs = tuple(t.clone() if n in self.known else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -123,7 +123,8 @@ class OnnxModule(nn.Module):
                     found = calculated(node.key, node.call, given)
                     if found is not None:
                         return (found,)
-                arguments = [self._value(node, i, v) for i, v in enumerate(given)]
+                mixed = any(isinstance(v, torch.Tensor) for v in given)
+                arguments = [self._value(node, i, v, mixed) for i, v in enumerate(given)]
                 found = self.steps[index](node.row.function, node.call, *arguments)
             except Exception:  # noqa: BLE001  # a form of the operator that its row has not
                 if learn:
@@ -143,15 +144,16 @@ class OnnxModule(nn.Module):
             elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
                 stored[name] = value.astype(np.int64)
             else:
-                tensors[name] = self._tensor(name, value)
+                tensors[name] = self.as_tensor(name, value)
         outputs = [o for o in node.outputs if o in self.source.used]
         part = part_for(node.protos, outputs, list(tensors), stored, self.source, node.label)
         found = self.steps[index](onnx_part, list(tensors.values()), part.text)
         results = dict(zip(outputs, found, strict=True))
         return tuple(results.get(o) for o in node.outputs)
 
-    def _value(self, node: Node, index: int, value: Any) -> Any:
-        """A value as a row takes it: sizes known, constants as tensors."""
+    def _value(self, node: Node, index: int, value: Any, mixed: bool) -> Any:
+        """A value as a row takes it: sizes known, constants as tensors, or as numbers where
+        another operand is a tensor."""
         assert node.row is not None
         if index in node.row.known:
             if isinstance(value, torch.Tensor):
@@ -160,15 +162,16 @@ class OnnxModule(nn.Module):
         if not isinstance(value, np.ndarray):
             return value
         if value.dtype != object:
-            if value.ndim == 0 and node.key in _SCALARS:
+            if value.ndim == 0 and node.key in _SCALARS and mixed:
                 return value.item()
             if node.key == "Gather" and index == 1 and value.ndim == 0:
                 return value
-        elif value.size == 1 and node.key in _SCALARS:
+        elif value.size == 1 and node.key in _SCALARS and mixed:
             return value.item()
-        return self._tensor(node.inputs[index], value)
+        return self.as_tensor(node.inputs[index], value)
 
-    def _tensor(self, name: str, value: Any) -> torch.Tensor:
+    def as_tensor(self, name: str, value: Any) -> torch.Tensor:
+        """A value of the network as a tensor: sizes and constants are none before."""
         if not isinstance(value, np.ndarray):
             found: torch.Tensor = value
             return found
@@ -176,7 +179,7 @@ class OnnxModule(nn.Module):
             held: torch.Tensor = getattr(self, self.attributes[name])
             return held
         if value.dtype != object:
-            return torch.from_numpy(np.array(value))
+            return tensor_of(value)
         return _sizes_as_tensor(value)
 
 

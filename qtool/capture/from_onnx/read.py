@@ -59,7 +59,7 @@ def nodes_of(model: onnx.ModelProto) -> tuple[dict[str, Any], tuple[Node, ...], 
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     known: dict[str, Any] = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
     source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
-    protos = list(_left(graph, known, source))
+    protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
     rows = {id(p): _row_for(p, source.used) for p in protos}
     odd = odd_values(model) if any(r is None for r in rows.values()) else frozenset[str]()
     readers = Counter(n for p in protos for n in reads(p))
@@ -92,6 +92,16 @@ def _left(graph: onnx.GraphProto, known: dict[str, Any], source: Source) -> Iter
             known.update(values)
         else:
             yield proto
+
+
+def _alive(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    """Those that an output depends on."""
+    kept = []
+    for proto in reversed(protos):
+        if wanted & set(proto.output):
+            kept.append(proto)
+            wanted.update(reads(proto))
+    return kept[::-1]
 
 
 def _branch(proto: onnx.NodeProto, taken: bool, known: dict[str, Any]) -> list[onnx.NodeProto]:

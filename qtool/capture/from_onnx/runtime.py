@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import onnx
 
 from qtool.capture.from_onnx.calls import Array
-from qtool.capture.program import first_line
 from qtool.errors import CaptureError
-from qtool.graph.onnx_part import session
+from qtool.graph.onnx_part import runtime_says, session
 
 __all__ = ["odd_values", "run"]
 
@@ -63,4 +62,4 @@ def _between(model: onnx.ModelProto) -> list[str]:
 
 
 def _failed(error: Exception) -> CaptureError:
-    return CaptureError(f"ONNX Runtime cannot run the file: {first_line(error)}")
+    return CaptureError(f"ONNX Runtime cannot run the file: {runtime_says(error)}")

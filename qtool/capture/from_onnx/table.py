@@ -103,12 +103,15 @@ OPERATORS: Mapping[str, Row] = {
     "GlobalAveragePool": _global("mean"),
     "GlobalMaxPool": _global("amax"),
     "BatchNormalization": _row(
-        f.batch_norm, "epsilon momentum training_mode spatial", 5, fixed=(3, 4)
+        f.batch_norm,
+        "consumed_inputs epsilon is_test momentum training_mode spatial",
+        5,
+        fixed=(3, 4),
     ),
     "LayerNormalization": _row(f.layer_norm, "axis epsilon stash_type", 3),
     "InstanceNormalization": _row(f.instance_norm, "epsilon", 3),
     "GroupNormalization": _row(f.group_norm, "epsilon num_groups stash_type", 3),
-    "Dropout": _row(f.dropout, "ratio seed", 2),
+    "Dropout": _row(f.dropout, "consumed_inputs is_test ratio seed", 2),
     "Identity": _plain(lambda x: x),
     "Add": _plain(operator.add, 2),
     "Sub": _plain(operator.sub, 2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,10 +28,13 @@ def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
         return 0.0 if share <= _FLIPPED else float("inf")
     kind = torch.complex128 if expected.is_complex() else torch.float64
     a, b = expected.detach().to(kind), actual.detach().to(kind)
-    finite = a[a.isfinite()].abs() if bool(a.isfinite().any()) else torch.zeros(1)
-    span = max(float(finite.max()), 1e-30)
+    finite = a[a.isfinite()] if bool(a.isfinite().any()) else torch.zeros(1)
+    span = float(finite.abs().max())
+    if not finite.is_complex():
+        span = max(span, float(finite.max() - finite.min()))
+    span = max(span, 1e-30)
     equal = (a == b) | (a.isnan() & b.isnan())
-    off = (a - b).abs().nan_to_num(nan=float("inf")).where(~equal, 0.0)
+    off = (a - b).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~equal, 0.0)
     return float(off.max()) / span
 
 
@@ -42,22 +45,40 @@ def worst(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]) -> t
 
 
 def own_noise(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
-    """What float32 leaves open in a network: by how much its outputs move where every weight and
-    input moves by about its last bit, times the number of such movements that two orders of the
+    """What float32 leaves open in a network, relative to the range of its outputs: how far it is
+    from itself in float64, or, where that is more, how far its outputs move where every weight and
+    input moves by about its last bit; times the number of such distances that two orders of the
     same sums may be apart."""
     generator = torch.Generator().manual_seed(0)
 
-    def moved(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            return x
+    def moved(x: torch.Tensor) -> torch.Tensor:
         away = torch.rand(x.shape, generator=generator, dtype=torch.float32).to(x.device) * 2 - 1
-        return (x.detach() * (1 + away * torch.finfo(x.dtype).eps)).to(x.dtype)
+        return (x.detach() * (1 + 2 * away * torch.finfo(x.dtype).eps)).to(x.dtype)
 
-    state = {name: moved(t) for name, t in module.named_parameters(remove_duplicate=False)}
+    found = [_moves(module, args, kwargs, change) for change in (moved, torch.Tensor.double)]
+    return _NOISES * max(found)
+
+
+def _moves(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> float:
+    """How far the outputs move with the floats of weights and inputs; 0 if it does not run so."""
+
+    def changed(x: Any) -> Any:
+        return change(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    state = {name: changed(t.detach()) for name, t in tensors}
     with torch.no_grad():
         plain = pytree.tree_leaves(module(*args, **kwargs))
-        given = pytree.tree_map(moved, (tuple(args), kwargs))
-        shaken = pytree.tree_leaves(torch.func.functional_call(module, state, *given))
-    tensors = [(a, b) for a, b in zip(plain, shaken, strict=True) if isinstance(a, torch.Tensor)]
-    floats = [distance(a, b) for a, b in tensors if a.is_floating_point()]
-    return _NOISES * max((d for d in floats if d < 1), default=0.0)
+        given, named = pytree.tree_map(changed, (tuple(args), kwargs))
+        try:
+            other = pytree.tree_leaves(torch.func.functional_call(module, state, given, named))
+        except Exception:  # noqa: BLE001  # a network may insist on float32 anywhere
+            return 0.0
+    pairs = [(a, b) for a, b in zip(plain, other, strict=True) if isinstance(a, torch.Tensor)]
+    floats = [distance(a, b.to(a.dtype)) for a, b in pairs if a.is_floating_point()]
+    return max((d for d in floats if d < 1), default=0.0)

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from qtool.errors import VerificationError
-from qtool.verification.runtime import RUNTIME, feeds, optimised_graph, run, session
+from qtool.runtimes.onnxruntime import RUNTIME, feeds, optimised_graph, run, session
 from tests.export.networks import exported, samples
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,22 @@ import onnx
 import onnxruntime as ort
 
 from qtool.errors import VerificationError
+from qtool.runtimes.base import Run, Runtime
 
-__all__ = ["RUNTIME", "SILENT", "feeds", "optimised_graph", "run", "session"]
+__all__ = [
+    "ONNXRUNTIME",
+    "RUNTIME",
+    "SILENT",
+    "feeds",
+    "optimised_graph",
+    "run",
+    "session",
+    "without_suffix",
+]
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
+_SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 
 
 def session(
@@ -67,3 +79,18 @@ def optimised_graph(path: str | Path) -> onnx.ModelProto:
         saved = Path(folder) / "optimised.onnx"
         session(path, save_to=saved)
         return onnx.load(saved)
+
+
+def without_suffix(name: str) -> str:
+    """The name that a node or tensor of the optimised graph had in the file."""
+    return _SUFFIX.sub("", name)
+
+
+def _open(path: str | Path) -> Run:
+    opened = session(path)
+    return lambda arrays: run(opened, list(arrays))
+
+
+ONNXRUNTIME = Runtime(
+    "onnxruntime", "ONNX Runtime", "onnxruntime", lambda: ort.__version__, _open, audited=True
+)

@@ -1,0 +1,46 @@
+"""What a runtime is to qtool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Arrays", "Run", "Runtime"]
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
+"""One batch, in the order of the file's inputs, to the outputs in the order of the file's."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A program that runs ONNX files.
+
+    Attributes:
+        name: as targets name it.
+        title: as its makers write it.
+        package: what to install it with.
+        version: of the one that is installed; None where none is.
+        open: a file, ready to run with the runtime's own optimisation. Raises VerificationError,
+            with the runtime's words, where it does not take the file.
+        audited: whether qtool reads back the graph that it really runs, and knows its arithmetic
+            to the last bit.
+    """
+
+    name: str
+    title: str
+    package: str
+    version: Callable[[], str | None]
+    open: Callable[[str | Path], Run]
+    audited: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version() or '(not installed)'}"
+
+    @property
+    def installed(self) -> bool:
+        return self.version() is not None

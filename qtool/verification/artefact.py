@@ -1,0 +1,97 @@
+"""One ONNX file and all that is found out about it, each thing once.
+
+Parity, exactness and audit ask for the same: the file read, a session, the graph that the runtime
+made of it, its outputs for one batch, the integer program.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from qtool.errors import FileError
+from qtool.integer import DEFAULT_PROFILE, Program, lower
+from qtool.runtimes.base import Arrays
+from qtool.runtimes.onnxruntime import optimised_graph, run, session
+
+__all__ = ["Artefact"]
+
+
+class Artefact:
+    """An ONNX file on the disk, that stays as it is.
+
+    Args:
+        path: the file; what is asked of it is found out when it is asked first.
+        qdq: the same model in QDQ form, where the file is in another one.
+    """
+
+    def __init__(self, path: str | Path, qdq: onnx.ModelProto | None = None) -> None:
+        self.path = Path(path)
+        self._qdq = qdq
+        self._programs: dict[str, Program] = {}
+        self._last: tuple[Arrays, list[np.ndarray[Any, Any]]] | None = None
+
+    @classmethod
+    def of(cls, file: Artefact | str | Path) -> Artefact:
+        return file if isinstance(file, Artefact) else cls(file)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The file, read.
+
+        Raises:
+            FileError: it is no ONNX file.
+        """
+        try:
+            return onnx.load(self.path)
+        except Exception as error:
+            raise FileError(f"{self.path}: not a readable ONNX file ({error})") from error
+
+    @property
+    def qdq(self) -> onnx.ModelProto:
+        """The model in QDQ form."""
+        return self.model if self._qdq is None else self._qdq
+
+    def program(self, profile: str | None = None) -> Program:
+        """The integer program of the model, by default in the arithmetic of ONNX Runtime."""
+        chosen = profile or DEFAULT_PROFILE
+        if chosen not in self._programs:
+            self._programs[chosen] = lower(self.qdq, chosen)
+        return self._programs[chosen]
+
+    @cached_property
+    def _optimised(self) -> tuple[ort.InferenceSession, onnx.ModelProto]:
+        with tempfile.TemporaryDirectory() as folder:
+            saved = Path(folder) / "optimised.onnx"
+            opened = session(self.path, save_to=saved)
+            return opened, onnx.load(saved)
+
+    def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Outputs with the runtime's default optimisation; those of the last batch are kept."""
+        if self._last is None or self._last[0] is not arrays:
+            self._last = arrays, run(self._optimised[0], list(arrays))
+        return self._last[1]
+
+    def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Outputs without any optimisation, node by node."""
+        return run(session(self.path, optimise=False), list(arrays))
+
+    @cached_property
+    def running(self) -> onnx.ModelProto:
+        """The graph that the runtime executes. Nodes of the file have names in it: those without
+        one are called after their first output, in `model` too."""
+        nameless = [n for n in self.model.graph.node if not n.name]
+        if not nameless:
+            return self._optimised[1]
+        for node in nameless:
+            node.name = node.output[0]
+        with tempfile.TemporaryDirectory() as folder:
+            named = Path(folder) / "named.onnx"
+            onnx.save(self.model, named)
+            return optimised_graph(named)
