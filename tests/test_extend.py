@@ -18,6 +18,7 @@ from qtool import graph as G
 from qtool.errors import CalibrationError, PassError, PlanError
 from qtool.observers import MinMax, Option
 from qtool.passes import GraphPass
+from qtool.plan import Execution
 from qtool.targets import TARGETS, KernelRule
 from tests.ops.outside import Gate, GateNetwork, gate, restored, write_gate
 
