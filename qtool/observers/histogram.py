@@ -264,7 +264,7 @@ def _step(sizes: Sequence[int]) -> int:
 
 def _samples(x: torch.Tensor) -> torch.Tensor:
     """[samples, elements], those of a sample in the order of memory: a view of what is dense."""
-    order = sorted(range(1, x.dim()), key=lambda d: (-x.stride(d), d))
+    order = sorted(range(1, x.dim()), key=lambda d: (-x.stride()[d], d))
     return x.permute(0, *order).flatten(1)
 
 
