@@ -1,4 +1,4 @@
-"""Counting some elements of large samples: the same state whatever the batches, and the right range."""
+"""Counting a part of large samples: the same state whatever the batches, and the right range."""
 
 from __future__ import annotations
 
