@@ -19,6 +19,8 @@ from qtool.cli import options, output
     options.target,
     options.recipe,
     options.mode,
+    options.accuracy,
+    options.recover,
     options.dynamic,
     options.json_,
 )
@@ -32,6 +34,8 @@ def command(
     target: str | None,
     recipe: Path | None,
     mode: str | None,
+    accuracy: str | None,
+    recover: str | None,
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -59,6 +63,8 @@ def command(
         observer=observer or DEFAULT_OBSERVER,
         recipe=recipe,
         mode=mode,
+        accuracy=accuracy,
+        recover=options.names(recover),
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )

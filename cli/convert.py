@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     options.format_,
     options.recipe,
     options.mode,
+    options.accuracy,
+    options.recover,
     options.dynamic,
     options.min_coverage,
     options.timing,
@@ -38,6 +40,8 @@ def command(
     format_: str,
     recipe: Path | None,
     mode: str | None,
+    accuracy: str | None,
+    recover: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
     timing: float,
@@ -64,6 +68,8 @@ def command(
         target=target,
         recipe=recipe,
         mode=mode,
+        accuracy=accuracy,
+        recover=options.names(recover),
         dynamic=options.parse_dynamic(dynamic),
     )
     write(quantized, output_, min_coverage, timing, as_json, format_)

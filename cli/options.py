@@ -56,6 +56,12 @@ def _formats() -> Iterable[str]:
     return dict.fromkeys(f for t in TARGETS.values() for f in t.formats)
 
 
+def _accuracies() -> Iterable[str]:
+    from qtool.recipe import ACCURACIES
+
+    return ACCURACIES
+
+
 def _modes() -> Iterable[str]:
     from qtool.recipe import MODES
 
@@ -132,6 +138,18 @@ mode = click.option(
     type=OneOf(_modes),
     default=None,
     help="How everything is quantized that no rule of the recipe selects; by default static.",
+)
+accuracy = click.option(
+    "--accuracy",
+    type=OneOf(_accuracies),
+    default=None,
+    help="How much the conversion does to recover what rounding costs; by default fast.",
+)
+recover = click.option(
+    "--recover",
+    metavar="STEP,...",
+    default=None,
+    help="The steps that it takes for that, and no others: smooth, round, bias.",
 )
 dynamic = click.option(
     "--dynamic",
@@ -234,6 +252,11 @@ def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 # --- what the values stand for -----------------------------------------------------------------
+
+
+def names(text: str | None) -> list[str] | None:
+    """The names in a list with commas; None of nothing."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def load_model(source: str, weights: Path | None) -> Any:

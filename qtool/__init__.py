@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         register_observer,
         register_operator,
         register_pass,
+        register_step,
         register_target,
     )
     from qtool.plan import QuantPlan
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
-    "extend": "register_observer register_operator register_pass register_target",
+    "extend": "register_observer register_operator register_pass register_step "
+    "register_target",
     "analysis.bench": "Bench bench",
     "analysis.contents": "CalibrationContents ModelContents inspect",
     "analysis.evaluation": "Evaluation",
@@ -105,6 +107,7 @@ __all__ = [
     "register_observer",
     "register_operator",
     "register_pass",
+    "register_step",
     "register_target",
     "report",
     "verify",

@@ -1,4 +1,4 @@
-"""What a person adds from their own file: operators, observers, targets and passes.
+"""What a person adds from their own file: operators, observers, passes, steps and targets.
 
 Each is one call, made before a model is captured; nothing in qtool is edited. What is added stands
 in plans, files, audits and reports like what was there. A second one of the same name is refused.
@@ -15,9 +15,16 @@ from qtool.errors import CalibrationError, PassError, PlanError
 from qtool.observers import Observer, Option
 from qtool.ops.custom import Body
 from qtool.passes import GraphPass
+from qtool.recovery import register_step
 from qtool.targets import Target
 
-__all__ = ["register_observer", "register_operator", "register_pass", "register_target"]
+__all__ = [
+    "register_observer",
+    "register_operator",
+    "register_pass",
+    "register_step",
+    "register_target",
+]
 
 
 def register_operator(

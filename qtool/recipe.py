@@ -3,6 +3,8 @@
 A file in TOML (or the same in JSON), or the same as Python objects:
 
     mode = "static"              # what no rule speaks of; one of MODES
+    accuracy = "balanced"        # how much the conversion does for it; one of ACCURACIES
+    recover = ["round"]          # or: the steps that it takes, by name, and no others
 
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
@@ -36,7 +38,7 @@ from qtool.errors import CalibrationError, FileError, PlanError
 from qtool.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.types import ObserverSpec
 
-__all__ = ["INPUT", "MODES", "Choice", "Recipe", "Rule"]
+__all__ = ["ACCURACIES", "INPUT", "MODES", "Choice", "Recipe", "Rule"]
 
 MODES: Mapping[str, str] = MappingProxyType(
     {
@@ -47,6 +49,9 @@ MODES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Mode -> the scheme of every node that no rule speaks of."""
+
+ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
+"""Accuracy -> its level: the steps of a conversion up to that level are taken."""
 
 INPUT = "input"
 """The `op` of the model's inputs, which a rule can give an observer and nothing else."""
@@ -201,57 +206,80 @@ class Recipe:
 
     rules: tuple[Rule, ...] = ()
     mode: str = "static"
+    accuracy: str = "fast"
+    recover: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise PlanError(f'mode = "{self.mode}" is unknown; known are {_listed(MODES)}')
+        named: Any = (("mode", self.mode, MODES), ("accuracy", self.accuracy, ACCURACIES))
+        for what, value, known in named:
+            if not isinstance(value, str) or value not in known:
+                raise PlanError(f'{what} = "{value}" is unknown; known are {_listed(known)}')
+        steps: Any = self.recover
+        if steps is not None and not (
+            isinstance(steps, tuple) and all(isinstance(name, str) for name in steps)
+        ):
+            raise PlanError(f"recover is {steps!r}; it has to be a list of names of steps")
 
     @classmethod
-    def of(cls, source: Recipe | Any = None, mode: str | None = None) -> Recipe:
+    def of(
+        cls,
+        source: Recipe | Any = None,
+        mode: str | None = None,
+        accuracy: str | None = None,
+        recover: Iterable[str] | None = None,
+    ) -> Recipe:
         """A recipe from whatever a person gives.
 
         Args:
             source: a Recipe; the path of a .toml or .json file; what stands in such a file; a list
                 of rules (Rule or dict); None for no rules.
-            mode: one of MODES, beside a source that names none.
+            mode, accuracy, recover: beside a source that does not name them: one of MODES, one of
+                ACCURACIES, names of steps.
 
         Raises:
             FileError: no such file, or not TOML or JSON.
             PlanError: an unknown key or value; names the rule and lists what is known.
         """
         if isinstance(source, str | Path):
-            return cls._load(Path(source), mode)
-        if source is None:
-            return cls((), mode or "static")
+            return cls._load(Path(source), mode, accuracy, recover)
         if isinstance(source, Recipe):
-            named, rules = source.mode if source.mode != "static" else None, source.rules
-        elif isinstance(source, Mapping):
-            _only(source, ("mode", "rules"), "the recipe")
-            named, rules = source.get("mode"), _rules(source.get("rules", ()))
-        else:
-            named, rules = None, _rules(source)
-        if mode is not None and named is not None and mode != named:
-            raise PlanError(
-                f'the recipe is of mode "{named}", and mode "{mode}" was asked for; give one'
-            )
-        return cls(rules, mode or named or "static")
+            source = source.to_json()
+        if not isinstance(source, Mapping):
+            source = {"rules": () if source is None else source}
+        _only(source, ("mode", "accuracy", "recover", "rules"), "the recipe")
+        steps = source.get("recover")
+        return cls(
+            _rules(source.get("rules", ())),
+            _one("mode", source.get("mode"), mode, "static"),
+            _one("accuracy", source.get("accuracy"), accuracy, "fast"),
+            _one("recover", _names(steps), _names(recover), None),
+        )
 
     @classmethod
-    def _load(cls, path: Path, mode: str | None) -> Recipe:
+    def _load(cls, path: Path, *asked: Any) -> Recipe:
         try:
-            return cls.of(_read(path), mode)
+            return cls.of(_read(path), *asked)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """What a JSON file of this recipe holds; `Recipe.of` reads it back to an equal one."""
-        return {"mode": self.mode, "rules": [rule.said for rule in self.rules]}
+        return {**self._head(), "rules": [rule.said for rule in self.rules]}
 
     def to_toml(self) -> str:
         """The same as the text of a TOML file."""
-        tables = [{"mode": self.mode}, *(rule.said for rule in self.rules)]
+        tables = [self._head(), *(rule.said for rule in self.rules)]
         lines = ("".join(f"{key} = {_toml(v)}\n" for key, v in t.items()) for t in tables)
         return "\n[[rules]]\n".join(lines)
+
+    def _head(self) -> dict[str, Any]:
+        """What stands above the rules; only what is not as usual, beside the mode."""
+        found: dict[str, Any] = {"mode": self.mode}
+        if self.accuracy != "fast":
+            found["accuracy"] = self.accuracy
+        if self.recover is not None:
+            found["recover"] = list(self.recover)
+        return found
 
     def choices(self, nodes: Mapping[str, str]) -> dict[str, Choice]:
         """What becomes of each node.
@@ -273,6 +301,19 @@ class Recipe:
             for name in selected:
                 found[name] = rule.over(found[name], number)
         return found
+
+
+def _names(given: Any) -> Any:
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+
+
+def _one(what: str, named: Any, asked: Any, usual: Any) -> Any:
+    """What a recipe names or a person asks for beside it."""
+    if asked is not None and named not in (None, usual, asked):
+        raise PlanError(
+            f'the recipe is of {what} "{named}", and {what} "{asked}" was asked for; give one'
+        )
+    return asked if asked is not None else usual if named is None else named
 
 
 def _read(path: Path) -> Any:

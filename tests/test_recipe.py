@@ -76,7 +76,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "no list": ({"rules": {"op": "conv", "as": "float"}}, r"a list; in TOML .*\[\[rules\]\]"),
     "no table": (["conv"], "rule 1 is 'conv'"),
     "unknown mode": ({"mode": "fast"}, r"mode = \"fast\" is unknown; known are static"),
-    "unknown top key": ({"rule": []}, "the recipe has the key 'rule'; known are mode, rules"),
+    "unknown top key": ({"rule": []}, "has the key 'rule'; known are mode, accuracy, recover"),
+    "unknown accuracy": ({"accuracy": "high"}, r'accuracy = "high" is unknown; known are fast'),
+    "steps that are none": ({"recover": [1]}, "recover is .*a list of names of steps"),
 }
 TOML = """
 mode = "dynamic"

@@ -21,7 +21,7 @@ from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.plan import Probe, QuantPlan
 from qtool.recipe import Recipe
-from qtool.recovery import STEPS
+from qtool.recovery import steps_of
 from qtool.types import UINT8, Observed, Progress
 
 __all__ = ["calibrate", "convert", "quantize"]
@@ -37,6 +37,8 @@ def calibrate(
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
     mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> Calibration:
@@ -52,6 +54,9 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
+        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
+            rounding costs; calibration keeps what they need.
+        recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
@@ -61,7 +66,8 @@ def calibrate(
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
-    plan = captured.plan(target, observer, recipe, mode)
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    plan = captured.plan(target, observer, chosen)
     probes = _probes(captured, plan)
     if not plan.observed() and not probes:
         raise CalibrationError(
@@ -69,7 +75,7 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep())
+    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
 
 
 def convert(
@@ -79,6 +85,8 @@ def convert(
     target: str | None = None,
     recipe: Any = None,
     mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     sample: Any = None,
 ) -> QuantizedModel:
@@ -88,9 +96,9 @@ def convert(
         model: the model that was calibrated.
         calibration: what `calibrate` returned, or the path of a saved one.
         target: by default the target that the calibration was made for.
-        recipe, mode: as for `calibrate`; by default what the calibration was made with. They may
-            leave more in float than the calibration did, but not less: what it did not see has no
-            range.
+        recipe, mode, accuracy, recover: as for `calibrate`; by default what the calibration was
+            made with. They may leave more in float than the calibration did, but not less: what it
+            did not see has no range.
         dynamic: see `capture_model`; by default as when it was calibrated.
         sample: a batch to verify exports with; by default random values in the calibrated range.
 
@@ -114,7 +122,8 @@ def convert(
             "the calibration was made with another model, or with other weights; "
             "calibrate this model first"
         )
-    asked = calibration.recipe if recipe is None and mode is None else Recipe.of(recipe, mode)
+    given = (recipe, mode, accuracy, recover)
+    asked = calibration.recipe if given == (None,) * 4 else Recipe.of(*given)
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
@@ -129,6 +138,8 @@ def quantize(
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
     mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
@@ -139,12 +150,13 @@ def quantize(
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
-    plan = captured.plan(target, observer, recipe, mode)
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
     probes = _probes(captured, plan)
     if plan.observed() or probes:
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, _keep())
+        calibration = observe(graph, plan, probes, data, mark, progress, _keep(plan))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -154,18 +166,18 @@ def quantize(
 
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     graph, _ = captured.for_target(plan.target)
-    return probes_of(STEPS, graph.graph, plan)
+    return probes_of(steps_of(plan.recipe), graph.graph, plan)
 
 
-def _keep() -> int:
-    return max(step.samples for step in STEPS)
+def _keep(plan: QuantPlan) -> int:
+    return max(step.samples for step in steps_of(plan.recipe))
 
 
 def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:
     _check_observers(plan, calibration)
-    work = convert_by(STEPS, Conversion.start(captured, plan, calibration))
+    work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, _head(batch))
 

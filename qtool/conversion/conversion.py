@@ -77,6 +77,12 @@ class Conversion:
         plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
         return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).noted(change)
 
+    def warned(self, *notes: str) -> Conversion:
+        """With sentences for whoever converts, among what else had to be adjusted."""
+        assert self.parameters is not None
+        parameters = replace(self.parameters, notes=(*self.parameters.notes, *notes))
+        return replace(self, parameters=parameters)
+
     def noted(self, change: Change) -> Conversion:
         """With a change recorded, for the plan's reader and for the file."""
         done = Rewrite(change.step, change.count, change.reason)
@@ -100,6 +106,7 @@ class Step:
     run: decides by what was seen, and returns the conversion after it; the same one where the step
         has nothing to do.
     probes: what it wants to have seen of a float graph, given the plan of that graph.
+    accuracy: from which accuracy on it is taken where nobody names steps; see `Recipe`. "": never.
     samples: how many samples it wants to run the network on; they are kept with the calibration.
     replay: does a recorded change again, without calibration. By default nothing is done: values of
         weights alone are taken from the codes in the file.
@@ -108,6 +115,7 @@ class Step:
     name: str
     run: Callable[[Conversion], Conversion]
     probes: Callable[[fx.Graph, QuantPlan], Sequence[Probe]] = _nothing
+    accuracy: str = "fast"
     samples: int = 0
     replay: Callable[[Conversion, Change], Conversion] = _as_it_is
 

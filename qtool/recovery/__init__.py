@@ -8,14 +8,35 @@ from __future__ import annotations
 
 from qtool.conversion import SOLVE, Step
 from qtool.errors import PlanError
+from qtool.recipe import ACCURACIES, Recipe
+from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
 
-__all__ = ["STEPS", "register_step"]
+__all__ = ["STEPS", "register_step", "steps_of"]
 
 STEPS: list[Step] = [
     SMOOTH,
     SOLVE,  # the ranges of the graph as the steps before have left it
+    ROUND,
+    BIAS,
 ]
+
+
+def steps_of(recipe: Recipe) -> list[Step]:
+    """The steps that a recipe takes, in order: those it names, or those of its accuracy.
+
+    Raises:
+        PlanError: it names one that there is not.
+    """
+    if recipe.recover is None:
+        level = ACCURACIES[recipe.accuracy]
+        return [s for s in STEPS if s.accuracy and ACCURACIES[s.accuracy] <= level]
+    names = [s.name for s in STEPS if s is not SOLVE]
+    for name in recipe.recover:
+        if name not in names:
+            known = ", ".join(names)
+            raise PlanError(f"there is no step '{name}' to recover with; there are: {known}")
+    return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
 
 
 def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:

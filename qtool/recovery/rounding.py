@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool.conversion import Conversion, Parameters, Step
+from qtool.conversion import Conversion, Step
 from qtool.graph import torch_ops
 from qtool.graph.run import Executor, Values
 from qtool.plan import Kind
@@ -30,6 +30,7 @@ __all__ = ["BIAS", "ROUND"]
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
+NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
 SAMPLES = 256
 BATCH = 16
 KEPT_ASIDE = 4  # every so many batches are for judging alone
@@ -97,7 +98,8 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
     exact = as_matrix(node, weight.double())
     nearest = as_matrix(node, params.round_trip(weight).double())
     moments = _moments(node, seen, exact.shape[-1])
-    if moments is None:
+    aside = list(seen.rows(node, aside=True, most=_rows(exact.shape[-1]) // 2))
+    if moments is None or not aside:
         work.notes.append(f"{name}: rounded to nearest, since the samples are too few")
         return None
     try:
@@ -105,7 +107,6 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
     except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
         work.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
         return None
-    aside = list(seen.rows(node, aside=True, most=_rows(exact.shape[-1]) // 2))
     before = _error(exact, nearest, aside)
     errors = [_error(exact, candidate, aside) for candidate in made]
     best = min(range(len(made)), key=errors.__getitem__)
@@ -241,26 +242,23 @@ def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and str(node.target) in work.found:
             G.set_tensor(module, node, work.found[str(node.target)])
-    assert conversion.parameters is not None
-    old = conversion.parameters
-    parameters = Parameters(old.params, (*old.notes, *work.notes))
     graph = replace(conversion.graph, module=module)
-    return replace(conversion, graph=graph, parameters=parameters).noted(change)
+    return replace(conversion, graph=graph).warned(*work.notes).noted(change)
 
 
 def _round_all(conversion: Conversion) -> Conversion:
-    if not len(conversion.batches(BATCH)):
-        return conversion
+    if not conversion.batches(BATCH):
+        return conversion.warned(f"round: {NO_SAMPLES}")
     work = _walk(conversion, weights=True)
     return _taken(conversion, work, Change("round", work.rounded, REASON))
 
 
 def _shift_all(conversion: Conversion) -> Conversion:
-    if not len(conversion.batches(BATCH)):
-        return conversion
+    if not conversion.batches(BATCH):
+        return conversion.warned(f"bias: {NO_SAMPLES}")
     work = _walk(conversion, weights=False)
     return _taken(conversion, work, Change("bias", work.shifted, MEANS))
 
 
-ROUND = Step("round", _round_all, samples=SAMPLES)
-BIAS = Step("bias", _shift_all, samples=SAMPLES)
+ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES)
+BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES)  # `round` does that, too

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.data import Batch
 from qtool.graph import FloatGraph
 from qtool.graph.run import Executor
-from qtool.quantized import QuantizedModel
+from qtool.quantized import Quantized
 
 
 class Net(nn.Module):
@@ -30,7 +31,7 @@ class Net(nn.Module):
 
 
 @functools.cache
-def quantized() -> QuantizedModel:
+def quantized() -> Quantized:
     torch.manual_seed(0)
     return qtool.quantize(Net().eval(), [batch()])
 
@@ -47,7 +48,7 @@ def executor() -> Executor:
     return Executor(coded(), {d.node: d.macs for d in quantized().plan.nodes})
 
 
-def bound(x: torch.Tensor) -> qtool.data.Batch:  # type: ignore[name-defined]  # loaded by then
+def bound(x: torch.Tensor) -> Batch:
     return quantized().graph.call_of([x])
 
 

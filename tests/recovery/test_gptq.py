@@ -1,0 +1,60 @@
+"""The rounding of columns with error feedback, on matrices alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qtool.recovery.gptq import round_columns, towards
+
+STEP = 0.25
+
+
+def rounded(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return torch.round(values / STEP) * STEP
+
+
+def inputs(groups: int = 2, size: int = 24, alike: float = 2.0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    own = torch.randn(groups, 400, size, generator=draw, dtype=torch.float64)
+    return own + alike * torch.randn(groups, 400, 1, generator=draw, dtype=torch.float64)
+
+
+def weights(groups: int = 2, size: int = 24) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(1)
+    return torch.randn(groups, 7, size, generator=draw, dtype=torch.float64)
+
+
+def error(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, xq: torch.Tensor) -> float:
+    return float((x @ a.mT - xq @ b.mT).square().sum())
+
+
+def test_results_are_nearer_than_those_of_the_nearest_values() -> None:
+    x, w = inputs(), weights()
+    found = round_columns(w, x.mT @ x, rounded)
+    assert torch.equal(found, torch.round(found / STEP) * STEP)
+    nearest = torch.round(w / STEP) * STEP
+    assert error(w, found, x, x) < 0.5 * error(w, nearest, x, x)
+
+
+def test_inputs_that_have_nothing_in_common_are_rounded_to_nearest() -> None:
+    w = weights()
+    alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)
+    assert torch.equal(round_columns(w, alone, rounded), torch.round(w / STEP) * STEP)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_free_weights_repair_what_was_done_to_the_inputs(noise: float) -> None:
+    x, w = inputs(), weights()
+    draw = torch.Generator().manual_seed(2)
+    xq = 0.9 * x + noise * torch.randn(x.shape, generator=draw, dtype=torch.float64)
+    free = towards(w, xq.mT @ xq, x.mT @ xq, damp=1e-9)
+    assert error(w, free, x, xq) < error(w, w, x, xq) * (0.9 if noise else 1e-6)
+
+
+def test_an_input_that_is_always_zero_does_no_harm() -> None:
+    x, w = inputs(), weights()
+    x[:, :, 3] = 0
+    found = round_columns(towards(w, x.mT @ x, x.mT @ x), x.mT @ x, rounded)
+    assert torch.isfinite(found).all()
+    assert torch.equal(found[:, :, 3], torch.round(w[:, :, 3] / STEP) * STEP)

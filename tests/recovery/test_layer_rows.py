@@ -1,0 +1,43 @@
+"""Rows and matrices of a layer multiply to what the layer computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool import graph as G
+from qtool.recovery.layer_rows import as_matrix, as_weight, is_product, rows_of
+
+LAYERS = {
+    "conv1d": (nn.Conv1d(4, 6, 3, stride=2, padding=1), (4, 9)),
+    "conv2d": (nn.Conv2d(4, 6, (3, 2), padding=(2, 1), dilation=(2, 1)), (4, 7, 6)),
+    "groups": (nn.Conv2d(4, 8, 3, groups=2), (4, 6, 6)),
+    "depthwise": (nn.Conv2d(4, 4, 3, padding=1, groups=4), (4, 5, 5)),
+    "conv3d": (nn.Conv3d(2, 3, 2), (2, 4, 4, 3)),
+    "linear": (nn.Linear(5, 3), (5,)),
+    "linear on tokens": (nn.Linear(5, 3), (2, 5)),
+}
+
+
+@pytest.mark.parametrize("name", list(LAYERS))
+def test_the_product_is_what_the_layer_computes(name: str) -> None:
+    layer, shape = LAYERS[name]
+    x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    graph = qtool.capture_model(nn.Sequential(layer).eval(), x).graph
+    node = next(n for n in G.calls(graph.graph) if is_product(n))
+    weight = G.tensor(graph.module, node.args[1]).detach()
+    matrix = as_matrix(node, weight)
+    assert torch.equal(as_weight(matrix, weight.shape), weight)
+    with torch.no_grad():
+        expected = layer(x) - (0 if layer.bias is None else _along(layer.bias, layer(x), name))
+    rows = rows_of(node, x, 10**6) @ matrix.mT  # [groups, rows, out / groups]
+    found = rows.movedim(0, 1).flatten(1)
+    lines = expected.movedim(1, -1) if "linear" not in name else expected
+    assert torch.allclose(found, lines.reshape(-1, lines.shape[-1]), atol=1e-5)
+    assert rows_of(node, x, 2).shape[1] == 2
+
+
+def _along(bias: torch.Tensor, y: torch.Tensor, name: str) -> torch.Tensor:
+    return bias if "linear" in name else bias.reshape(-1, *[1] * (y.dim() - 2))

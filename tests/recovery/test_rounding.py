@@ -1,0 +1,120 @@
+"""The steps `round` and `bias`: better results on new data, and nothing else changed."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.analysis.restore import restore
+from qtool.errors import PlanError
+
+RECIPES = {
+    "8 bits": None,
+    "4 bits": [{"op": "conv", "weights": "int4"}, {"op": "linear", "weights": "int4"}],
+}
+
+
+class Net(nn.Module):
+    """Convolutions of every kind that rows are made of, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.wide = nn.Conv2d(12, 12, 3, stride=2, padding=2, dilation=2, groups=3)
+        self.deep = nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.head = nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.deep(torch.relu(self.wide(torch.relu(self.stem(x))))))
+        return self.head(h.mean((2, 3)))
+
+
+def smooth(seed: int, count: int = 96) -> torch.Tensor:
+    """Images whose neighbours are alike, as in real ones: without that no rounding is better."""
+    noise = torch.randn(count, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+    return nn.functional.avg_pool2d(noise, 5, 1, 2) * 3
+
+
+@functools.cache
+def captured() -> qtool.Captured:
+    torch.manual_seed(0)
+    return qtool.capture_model(Net().eval(), smooth(1)[:8])
+
+
+@functools.cache
+def made(bits: str, recover: tuple[str, ...]) -> qtool.QuantizedModel:
+    data = list(smooth(1).split(16))
+    return qtool.quantize(captured(), data, recipe=RECIPES[bits], recover=recover)
+
+
+def sqnr(model: qtool.QuantizedModel) -> float:
+    x = smooth(2)
+    with torch.no_grad():
+        exact, found = captured().graph.module(x), model(x)
+    return float(10 * torch.log10(exact.square().sum() / (exact - found).square().sum()))
+
+
+@pytest.mark.parametrize(
+    ("bits", "step", "gain"),
+    [("8 bits", "round", 0.3), ("4 bits", "round", 3.0), ("4 bits", "bias", 0.3)],
+)
+def test_results_on_new_data_are_nearer(bits: str, step: str, gain: float) -> None:
+    assert sqnr(made(bits, (step,))) > sqnr(made(bits, ())) + gain
+
+
+def test_the_plan_says_what_was_done() -> None:
+    notes = {r.name: r.count for r in made("4 bits", ("round",)).plan.rewrites}
+    assert notes["round"] == 4
+
+
+@pytest.mark.parametrize("bits", list(RECIPES))
+def test_the_file_is_verified_and_gives_the_weights_back(bits: str, tmp_path: Path) -> None:
+    model = made(bits, ("round",))
+    assert model.export(tmp_path / "m.onnx").passed
+    found = restore(tmp_path / "m.onnx", captured(), model.sample)
+    with torch.no_grad():
+        assert torch.equal(found(smooth(3)), model(smooth(3)))
+
+
+def test_the_captured_model_keeps_its_weights() -> None:
+    before = captured().graph.module(smooth(3))
+    made("4 bits", ("round",))
+    assert torch.equal(captured().graph.module(smooth(3)), before)
+
+
+def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
+    def file(calibration: qtool.Calibration) -> bytes:
+        qtool.convert(captured(), calibration, sample=smooth(1)[:4]).export(tmp_path / "m.onnx")
+        return (tmp_path / "m.onnx").read_bytes()
+
+    grid = (smooth(1) * 8).round() / 8  # sums of a few of these are exact in any order
+    whole = qtool.calibrate(captured(), [grid], accuracy="balanced")
+    parts = [qtool.calibrate(captured(), [p], accuracy="balanced") for p in grid.split(40)]
+    merged = parts[2].merge(parts[0]).merge(parts[1])
+    assert {s.mark for s in merged.kept} == {s.mark for s in whole.kept}
+    if all(  # torch's sums may differ in the last bit between sizes of batches
+        (a[1:] == b[1:]) for a, b in zip(merged.ranges(), whole.ranges(), strict=True)
+    ):
+        assert file(merged) == file(whole)
+
+
+def test_without_kept_samples_it_says_so_and_is_left_out() -> None:
+    calibration = qtool.calibrate(captured(), [smooth(1)])
+    model = qtool.convert(captured(), calibration, recover=["round"])
+    assert any("kept no samples" in note for note in model.notes)
+    assert "round" not in {r.name for r in model.plan.rewrites}
+
+
+def test_a_few_samples_round_to_nearest() -> None:
+    model = qtool.quantize(captured(), [smooth(1)[:2]], recover=["round"])
+    assert any("too few" in note for note in model.notes)
+
+
+def test_a_step_that_there_is_not() -> None:
+    with pytest.raises(PlanError, match=r"no step 'magic'.*there are: smooth, round"):
+        qtool.quantize(captured(), [smooth(1)], recover=["magic"])
