@@ -359,7 +359,7 @@ def _rule(number: int, given: Any) -> Rule:
         raise PlanError(f"rule {number}: {error}") from error
 
 
-def _toml(value: str | int) -> str:
+def _toml(value: str | int | list[str]) -> str:
     """As JSON has it; TOML wants one character more to be written by its number."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -7,12 +7,14 @@ identical files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -106,6 +108,7 @@ class Calibration:
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
             "kept": self.kept.limit,
+            "digest": _digest(tensors),
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
@@ -143,6 +146,16 @@ class Calibration:
             ) from error
 
 
+def _digest(arrays: Mapping[str, Any]) -> str:
+    """A hash of all arrays: a bit that flips on a disk is noticed."""
+    found = hashlib.blake2b(digest_size=16)
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        found.update(f"{key} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
 def _is_kept(key: str) -> bool:
     return key.startswith(f"{_KEPT}/")
 
@@ -172,6 +185,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise CalibrationError(
             f"{path}: schema {schema}, this qtool reads {SCHEMA}; calibrate again"
         )
+    if header.get("digest") != _digest(flat):
+        raise CalibrationError(f"{path}: damaged statistics; calibrate again")
     return header, flat
 
 

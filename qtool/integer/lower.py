@@ -21,7 +21,7 @@ from qtool.integer.moves import MOVES, move_of
 from qtool.integer.operators import Call
 from qtool.integer.patterns import fused, moved
 from qtool.integer.program import Program, Step
-from qtool.integer.qdq import QdqGraph
+from qtool.integer.qdq import Codes, QdqGraph
 from qtool.integer.runtime_node import runtime_graph
 from qtool.kernels import profile as profile_of
 from qtool.ops import kernel_of
@@ -40,6 +40,9 @@ class _Lowering:
     profile: Any
     steps: list[Step] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    real: dict[str, Codes] = field(
+        default_factory=dict
+    )  # dequantized where they are read as floats
     params: dict[str, QuantParams] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # nodes that are part of an integer step
     in_runtime: dict[str, onnx.NodeProto] = field(default_factory=dict)  # see islands.py
@@ -131,7 +134,7 @@ def _dequantize(work: _Lowering, node: onnx.NodeProto) -> None:
     codes = work.graph.codes(node.output[0])
     assert codes is not None
     if codes.constant is not None:
-        work.constants[node.output[0]] = codes.params.dequantize(codes.constant)
+        work.real[node.output[0]] = codes
         return
     kernel = work.profile.bind("dequantize", codes.params)
     _add(work, node, "dequantize", kernel, node.input[:1])
@@ -225,6 +228,9 @@ def _needed(work: _Lowering) -> tuple[Step, ...]:
         if needed & set(step.outputs):
             needed |= set(step.inputs)
             kept.append(step)
+    for name, codes in work.real.items():
+        if name in needed and codes.constant is not None:
+            work.constants[name] = codes.params.dequantize(codes.constant)
     for name in set(work.constants) - needed:
         del work.constants[name]
     return tuple(reversed(kept))

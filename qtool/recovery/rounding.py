@@ -52,9 +52,7 @@ class _Work:
     rounded: int = 0
     shifted: int = 0
 
-    def visit(
-        self, name: str, values: Sequence[Sequence[Values]]
-    ) -> Mapping[str, torch.Tensor]:
+    def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
         node = self.layers.get(name)
         if node is None:
             return {}
@@ -115,9 +113,7 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
     return as_weight(made[best], weight.shape).to(weight.dtype)
 
 
-def _moments(
-    node: fx.Node, seen: _Seen, size: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _moments(node: fx.Node, seen: _Seen, size: int) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Sums of xq xq^T and x xq^T without the means, [groups, size, size]; None of too few rows."""
     rows = list(seen.rows(node, aside=False, most=_rows(size)))
     if not rows or sum(r[0].shape[1] for r in rows) < 2:

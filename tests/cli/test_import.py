@@ -29,6 +29,4 @@ def test_a_target_and_an_observer_of_ones_own(cli: Cli) -> None:
 
 
 def test_a_module_that_is_not_there(cli: Cli) -> None:
-    assert "cannot import nowhere: ModuleNotFoundError" in cli.refuses(
-        "--import", "nowhere", *CALL
-    )
+    assert "cannot import nowhere: ModuleNotFoundError" in cli.refuses("--import", "nowhere", *CALL)
