@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -26,6 +28,8 @@ autodoc_default_options = {"members": True, "inherited-members": True}
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 70
 napoleon_numpy_docstring = False
 
 
@@ -35,5 +39,27 @@ def _generated(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace(MARK, PAGES[name]())
 
 
+FIELD = re.compile(r"(\w+(?:, \w+)*): ")
+
+
+def _attributes(
+    app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]
+) -> None:
+    """Fields that the docstring of a dataclass describes ("name: text") become a list."""
+    fields = getattr(found, "__dataclass_fields__", {})
+    made: list[str] = []
+    inside = False
+    for line in lines:
+        begins = FIELD.match(line)
+        if begins and set(begins[1].split(", ")) <= set(fields):
+            made += [] if inside else ["Attributes:"]
+            inside = True
+        elif not line or (line.endswith(":") and not line.startswith(" ")):
+            inside = False
+        made.append(f"    {line}" if inside else line)
+    lines[:] = made
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", _attributes, priority=400)  # before napoleon
     app.connect("source-read", _generated)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from inspect import cleandoc
+from textwrap import dedent
 
 import click
 
@@ -29,9 +31,9 @@ def commands() -> str:
 
 
 def _command(command: click.Command, context: click.Context) -> list[str]:
-    text, _, example = (command.help or "").replace("\b\n", "").partition("Example:\n")
+    text, _, example = cleandoc(command.help or "").replace("\b\n", "").partition("Example:\n")
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    shown = "\n".join(line.removeprefix("  ") for line in example.rstrip().splitlines())
+    shown = dedent(example.rstrip())
     return [
         f"## qtool {context.info_name}",
         _plain(text.strip()),
@@ -46,7 +48,7 @@ def _table(command: click.Command, context: click.Context) -> Iterator[str]:
     yield "|---|---|"
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None and "--help" not in record[0]:
+        if record is not None and record[1] and "--help" not in record[0]:
             option, text = (part.replace("|", r"\|").replace("  ", " ") for part in record)
             yield f"| `{option}` | {_plain(text)} |"
 

@@ -23,12 +23,27 @@ import click
 from click.testing import CliRunner
 from qtool.cli import main
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks", "commands", "differences", "run_command", "run_python"]
+__all__ = [
+    "PAGES",
+    "ROOT",
+    "Block",
+    "blocks",
+    "commands",
+    "differences",
+    "run_command",
+    "run_python",
+]
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md"] + sorted(
-    str(p.relative_to(ROOT)) for folder in ("docs", "examples") for p in ROOT.glob(f"{folder}/**/*.md")
-)
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(
+        str(p.relative_to(ROOT))
+        for folder in ("docs", "examples")
+        for p in ROOT.glob(f"{folder}/**/*.md")
+    ),
+]
 LANGUAGES = {"python", "sh", "output", "text", "toml", "{include}", "{eval-rst}", "{toctree}"}
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
@@ -82,7 +97,9 @@ def run_command(words: list[str]) -> str:
     result = CliRunner().invoke(main, words[1:] + extra, prog_name="qtool")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code in (0, 1), result.output  # 1: a precision or goal that a busy machine misses
+    assert result.exit_code in (0, 1), (
+        result.output
+    )  # 1: a precision or goal that a busy machine misses
     return result.output
 
 

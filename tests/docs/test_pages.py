@@ -22,7 +22,8 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 def _generate() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -78,5 +79,7 @@ def test_marks_stand_where_parts_are_put() -> None:
 
 def test_the_reference_of_python_has_every_public_name() -> None:
     text = (ROOT / "docs/api.md").read_text("utf-8")
-    named = {n.rpartition(".")[2] for n in re.findall(r"^\.\. auto\w+:: ([\w.]+)$", text, re.MULTILINE)}
+    named = {
+        n.rpartition(".")[2] for n in re.findall(r"^\.\. auto\w+:: ([\w.]+)$", text, re.MULTILINE)
+    }
     assert set(qtool.__all__) <= named
