@@ -38,6 +38,10 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.chdir(tmp_path)
     for timed in (qtool.evaluate, qtool.bench):
         monkeypatch.setitem(timed.__kwdefaults__, "seconds", 0.05)
+    made = qtool.ReportOptions.__init__
+    quick = [0.05 if d == qtool.ReportOptions.seconds else d for d in made.__defaults__]
+    monkeypatch.setattr(made, "__defaults__", tuple(quick))
+    monkeypatch.setattr(qtool.QuantizedModel.speed, "__defaults__", (0.05,))
     model = digits_net()
     model.load_state_dict(load_file(ROOT / "examples/digits/weights.safetensors"))
     images = torch.from_numpy(np.load(ROOT / "calib_data/digits/images.npz")["x"])
@@ -50,8 +54,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             "model": model,
             "batches": images[:64].split(32),
             "x": images[:4],
-            "loader": torch.from_numpy(held_out["x"]).split(225),
-            "labels": held_out["labels"],
+            "loader": torch.from_numpy(held_out["x"][:96]).split(32),
+            "labels": held_out["labels"][:96],
         }
         STEPS[:] = steps
 
