@@ -166,6 +166,11 @@ min_coverage = click.option(
     type=click.FloatRange(0, 1),
     help="Exit with 1 if a smaller share of the MACs runs in integer kernels.",
 )
+min_sqnr = click.option(
+    "--min-sqnr",
+    type=float,
+    help="Exit with 1 if an output has a smaller signal-to-noise ratio to the float model's (dB).",
+)
 timing = click.option(
     "--timing",
     default=1.0,

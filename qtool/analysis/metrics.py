@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from qtool.errors import DataError
 from qtool.formats import percent
 from qtool.types import Array
 
-__all__ = ["Interval", "Metric", "bootstrap", "decibels", "metric", "user_metrics"]
+__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics"]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -93,14 +92,6 @@ def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(means, [tail, 100 - tail])
     return Interval(float(values.mean()), float(low), float(high))
-
-
-def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise), of sums of squares; None without noise, and where neither is
-    finite; -200 without signal."""
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 
 def user_metrics(

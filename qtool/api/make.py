@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from qtool import observers, targets
 from qtool.api.quantized import QuantizedModel
@@ -179,7 +178,7 @@ def _quantized(
     _check_observers(plan, calibration)
     work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
     batch = work.graph.bind(next(batches([example], work.graph.module)))
-    return QuantizedModel(work, _head(batch))
+    return QuantizedModel(work, batch.head(VERIFIED_SAMPLES))
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
@@ -205,15 +204,6 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
         raise DataError("the calibration data is empty; give at least one batch")
     first.check_finite(0)
     return first, itertools.chain([first], stream)
-
-
-def _head(batch: Batch) -> Batch:
-    """At most VERIFIED_SAMPLES samples of a batch."""
-
-    def cut(x: Any) -> Any:
-        return x[:VERIFIED_SAMPLES] if isinstance(x, torch.Tensor) and x.dim() else x
-
-    return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

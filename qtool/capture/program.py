@@ -20,6 +20,7 @@ from qtool import graph as G
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
+from qtool.graph.unique import all_unique
 
 __all__ = ["from_program", "load_program", "quiet"]
 
@@ -256,10 +257,10 @@ def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str
     """`output`, `output_0` ..., or the keys where the model returns a dict or a dataclass."""
     nodes = G.output_nodes(module.graph)
     paths = _output_paths(program, len(nodes))
-    names = [".".join(p) if p else "output" for p in paths]
+    names = [".".join(p) or "output" for p in paths]
     names = [f"output_{n}" if n.isdigit() else n for n in names]
     taken = {str(n.target) for n in G.placeholders(module.graph)}
-    return tuple(f"{n}_out" if n in taken else n for n in names)
+    return all_unique((f"{n}_out" if n in taken else n for n in names), taken)
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:

@@ -6,7 +6,6 @@ made of it, its outputs for one batch, the integer program.
 
 from __future__ import annotations
 
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.atomic import scratch_folder
 from qtool.errors import FileError
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.runtimes.base import Arrays
@@ -67,8 +67,8 @@ class Artefact:
 
     @cached_property
     def _optimised(self) -> tuple[ort.InferenceSession, onnx.ModelProto]:
-        with tempfile.TemporaryDirectory() as folder:
-            saved = Path(folder) / "optimised.onnx"
+        with scratch_folder() as folder:
+            saved = folder / "optimised.onnx"
             opened = session(self.path, save_to=saved)
             return opened, onnx.load(saved)
 
@@ -91,7 +91,7 @@ class Artefact:
             return self._optimised[1]
         for node in nameless:
             node.name = node.output[0]
-        with tempfile.TemporaryDirectory() as folder:
-            named = Path(folder) / "named.onnx"
+        with scratch_folder() as folder:
+            named = folder / "named.onnx"
             onnx.save(self.model, named)
             return optimised_graph(named)
