@@ -31,7 +31,7 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_COUNTED = 2048  # elements of a large sample
+_COUNTED = 4096  # elements of a large sample
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
