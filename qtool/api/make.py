@@ -18,6 +18,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
+from qtool.graph.alone import alone
 from qtool.plan import Probe, QuantPlan
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
@@ -172,6 +173,7 @@ def _keep(plan: QuantPlan) -> int:
     return max(step.samples for step in steps_of(plan.recipe))
 
 
+@alone
 def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:
