@@ -41,7 +41,7 @@ class OneOf(click.ParamType):
 def _observers() -> Iterable[str]:
     from qtool.observers import OBSERVERS
 
-    return OBSERVERS
+    return [name for name, row in OBSERVERS.items() if row.estimate is not None]
 
 
 def _targets() -> Iterable[str]:
@@ -149,7 +149,7 @@ recover = click.option(
     "--recover",
     metavar="STEP,...",
     default=None,
-    help="The steps that it takes for that, and no others: smooth, round, bias.",
+    help="The steps that it takes for that, and no others. See docs/recipes.md.",
 )
 dynamic = click.option(
     "--dynamic",
