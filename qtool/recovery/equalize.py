@@ -150,7 +150,7 @@ def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conver
     ) and tensors == set(change.arrays)
     if not fits:
         raise VerificationError(
-            "the file was made from another model: its equalization does not fit the layers of this one"
+            "the file was made from another model: what its equalization scaled is not in this one"
         )
 
     def edit(module: fx.GraphModule) -> int:
