@@ -1,11 +1,11 @@
-"""Networks whose channels differ by factors of hundreds, and what they cost: SQNR beside the twins.
+"""Networks whose channels differ by factors of hundreds, and what they cost beside the balanced.
 
-    python benchmarks/unbalanced.py FOLDER [--networks resnet20,kws] [--forms module,onnx] [--write OUT]
+    python benchmarks/unbalanced.py FOLDER [--networks resnet20,kws] [--forms module,onnx]
 
-Each network of the folder (see networks.py) is rescaled: where a BatchNorm, a ReLU and a convolution
-or linear layer follow each other and nobody else reads between, every channel of the norm is
-multiplied by exp(U(-2.5, 2.5)) and the weights that read it are divided by it. Through ReLU6 this
-goes as far as the bound allows on all data. The float network stays what it was to 1e-4; it is
+Each network of the folder (see networks.py) is rescaled: where a convolution or linear layer
+follows a BatchNorm, through a ReLU or not, and nobody else reads between, every channel of the norm
+is multiplied by exp(U(-2.5, 2.5)) and the weights that read it are divided by it. Through ReLU6
+this goes as far as the bound allows on all data. The float network stays what it was to 1e-4; it is
 converted with default settings, from a module and from an ONNX file, and both files run in ONNX
 Runtime on the evaluation data.
 """
@@ -73,14 +73,14 @@ def _pairs(net: nn.Module) -> Iterator[Pair]:
     for norm in traced.graph.nodes:
         if kind(norm) is not nn.BatchNorm2d or len(norm.users) != 1:
             continue
-        (clamp,) = norm.users
-        if kind(clamp) not in CLAMPS or len(clamp.users) != 1:
-            continue
-        (reader,) = clamp.users
+        (reader,) = norm.users
+        bound = CLAMPS.get(kind(reader))
+        if kind(reader) in CLAMPS and len(reader.users) == 1:
+            (reader,) = reader.users
         while (kind(reader) in BETWEEN or reader.target == "flatten") and len(reader.users) == 1:
             (reader,) = reader.users
         if kind(reader) in (nn.Conv2d, nn.Linear):
-            yield str(norm.target), str(reader.target), CLAMPS[kind(clamp)]
+            yield str(norm.target), str(reader.target), bound
 
 
 def _largest(
@@ -113,7 +113,7 @@ def _difference(net: nn.Module, twin: nn.Module, data: Sequence[torch.Tensor]) -
 
 
 def _sqnr(model: nn.Module, network: networks.Network, folder: Path) -> tuple[float, float]:
-    """Of the exported file in ONNX Runtime, in dB, on the evaluation data; share of integer MACs."""
+    """SQNR in dB of the exported file on the evaluation data; share of MACs in integers."""
     captured = qtool.capture_model(model, network.calibration[0], network.dynamic)
     file = folder / "int8.onnx"
     checked = qtool.quantize(captured, network.calibration).export(file)
@@ -126,7 +126,6 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--forms", default="module,onnx")
-    parser.add_argument("--write", type=Path, help="folder for the float twins as ONNX files")
     options = parser.parse_args()
     print(f"{'network':>16}  {'form':>8}  {'float differs':>13}  {'SQNR dB':>7}  integer MACs")
     for name in options.networks.split(","):
@@ -137,14 +136,12 @@ def main() -> None:
         if differs > SAME:
             raise SystemExit(f"{name}: the twin's outputs differ by {differs:.1e} of their range")
         with tempfile.TemporaryDirectory() as made:
-            folder = options.write or Path(made)
-            folder.mkdir(parents=True, exist_ok=True)
-            forms = {"balanced": lambda: network.model, "module": lambda: twin}
-            file = folder / f"{name}_unbalanced.onnx"
-            qtool.capture_model(twin, network.calibration[0], network.dynamic).export_float(file)
-            forms["onnx"] = lambda file=file: load_onnx(file)
+            folder, file = Path(made), Path(made) / "float.onnx"
+            captured = qtool.capture_model(twin, network.calibration[0], network.dynamic)
+            captured.export_float(file)
+            models = {"balanced": network.model, "module": twin, "onnx": load_onnx(file)}
             for form in ("balanced", *options.forms.split(",")):
-                sqnr, share = _sqnr(forms[form](), network, Path(made))
+                sqnr, share = _sqnr(models[form], network, folder)
                 off = f"{differs:.1e}" if form != "balanced" else ""
                 print(f"{name:>16}  {form:>8}  {off:>13}  {sqnr:7.2f}  {share:.2%}", flush=True)
 

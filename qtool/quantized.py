@@ -19,6 +19,7 @@ from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
+from qtool.graph.alone import alone
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.plan import Execution
@@ -119,6 +120,7 @@ class Quantized:
         found: fx.GraphModule = self._found("graph", self._lowered)
         return found
 
+    @alone
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """The ONNX model, unverified. Most people want `export`, which has the arguments."""
         copy = onnx.ModelProto()
@@ -154,6 +156,7 @@ class Quantized:
             self._kept[what] = make()
         return self._kept[what]
 
+    @alone
     def export(
         self,
         path: str | Path,
@@ -190,6 +193,7 @@ class Quantized:
             self._found("coverage", lambda: coverage)
         return result
 
+    @alone
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
         """Checks an exported file (by default a fresh export) against this model.
 

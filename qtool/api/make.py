@@ -18,6 +18,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
+from qtool.graph.alone import alone
 from qtool.plan import Probe, QuantPlan
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
@@ -53,7 +54,7 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
+        accuracy: "fast" or "balanced": which steps the conversion takes to recover what
             rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
@@ -172,6 +173,7 @@ def _keep(plan: QuantPlan) -> int:
     return max(step.samples for step in steps_of(plan.recipe))
 
 
+@alone
 def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:

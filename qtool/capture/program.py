@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,9 +17,10 @@ from qtool import graph as G
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
+from qtool.graph.alone import quiet
 from qtool.graph.unique import all_unique
 
-__all__ = ["from_program", "load_program", "quiet"]
+__all__ = ["from_program", "load_program"]
 
 aten = torch.ops.aten
 _RECURRENT = (
@@ -78,20 +76,6 @@ def _no_unpickling() -> Iterator[None]:
         mock.patch(f"{package}._load_aoti", refuse),
     ):
         yield
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:

@@ -20,6 +20,7 @@ from qtool.errors import DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.graph.agreement import own_noise
+from qtool.graph.alone import alone
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
@@ -45,6 +46,7 @@ class Captured:
         self.fingerprint = fingerprint
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
 
+    @alone
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
         """The graph in the forms that a target is quick with, and what was rewritten."""
         if name not in self._prepared:
@@ -86,6 +88,7 @@ class Captured:
         return write_float(self.graph, path, target)
 
 
+@alone
 def capture_model(
     model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:

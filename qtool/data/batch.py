@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.errors import DataError, QtoolError
+from qtool.errors import DataError, QtoolError, said
 
 __all__ = ["Batch", "batches", "peek", "tensor_of", "to_batch"]
 
@@ -109,6 +109,10 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         iterator = iter(data)
     except TypeError as error:
         raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
+    except QtoolError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DataError(f"the data cannot be read: {said(error)}") from error
     accepts = _positional(model) if model is not None else None
     return _read(iterator, accepts)
 
@@ -136,10 +140,8 @@ def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
             return
         except QtoolError:
             raise
-        except Exception as error:
-            raise DataError(
-                f"reading batch {index} failed: {type(error).__name__}: {error}"
-            ) from error
+        except (Exception, SystemExit) as error:
+            raise DataError(f"reading batch {index} failed: {said(error)}") from error
         yield to_batch(item, accepts)
 
 

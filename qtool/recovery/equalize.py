@@ -26,12 +26,7 @@ from qtool.errors import VerificationError
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
 from qtool.points import insert_points, insert_probes, points_of
-from qtool.recovery.equalize_factors import (
-    limits_of,
-    noise_of,
-    predicted,
-    solve_factors,
-)
+from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
 from qtool.types import Change, ObserverSpec
@@ -43,10 +38,10 @@ Factors = Mapping[str, torch.Tensor]
 
 REASON = "channels brought to one width, their factors taken into the weights around them"
 
-SAMPLES = 192  # kept with a calibration
+SAMPLES = 256  # kept with a calibration; ranges are found anew on all of them
 FEWEST = 32  # below that nothing can be told from them
-JUDGES = 3  # every third batch of them judges, the others choose
-BATCH = 16
+JUDGES = 3  # every third batch of them judges, of the others some choose
+BATCH, CHOOSING = 16, 6  # samples in a batch, batches that are run backwards too
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
 WORTH = 0.98  # of the noise, what has to be predicted at most
 
@@ -80,12 +75,14 @@ def _run(work: Conversion) -> Conversion:
     batches = work.batches(_batch_size(work.graph.module))
     judges = batches[::JUDGES]
     choosing = [b for i, b in enumerate(batches) if i % JUDGES] or judges
-    factors = _find_factors(work, streams, choosing)
+    factors = _find_factors(work, streams, choosing[:CHOOSING])
     if not factors:
         return work
     change = Change(EQUALIZE.name, len(factors), REASON, factors)
-    after = _observed_again(_apply(work, change, batches), factors, batches)
-    return after if _distance(after, judges) < _distance(work, judges) else work
+    after = _observed_again(_apply(work, change, judges), factors, batches)
+    exact = [_outputs(work.captured.graph.module, b) for b in judges]
+    better = _distance(after, judges, exact) < _distance(work, judges, exact)
+    return after if better else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:
@@ -153,7 +150,7 @@ def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conver
     ) and tensors == set(change.arrays)
     if not fits:
         raise VerificationError(
-            "the equalization that the file records does not fit this model: it has other layers"
+            "the file was made from another model: its equalization does not fit the layers of this one"
         )
 
     def edit(module: fx.GraphModule) -> int:
@@ -203,23 +200,25 @@ def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
     return {n for n, c in streams.tensors.items() if bool(scaled[c.streams].any())}
 
 
-def _distance(work: Conversion, batches: Sequence[Batch]) -> float:
-    """Noise of the quantized network's outputs, relative to their power."""
+def _distance(
+    work: Conversion, batches: Sequence[Batch], exact: Sequence[Sequence[torch.Tensor]]
+) -> float:
+    """Noise of the quantized network's outputs, relative to the power of the exact ones."""
     assert work.calibration is not None
     parameters = solve_parameters(work.graph.module, work.plan, work.calibration)
     rounded = insert_points(work.graph.module, work.plan)
     for name, point in points_of(rounded).items():
         point.set_params(parameters.params[name])
-    noise, count = 0.0, 0
+    shares = []
+    for batch, outputs in zip(batches, exact, strict=True):
+        for a, b in zip(outputs, _outputs(rounded, batch), strict=True):
+            power = float(a.square().sum())
+            shares.append(float((a - b).square().sum()) / max(power, 1e-30))
+    return sum(shares) / max(len(shares), 1)
+
+
+def _outputs(module: fx.GraphModule, batch: Batch) -> list[torch.Tensor]:
+    """Those that are float, as float64."""
     with torch.inference_mode():
-        for batch in batches:
-            exact, found = (
-                pytree.tree_leaves(m(*batch.args, **batch.kwargs))
-                for m in (work.captured.graph.module, rounded)
-            )
-            for a, b in zip(exact, found, strict=True):
-                if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel():
-                    power = float(a.double().square().sum())
-                    noise += float((a.double() - b.double()).square().sum()) / max(power, 1e-30)
-                    count += 1
-    return noise / max(count, 1)
+        found = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
+    return [t.double() for t in found if isinstance(t, torch.Tensor) and t.is_floating_point()]

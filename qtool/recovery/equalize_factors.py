@@ -25,8 +25,8 @@ __all__ = ["Limits", "Noise", "limits_of", "noise_of", "predicted", "solve_facto
 
 STEPS, RATE = 60, 0.08  # of Adam; in octaves
 SHARP = 24.0  # the exponent of the norm that stands for the largest of several
-SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
-ROOM = 1.25  # below a clamp's bound, beyond the largest value that was seen
+SMALLEST = 2.0**-16  # of a tensor's widest channel: one that was hardly seen is not blown up
+ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
 GRAIN = 16  # parts of an octave that factors are rounded to, for the last bits of gradients
 
 
@@ -68,9 +68,7 @@ class Limits:
     pinned: torch.Tensor
 
 
-def noise_of(
-    module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity
-) -> Noise:
+def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity) -> Noise:
     """The roundings that factors have a say in."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
@@ -124,14 +122,13 @@ def _rescaled(
     concat: fx.Node, plan: QuantPlan, root: str, streams: Streams, gain: torch.Tensor
 ) -> torch.Tensor:
     """The gain of a concat without the inputs that have its parameters, whose codes it copies."""
-    if int(G.argument(concat, 1, "dim", 0)) % G.rank(concat) != streams.tensors[G.name_of(concat)].axis:
+    axis = int(G.argument(concat, 1, "dim", 0)) % G.rank(concat)
+    if axis != streams.tensors[G.name_of(concat)].axis:
         return gain
-    parts = []
     names = [G.name_of(n) for n in data_inputs(concat)]
-    for name, part in zip(names, gain.split([len(streams.tensors[n].streams) for n in names]), strict=True):
-        copied = name in plan and plan.root(name) == root
-        parts.append(torch.zeros_like(part) if copied else part)
-    return torch.cat(parts)
+    parts = gain.split([len(streams.tensors[n].streams) for n in names])
+    copied = [n in plan and plan.root(n) == root for n in names]
+    return torch.cat([p * 0 if same else p for p, same in zip(parts, copied, strict=True)])
 
 
 def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
@@ -198,7 +195,7 @@ def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
             group["lr"] = RATE * (1 - i / STEPS) + RATE / 40
         optimizer.zero_grad()
         with torch.enable_grad():
-            predicted(noise, logs, smooth=True).log().backward()  # type: ignore[no-untyped-call]
+            predicted(noise, logs, smooth=True).log().backward()
         optimizer.step()
         with torch.no_grad():
             logs.copy_(_kept(logs, limits))
@@ -215,7 +212,7 @@ def _kept(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
 
 
 def _alike(noise: Noise, limits: Limits) -> torch.Tensor:
-    """What makes all channels of a tensor as wide as each other; the mean over a stream's tensors."""
+    """What makes the channels of a tensor equally wide; the mean over the tensors of a stream."""
     total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
     for t in noise.tensors:
         size = torch.maximum(t.high, -t.low)

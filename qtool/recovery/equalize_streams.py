@@ -52,7 +52,6 @@ class Slot:
 class Bound:
     """A clamp from 0 to `high` of the tensor `source`: channels may pass it that stay below."""
 
-    node: str
     source: str
     high: float
 
@@ -77,9 +76,7 @@ def streams_of(module: fx.GraphModule) -> Streams:
             _stop(walk, node)
     roots = torch.tensor([walk.root(i) for i in range(len(walk.parent))])
     used, numbers = roots.unique(return_inverse=True)
-    tensors = {
-        G.name_of(n): Channels(c.axis, numbers[c.streams]) for n, c in walk.channels.items()
-    }
+    tensors = {G.name_of(n): Channels(c.axis, numbers[c.streams]) for n, c in walk.channels.items()}
     return Streams(tensors, tuple(walk.slots), tuple(walk.bounds), len(used))
 
 
@@ -110,10 +107,18 @@ class _Walk:
             low, high = sorted((self.root(i), self.root(j)))
             self.parent[high] = low
 
+    def of(self, value: object, axis: int | None = None) -> Channels | None:
+        """The streams of an argument, if it has any; along this dimension."""
+        found = self.channels.get(value) if isinstance(value, fx.Node) else None
+        return found if found is None or axis in (None, found.axis) else None
+
     def pin(self, node: object) -> None:
-        channels = self.channels.get(node) if isinstance(node, fx.Node) else None
+        channels = self.of(node)
         if channels is not None:
             self.join(channels.streams, torch.zeros_like(channels.streams))
+
+    def is_pinned(self, channels: Channels) -> bool:
+        return all(self.root(i) == 0 for i in channels.streams.unique().tolist())
 
     def fresh(self, count: int) -> torch.Tensor:
         start = len(self.parent)
@@ -158,9 +163,8 @@ def _stop(walk: _Walk, node: fx.Node) -> None:
 
 def _same(walk: _Walk, node: fx.Node) -> None:
     """Channel by channel, and a positive factor of the input is one of the output."""
-    source = node.args[0]
-    channels = walk.channels.get(source) if isinstance(source, fx.Node) else None
-    if channels is None or G.rank(node) != G.rank(source):  # type: ignore[arg-type]  # a node
+    channels = walk.of(node.args[0])
+    if channels is None:
         _stop(walk, node)
     else:
         walk.channels[node] = channels
@@ -168,31 +172,26 @@ def _same(walk: _Walk, node: fx.Node) -> None:
 
 def _pooled(walk: _Walk, node: fx.Node) -> None:
     """As `_same`, where the channels lie along dimension 1."""
-    channels = walk.channels.get(node.args[0])  # type: ignore[arg-type]  # a node
-    (_same if channels is not None and channels.axis == 1 else _stop)(walk, node)
+    (_stop if walk.of(node.args[0], 1) is None else _same)(walk, node)
 
 
 def _clip(walk: _Walk, node: fx.Node) -> None:
     row, source = row_of(node), node.args[0]
     assert row is not None
+    assert isinstance(source, fx.Node)
     low, high = row.bounds(node)
-    if low != 0 or (high is not None and (not isinstance(high, int | float) or high <= 0)):
+    if low != 0 or (high is not None and high <= 0):
         _stop(walk, node)
         return
     _same(walk, node)
-    if high is not None and isinstance(source, fx.Node):
-        walk.bounds.append(Bound(G.name_of(node), G.name_of(source), float(high)))
+    if high is not None:
+        walk.bounds.append(Bound(G.name_of(source), float(high)))
 
 
 def _add(walk: _Walk, node: fx.Node) -> None:
-    one, other = (walk.channels.get(a) for a in node.args[:2])  # type: ignore[arg-type]  # nodes
-    alike = (
-        one is not None
-        and other is not None
-        and one.axis == other.axis
-        and all(G.same_sizes(G.shape(a), G.shape(node)) for a in node.args[:2])  # type: ignore[arg-type]
-    )
-    if not alike or one is None or other is None:
+    one, other = walk.of(node.args[0]), walk.of(node.args[1])
+    alike = all(_as_large(a, node) for a in node.args[:2])
+    if one is None or other is None or one.axis != other.axis or not alike:
         _stop(walk, node)
     else:
         walk.join(one.streams, other.streams)
@@ -202,62 +201,70 @@ def _add(walk: _Walk, node: fx.Node) -> None:
 def _mul(walk: _Walk, node: fx.Node) -> None:
     """By a number, or by a gate: a tensor in which nothing is scaled."""
     for x, gate in (node.args[:2], node.args[1::-1]):
-        channels = walk.channels.get(x) if isinstance(x, fx.Node) else None
-        if channels is None or not G.same_sizes(G.shape(x), G.shape(node)):  # type: ignore[arg-type]  # a node
+        channels, pinned = walk.of(x), walk.of(gate)
+        number = isinstance(gate, int | float) and gate > 0
+        if channels is None or not _as_large(x, node):
             continue
-        if isinstance(gate, int | float) and gate > 0:
-            walk.channels[node] = channels
-            return
-        pinned = walk.channels.get(gate) if isinstance(gate, fx.Node) else None
-        if pinned is not None and all(walk.root(i) == 0 for i in pinned.streams.unique().tolist()):
+        if number or (pinned is not None and walk.is_pinned(pinned)):
             walk.channels[node] = channels
             return
     _stop(walk, node)
 
 
+def _as_large(value: object, node: fx.Node) -> bool:
+    return isinstance(value, fx.Node) and G.same_sizes(G.shape(value), G.shape(node))
+
+
 def _concat(walk: _Walk, node: fx.Node) -> None:
     axis = int(G.argument(node, 1, "dim", 0)) % G.rank(node)
-    parts = [walk.channels.get(n) for n in data_inputs(node)]
-    if any(p is None or p.axis != parts[0].axis for p in parts):  # type: ignore[union-attr]
+    given = [walk.of(n) for n in data_inputs(node)]
+    parts = [p for p in given if p is not None]
+    if len(parts) < len(given) or len({p.axis for p in parts}) != 1:
         _stop(walk, node)
     elif axis == parts[0].axis:
-        walk.channels[node] = Channels(axis, torch.cat([p.streams for p in parts]))  # type: ignore[union-attr]
+        walk.channels[node] = Channels(axis, torch.cat([p.streams for p in parts]))
     else:
         for p in parts[1:]:
-            walk.join(parts[0].streams, p.streams)  # type: ignore[union-attr]
-        walk.channels[node] = parts[0]  # type: ignore[assignment]
+            walk.join(parts[0].streams, p.streams)
+        walk.channels[node] = parts[0]
 
 
 def _move(walk: _Walk, node: fx.Node) -> None:
     """Elements at other places: found by moving the numbers themselves, on the example's sizes.
     What is padded with zeros belongs to any stream."""
     source = node.args[0]
-    channels = walk.channels.get(source)  # type: ignore[arg-type]  # a node
-    if channels is None or (G.argument(node, 2, "value", 0) and _kind(node) == "pad"):
-        _stop(walk, node)
-        return
-    sizes = [G.hint(s) for s in G.shape(source)]  # type: ignore[arg-type]  # a node
-    view = [1] * len(sizes)
-    view[channels.axis] = -1
-    labels = (channels.streams + 1).double().reshape(view).expand(sizes)
-
-    def filled(n: fx.Node) -> Any:
-        if n is source:
-            return labels
-        return G.tensor(walk.module, n) if n.op == "get_attr" else G.hint(G.value(n))
-
-    try:
-        moved = node.target(*fx.node.map_arg(node.args, filled), **fx.node.map_arg(node.kwargs, filled))  # type: ignore[operator]
-    except (RuntimeError, TypeError, ValueError):
-        moved = None
-    found = _axis_of(moved) if moved is not None else None
+    channels, filled = walk.of(source), _kind(node) == "pad" and G.argument(node, 2, "value", 0)
+    found = None
+    if channels is not None and isinstance(source, fx.Node) and not filled:
+        sizes = [G.hint(s) for s in G.shape(source)]
+        view = [-1 if d == channels.axis else 1 for d in range(len(sizes))]
+        labels = (channels.streams + 1).double().reshape(view).expand(sizes)
+        moved = _call(walk.module, node, {source: labels})
+        found = None if moved is None else _axis_of(moved)
     if found is None:
         _stop(walk, node)
         return
     axis, streams = found
-    empty = streams < 0
-    streams[empty] = walk.fresh(int(empty.sum()))
+    streams[streams < 0] = walk.fresh(int((streams < 0).sum()))
     walk.channels[node] = Channels(axis, streams)
+
+
+def _call(
+    module: fx.GraphModule, node: fx.Node, given: Mapping[fx.Node, torch.Tensor]
+) -> torch.Tensor | None:
+    """A node on other values; sizes are those of the example. None where it does not take them."""
+
+    def value(n: fx.Node) -> Any:
+        if n in given:
+            return given[n]
+        return G.tensor(module, n) if n.op == "get_attr" else G.hint(G.value(n))
+
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
+    try:
+        found = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, torch.Tensor) else None
 
 
 def _axis_of(labels: torch.Tensor) -> tuple[int, torch.Tensor] | None:
@@ -273,63 +280,61 @@ def _axis_of(labels: torch.Tensor) -> tuple[int, torch.Tensor] | None:
 
 def _conv(walk: _Walk, node: fx.Node) -> None:
     source, weight, bias = node.args[:3]
-    channels, groups = walk.channels.get(source), int(node.args[6])  # type: ignore[arg-type]
-    assert isinstance(weight, fx.Node)
-    if channels is None or channels.axis != 1 or not walk.own(weight, bias):
+    if walk.of(source, 1) is None or not walk.own(weight, bias):
         _stop(walk, node)
         return
-    outputs, width = (int(s) for s in G.shape(weight)[:2])
-    ones = [1] * (G.rank(node) - 2)
-    group = torch.arange(outputs) // (outputs // groups)
-    read = group[:, None] * width + torch.arange(width)
+    groups, ones = int(node.args[6]), [1] * (G.rank(node) - 2)  # type: ignore[arg-type]  # an int
+    outputs, width = (int(s) for s in G.shape(weight)[:2])  # type: ignore[arg-type]  # a node
+    written = torch.arange(outputs)
+    read = (written // (outputs // groups))[:, None] * width + torch.arange(width)
     read = read[:1] if groups == 1 else read
-    walk.slot(weight, source, read.reshape(*read.shape, *ones), 1)
     walk.begin(node, 1)
-    walk.slot(weight, node, torch.arange(outputs).reshape(-1, 1, *ones), -1)
-    walk.slot(bias, node, torch.arange(outputs), -1)
-
-
-def _linear(walk: _Walk, node: fx.Node) -> None:
-    source, weight = node.args[:2]
-    bias = G.argument(node, 2, "bias")
-    channels, last = walk.channels.get(source), G.rank(node) - 1  # type: ignore[arg-type]
-    if channels is None or channels.axis != last or not walk.own(weight, bias):
-        _stop(walk, node)
-        return
-    outputs, width = (int(s) for s in G.shape(weight))  # type: ignore[arg-type]
-    walk.slot(weight, source, torch.arange(width)[None], 1)
-    walk.begin(node, last)
-    walk.slot(weight, node, torch.arange(outputs)[:, None], -1)
-    walk.slot(bias, node, torch.arange(outputs), -1)
+    walk.slot(weight, source, read.reshape(*read.shape, *ones), 1)
+    walk.slot(weight, node, written.reshape(-1, 1, *ones), -1)
+    walk.slot(bias, node, written, -1)
 
 
 def _transposed(walk: _Walk, node: fx.Node) -> None:
     source, weight, bias = node.args[:3]
-    channels = walk.channels.get(source)  # type: ignore[arg-type]  # a node
-    if channels is None or channels.axis != 1 or node.args[6] != 1 or not walk.own(weight, bias):
+    if walk.of(source, 1) is None or node.args[6] != 1 or not walk.own(weight, bias):
         _stop(walk, node)
         return
     inputs, outputs, *kernel = (int(s) for s in G.shape(weight))  # type: ignore[arg-type]  # a node
     ones = [1] * len(kernel)
-    walk.slot(weight, source, torch.arange(inputs).reshape(-1, 1, *ones), 1)
     walk.begin(node, 1)
+    walk.slot(weight, source, torch.arange(inputs).reshape(-1, 1, *ones), 1)
     walk.slot(weight, node, torch.arange(outputs).reshape(1, -1, *ones), -1)
     walk.slot(bias, node, torch.arange(outputs), -1)
 
 
-def _batch_norm(walk: _Walk, node: fx.Node) -> None:
-    source, gamma, beta, mean = node.args[:4]
-    channels = walk.channels.get(source)  # type: ignore[arg-type]  # a node
-    known = gamma is not None and beta is not None and mean is not None and not node.args[5]
-    if channels is None or channels.axis != 1 or not known or not walk.own(gamma, beta, mean):
+def _linear(walk: _Walk, node: fx.Node) -> None:
+    source, weight, bias = *node.args[:2], G.argument(node, 2, "bias")
+    last = G.rank(node) - 1
+    if walk.of(source, last) is None or not walk.own(weight, bias):
         _stop(walk, node)
         return
-    every = torch.arange(len(channels.streams))
-    walk.slot(gamma, source, every, 1)
-    walk.slot(mean, source, every, -1)
-    walk.begin(node, 1)
-    walk.slot(gamma, node, every, -1)
-    walk.slot(beta, node, every, -1)
+    outputs, width = (torch.arange(int(s)) for s in G.shape(weight))  # type: ignore[arg-type]
+    walk.begin(node, last)
+    walk.slot(weight, source, width[None], 1)
+    walk.slot(weight, node, outputs[:, None], -1)
+    walk.slot(bias, node, outputs, -1)
+
+
+def _batch_norm(walk: _Walk, node: fx.Node) -> None:
+    """gamma (x - mean) / deviation + beta; the deviation stays as it is."""
+    source, gamma, beta, mean = node.args[:4]
+    constants = [c for c in (gamma, beta, mean) if c is not None]
+    if walk.of(source, 1) is None or len(constants) < 3 or node.args[5] or not walk.own(*constants):
+        _stop(walk, node)
+        return
+    every = torch.arange(len(walk.begin(node, 1).streams))
+    for constant, tensor, power in (
+        (gamma, source, 1),
+        (mean, source, -1),
+        (gamma, node, -1),
+        (beta, node, -1),
+    ):
+        walk.slot(constant, tensor, every, power)
 
 
 def _group_norm(walk: _Walk, node: fx.Node) -> None:
@@ -344,15 +349,14 @@ def _group_norm(walk: _Walk, node: fx.Node) -> None:
 
 def _mean(walk: _Walk, node: fx.Node) -> None:
     source, dims = node.args[0], G.argument(node, 1, "dim")
-    channels = walk.channels.get(source)  # type: ignore[arg-type]  # a node
-    rank = G.rank(source)  # type: ignore[arg-type]  # a node
+    channels = walk.of(source)
+    rank = G.rank(source) if isinstance(source, fx.Node) else 0
     gone = {int(d) % rank for d in dims or range(rank)}
     if channels is None or channels.axis in gone:
         _stop(walk, node)
         return
-    kept = G.rank(node) == rank
-    axis = channels.axis - (0 if kept else sum(d < channels.axis for d in gone))
-    walk.channels[node] = Channels(axis, channels.streams)
+    before = 0 if G.rank(node) == rank else sum(d < channels.axis for d in gone)
+    walk.channels[node] = Channels(channels.axis - before, channels.streams)
 
 
 _VISITS = {
@@ -381,4 +385,4 @@ _VISITS = {
     str(aten.upsample_bilinear2d.vec): _pooled,
     str(aten.upsample_trilinear3d.vec): _pooled,
 }
-"""Key of an operator, or its ATen name -> what it does to streams; whatever is not here stops them."""
+"""Key of an operator, or its ATen name -> what it does to streams; any other stops them."""
