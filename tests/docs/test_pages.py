@@ -9,6 +9,7 @@ from types import ModuleType
 
 import click
 import pytest
+import tomllib
 from qtool.cli import main
 
 import qtool
@@ -70,6 +71,15 @@ def test_the_table_has_every_operator_and_target() -> None:
     text = GENERATE.operators()
     assert all(f"| `{op.key}` |" in text for op in rows())
     assert all(name in text for name in targets.TARGETS)
+
+
+def test_the_floors_are_those_that_are_checked() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (chain,) = (c for c in settings["tool"]["importlinter"]["contracts"] if "layers" in c)
+    floors = [room for layer in chain["layers"] for room in re.findall(r"\w+", layer)]
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", page, re.MULTILINE)
+    assert [room for row in rows for room in re.findall(r"`(\w+)`", row)] == floors
 
 
 def test_marks_stand_where_parts_are_put() -> None:
