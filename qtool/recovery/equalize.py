@@ -23,6 +23,7 @@ from qtool.calibration.loop import Watch, observing
 from qtool.conversion import Conversion, Step, solve_parameters
 from qtool.data import Batch
 from qtool.errors import VerificationError
+from qtool.observers import MinMax
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
 from qtool.points import insert_points, insert_probes, points_of
@@ -121,7 +122,9 @@ def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) 
         return {}
     statistics = work.calibration.statistics
     found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
-    highest = {n: s.extent()[1] for n, s in found.items() if s is not None and not s.empty}
+    highest = {
+        n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty
+    }
     noise = noise_of(module, plan, streams, seen)
     logs = solve_factors(noise, limits_of(streams, highest))
     if float(predicted(noise, logs)) > WORTH * float(predicted(noise, torch.zeros_like(logs))):
@@ -150,7 +153,7 @@ def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conver
     ) and tensors == set(change.arrays)
     if not fits:
         raise VerificationError(
-            "the file was made from another model: its equalization does not fit the layers of this one"
+            "the file was made from another model: what its equalization scaled is not in this one"
         )
 
     def edit(module: fx.GraphModule) -> int:

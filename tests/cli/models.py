@@ -84,7 +84,8 @@ def endless() -> Iterator[torch.Tensor]:
     for i in itertools.count():
         yield torch.zeros(4, 2, 6, 6)
         if i == 1:
-            print("the data is being read", file=sys.stderr, flush=True)
+            sys.stderr.write("the data is being read\n")
+            sys.stderr.flush()
 
 
 def tells_at_length() -> nn.Module:

@@ -201,7 +201,7 @@ def test_where_every_channel_is_pinned_nothing_happens() -> None:
 def test_statistics_that_later_steps_wanted_are_of_the_tensor_as_it_is_now() -> None:
     """Smoothing watches what linear layers read; equalization has been there before it."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    net = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(), nn.Linear(16, 4)).eval()
     with torch.no_grad():
         net[0].weight[3] *= 50
         net[2].weight[:, 3] /= 50
