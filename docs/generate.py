@@ -21,7 +21,7 @@ def commands() -> str:
     """Every command with its options, from the commands themselves."""
     from qtool.cli import main
 
-    context = click.Context(main, info_name="qtool")
+    context = click.Context(main, info_name="qtool", **main.context_settings)
     parts = ["\n".join(_table(main, context))]
     for name in main.list_commands(context):
         found = main.get_command(context, name)
