@@ -63,13 +63,27 @@ class Batch:
         return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
 
     def check_finite(self, index: int) -> None:
-        """Raises DataError naming this batch and the input if it holds NaN or Inf."""
+        """Raises DataError naming this batch and the input if it holds NaN or Inf, nothing at all,
+        or no values that could be looked at."""
         for where, t in self.tensors():
+            if (odd := _odd(t)) is not None:
+                raise DataError(f"batch {index}, {where} is {odd}; give an ordinary dense tensor")
+            if t.dim() and not len(t) and not self.size:
+                raise DataError(f"batch {index}, {where} holds no sample; leave such batches out")
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
                 raise DataError(
                     f"batch {index}, {where} holds {what}; remove or repair that sample"
                 )
+
+
+def _odd(tensor: torch.Tensor) -> str | None:
+    """What kind of tensor it is, where it has no values in rows."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return f"sparse ({tensor.layout})"
+    return "on the meta device, without values" if tensor.is_meta else None
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:

@@ -18,6 +18,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.hold_pads import hold_pads
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
@@ -54,6 +55,7 @@ def to_onnx(
     write_back(model)
     _simplify(model)
     _rename(model, module, graph)
+    hold_pads(model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():

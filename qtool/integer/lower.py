@@ -68,6 +68,9 @@ def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -
     work = _Lowering(graph, profile_of(profile))
     for node in graph.nodes:
         _lower_node(work, node)
+    for name in graph.outputs:
+        if name in graph.arrays:  # the same whatever the input: anchors, say
+            work.constants[name] = torch.from_numpy(graph.arrays[name].copy())
     steps = join(_needed(work), work.in_runtime, graph)
     labels = {o: graph.label(o) for s in steps for o in s.outputs}
     outputs = tuple(_output(work, name) for name in graph.outputs)

@@ -25,7 +25,7 @@ __all__ = ["Limits", "Noise", "limits_of", "noise_of", "predicted", "solve_facto
 
 STEPS, RATE = 60, 0.08  # of Adam; in octaves
 SHARP = 24.0  # the exponent of the norm that stands for the largest of several
-SMALLEST = 2.0**-16  # of a tensor's widest channel: one that was hardly seen is not blown up
+SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
 ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
 GRAIN = 16  # parts of an octave that factors are rounded to, for the last bits of gradients
 
