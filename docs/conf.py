@@ -18,6 +18,7 @@ html_title = "qtool"
 html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
+smartquotes = False  # options begin with two hyphens
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_heading_anchors = 3
