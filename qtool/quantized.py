@@ -40,6 +40,7 @@ from qtool.verification import (
     compare_codes,
     costliest,
     fidelity,
+    narrow_inputs,
     planned,
 )
 
@@ -265,10 +266,11 @@ class Quantized:
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
         found = fidelity(sample.size, self.graph.outputs, real, coded)
+        graph, batch = replace(self.graph, module=self.module), _beside(self.module, sample)
+        narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
         if found.warning is None:
-            return found
-        graph = replace(self.graph, module=self.module)
-        return replace(found, costly=costliest(graph, self.plan, _beside(self.module, sample)))
+            return replace(found, narrow=narrow)
+        return replace(found, narrow=narrow, costly=costliest(graph, self.plan, batch))
 
     def _expected(self, sample: Batch) -> list[Any]:
         """The outputs of fake quantization, as arrays."""

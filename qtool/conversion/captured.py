@@ -16,7 +16,7 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import batches
-from qtool.errors import DataError
+from qtool.errors import CaptureError, DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.graph.agreement import own_noise
@@ -45,6 +45,14 @@ class Captured:
         self.graph = graph
         self.fingerprint = fingerprint
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
+        self._versions = _versions(graph.module)
+
+    def check_unchanged(self) -> None:
+        """Raises CaptureError where the weights, which are the user's own, were changed since."""
+        if self._versions != _versions(self.graph.module):
+            raise CaptureError(
+                "the model's weights were changed since it was captured; capture it again"
+            )
 
     @alone
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
@@ -103,6 +111,7 @@ def capture_model(
         CaptureError: the model cannot be captured; says where and what to do.
     """
     if isinstance(model, Captured):
+        model.check_unchanged()
         return model
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
@@ -115,6 +124,12 @@ def capture_model(
     mark = fingerprint(graph.module)
     rewrite(graph, CANONICAL)
     return Captured(graph, mark)
+
+
+def _versions(module: nn.Module) -> list[tuple[int, int]]:
+    """Where each tensor lies, and how often torch saw it written to."""
+    found = module.state_dict(keep_vars=True).values()
+    return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in found]
 
 
 def rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:

@@ -7,7 +7,7 @@ out to the last bit and be of no use.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,17 @@ import numpy as np
 from qtool.data import Batch
 from qtool.graph import FloatGraph
 from qtool.graph.run import Executor
-from qtool.plan import Kind, QuantPlan
+from qtool.plan import Execution, Kind, QuantPlan
+from qtool.types import QuantParams
 
-__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "fidelity"]
+__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "fidelity", "narrow_inputs"]
 
 ENOUGH = 20.0
 """dB of an output below which people are warned: a tenth of its size is noise."""
 
 SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
+FEW = 16
+"""Codes, of 256, that an input of a concat should span at least."""
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -34,6 +37,8 @@ class Fidelity:
 
     outputs: (name, signal to noise in dB; None without noise) of the outputs in float.
     not_finite: outputs that hold NaN or Inf in the float model itself.
+    narrow: (concat, input, codes): inputs that span few codes of what a concat gives, since another
+        is much wider.
     costly: (layer, dB that the outputs keep with it alone quantized), the worst first; looked for
         where an output is below `ENOUGH`.
     """
@@ -42,6 +47,7 @@ class Fidelity:
     outputs: tuple[tuple[str, float | None], ...]
     not_finite: tuple[str, ...] = ()
     costly: tuple[tuple[str, float], ...] = ()
+    narrow: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def worst(self) -> float:
@@ -64,6 +70,7 @@ class Fidelity:
             "samples": self.samples,
             "sqnr": dict(self.outputs),
             "not_finite": list(self.not_finite),
+            "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
             "warning": self.warning,
         }
@@ -75,6 +82,9 @@ class Fidelity:
         text = f"against the float model on {self.samples} samples: {', '.join(each[:SHOWN])}{more}"
         if self.not_finite:
             text += f"\nnote: NaN or Inf in the float model's own output {_listed(self.not_finite)}"
+        for concat, source, codes in self.narrow[:NAMED]:
+            text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
+            text += f"is wider; a recipe can leave '{concat}' in float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 
@@ -122,6 +132,32 @@ def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[s
         found.append((layer, min((db for db in kept if db is not None), default=float("inf"))))
     worst = sorted(found, key=lambda layer: layer[1])[:NAMED]
     return tuple((name, db) for name, db in worst if db != float("inf"))
+
+
+def narrow_inputs(
+    graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
+) -> tuple[tuple[str, str, int], ...]:
+    """The inputs of integer concats that span less than `FEW` codes of the result, see `Fidelity`.
+
+    Args:
+        graph: with its points. batch: bound to its inputs; a few samples of it are used.
+    """
+    joins = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
+    found = []
+    if not joins:
+        return ()
+    run = Executor(graph)
+    values = run.run(batch.head(TRIED), frozenset())
+    for name in joins:
+        scale = params[name].scale if name in params else None
+        for i in dict.fromkeys(run.steps[run.numbers[name]].reads):
+            value = values[i]
+            if scale is None or not value.numel() or not value.is_floating_point():
+                continue
+            codes = int((value.max() - value.min()).cpu() / scale) + 1
+            if 1 < codes < FEW or (codes == 1 and bool(value.max() > value.min())):
+                found.append((name, run.name_of(i), codes))
+    return tuple(sorted(found, key=lambda each: each[2]))
 
 
 def _signal_to_noise(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float | None:

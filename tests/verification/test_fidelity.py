@@ -91,3 +91,38 @@ def test_only_the_worst_of_many_are_shown() -> None:
 def test_integers_have_no_noise() -> None:
     a = np.arange(3)
     assert fidelity(1, ["i"], [a], [a + 1]).outputs == ()
+
+
+class Heads(nn.Module):
+    """Boxes of hundreds beside scores up to one, in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.boxes, self.scores = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.boxes(x).relu() * 64, self.scores(x).sigmoid()], 1)
+
+
+class Alike(Heads):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.boxes(x).relu(), self.scores(x).relu()], 1)
+
+
+def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Path) -> None:
+    model = qtool.quantize(Heads().eval(), [DATA])
+    assert model.plan.decision("cat").execution.value == "integer"
+    found = model.export(tmp_path / "heads.onnx").fidelity
+    ((concat, source, codes),) = found.narrow
+    assert (concat, source) == ("cat", "sigmoid")
+    assert 1 <= codes < 4
+    assert f"note: 'sigmoid' spans {codes} codes of 'cat'" in str(found)
+    apart = qtool.quantize(Heads().eval(), [DATA], recipe=[{"select": "cat", "as": "float"}])
+    assert apart.fidelity.narrow == ()
+
+
+def test_inputs_alike_are_not_named() -> None:
+    model = qtool.quantize(Alike().eval(), [DATA])
+    assert model.plan.decision("cat").execution.value == "integer"
+    assert model.fidelity.narrow == ()
