@@ -13,6 +13,7 @@ import onnx
 import torch
 
 from qtool.integer import Program
+from qtool.onnx_graph.storage import save
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.artefact import Artefact
 
@@ -122,7 +123,7 @@ def _first_difference(model: onnx.ModelProto, program: Program, batch: Arrays) -
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in wanted)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "all.onnx"
-        onnx.save(asked, file)
+        save(asked, file)
         runtime = session(file)
         values = dict(
             zip((o.name for o in runtime.get_outputs()), run(runtime, list(batch)), strict=True)
