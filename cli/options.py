@@ -120,6 +120,11 @@ observer = click.option(
 target = click.option(
     "--target", type=OneOf(_targets, free=True), help="The runtime to quantize for."
 )
+external_data = click.option(
+    "--external-data",
+    is_flag=True,
+    help="Write the weights into a second file beside the model; beyond 2 GiB they always are.",
+)
 format_ = click.option(
     "--format",
     "format_",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -26,7 +25,7 @@ from qtool.graph.unique import unique
 from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
 
-__all__ = ["to_onnx", "write_onnx"]
+__all__ = ["to_onnx"]
 
 
 def to_onnx(
@@ -61,11 +60,6 @@ def to_onnx(
     for key, text in metadata.items():
         model.metadata_props[key] = text
     return ir.to_proto(model)
-
-
-def write_onnx(model: onnx.ModelProto, path: Path) -> None:
-    """Writes the model as one file; ONNX limits it to 2 GiB, which is two billion int8 weights."""
-    onnx.save_model(model, path)
 
 
 def _give_meaning(model: ir.Model) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import torch
 
-from qtool.errors import FileError, KernelError
+from qtool.errors import KernelError
 from qtool.integer.islands import join
 from qtool.integer.moves import MOVES, move_of
 from qtool.integer.operators import Call
@@ -24,6 +24,7 @@ from qtool.integer.program import Program, Step
 from qtool.integer.qdq import Codes, QdqGraph
 from qtool.integer.runtime_node import runtime_graph
 from qtool.kernels import profile as profile_of
+from qtool.onnx_graph.storage import load
 from qtool.ops import kernel_of
 from qtool.types import QuantParams
 
@@ -60,10 +61,7 @@ def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
     if not isinstance(model, onnx.ModelProto):
-        try:
-            model = onnx.load(model)
-        except Exception as error:
-            raise FileError(f"{model}: not a readable ONNX file ({error})") from error
+        model = load(model)
     graph = QdqGraph(model, signed=profile in _SIGNED_PROFILES)
     work = _Lowering(graph, profile_of(profile))
     for node in graph.nodes:
@@ -210,7 +208,7 @@ def _add(
 ) -> None:
     for each in inputs:
         if each in work.graph.arrays and each not in work.constants:
-            work.constants[each] = torch.from_numpy(work.graph.arrays[each].copy())
+            work.constants[each] = torch.from_numpy(work.graph.arrays[each])
     outputs = outputs or node.output[:1]
     if params is not None:
         work.params[outputs[0]] = params
