@@ -28,7 +28,7 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.sensitivity import sweep
 from qtool.analysis.side_by_side import measure_file
 from qtool.data import Batch
-from qtool.export import write_onnx
+from qtool.onnx_graph.storage import save
 from qtool.page import pages, write_report
 from qtool.points import points_of
 
@@ -143,7 +143,7 @@ def large(output: Path, layers: int = 330) -> None:
     captured = qtool.capture_model(Deep(layers).eval(), data[0])
     quantized = qtool.quantize(captured, data)
     int8 = output / "large.int8.onnx"
-    write_onnx(quantized.to_onnx(), int8)
+    save(quantized.to_onnx(), int8)
     asked, made = ReportOptions("large", seconds=0.5), []
     spent = _seconds(
         lambda: made.append(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     options.output,
     options.target,
     options.format_,
+    options.external_data,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -40,6 +41,7 @@ def command(
     output_: Path,
     target: str | None,
     format_: str,
+    external_data: bool,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -75,7 +77,8 @@ def command(
         recover=options.names(recover),
         dynamic=options.parse_dynamic(dynamic),
     )
-    write(quantized, output_, (min_coverage, min_sqnr), timing, as_json, format_)
+    goals = (min_coverage, min_sqnr)
+    write(quantized, output_, goals, timing, as_json, format_, external_data)
 
 
 def write(
@@ -85,13 +88,15 @@ def write(
     timing: float,
     as_json: bool,
     format_: str = "qdq",
+    external_data: bool = False,
 ) -> None:
     """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
     the worst output) is missed."""
     from qtool.analysis.speed import speed_of
+    from qtool.onnx_graph.storage import files_of
 
     with output.status("exporting and verifying"):
-        result = quantized.export(path, format=format_)
+        result = quantized.export(path, format=format_, external_data=external_data)
     assert result is not None
     with output.status("timing"):
         found = speed_of(quantized, path, seconds=timing) if timing else None
@@ -101,7 +106,8 @@ def write(
         shown["speed"] = found.to_json() if found is not None else None
         output.show_json({**shown, **{f"{goal}_met": not missed[goal] for goal in missed}})
     else:
-        output.say(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
+        size = sum(f.stat().st_size for f in files_of(path))
+        output.say(f"{path}: {size / 1024:.0f} KiB")
         output.say(str(result))
         if found is not None:
             output.say(str(found))

@@ -41,7 +41,7 @@ class OneOf(click.ParamType):
 def _observers() -> Iterable[str]:
     from qtool.observers import OBSERVERS
 
-    return OBSERVERS
+    return [name for name, row in OBSERVERS.items() if row.estimate is not None]
 
 
 def _targets() -> Iterable[str]:
@@ -120,6 +120,11 @@ observer = click.option(
 target = click.option(
     "--target", type=OneOf(_targets, free=True), help="The runtime to quantize for."
 )
+external_data = click.option(
+    "--external-data",
+    is_flag=True,
+    help="Write the weights into a second file beside the model; beyond 2 GiB they always are.",
+)
 format_ = click.option(
     "--format",
     "format_",
@@ -149,7 +154,7 @@ recover = click.option(
     "--recover",
     metavar="STEP,...",
     default=None,
-    help="The steps that it takes for that, and no others: smooth, round, bias.",
+    help="The steps that it takes for that, and no others. See docs/recipes.md.",
 )
 dynamic = click.option(
     "--dynamic",

@@ -19,6 +19,7 @@ from qtool.cli.convert import write
     options.observer,
     options.target,
     options.format_,
+    options.external_data,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -38,6 +39,7 @@ def command(
     observer: str | None,
     target: str | None,
     format_: str,
+    external_data: bool,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -78,4 +80,5 @@ def command(
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
-    write(quantized, output_, (min_coverage, min_sqnr), timing, as_json, format_)
+    goals = (min_coverage, min_sqnr)
+    write(quantized, output_, goals, timing, as_json, format_, external_data)

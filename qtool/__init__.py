@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
-    "extend": "register_observer register_operator register_pass register_step "
-    "register_target",
+    "extend": "register_observer register_operator register_pass register_step register_target",
     "analysis.bench": "Bench bench",
     "analysis.contents": "CalibrationContents ModelContents inspect",
     "analysis.evaluation": "Evaluation",

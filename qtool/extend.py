@@ -48,9 +48,9 @@ def register_operator(
             `onnx.FunctionProto` of a domain of its own (a list, where it calls others: itself
             first), whose inputs are the operator's tensors in order, and whose attributes are
             called as its other arguments; the file has one node of that name, and the function, so
-            that ONNX Runtime needs no library. Or a callable that takes the operator's arguments
-            while the graph is traced and calls `op.Add(...)` and the like (see
-            `qtool.ops.onnx_forms`): the file has those nodes.
+            that ONNX Runtime needs no library (OpenVINO takes no functions). Or a callable that
+            takes the operator's arguments while the graph is traced and calls `op.Add(...)` and the
+            like (see `qtool.ops.onnx_forms`): the file has those nodes.
         weights: names of the arguments that are stored as int8 codes and dequantized in front of
             the operator, where they are parameters of the model.
         channel_axis: where the output channels of these weights lie.

@@ -14,14 +14,15 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool.atomic import atomic_path, scratch_folder
+from qtool.atomic import scratch_folder
 from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
-from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator, write_onnx
+from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.onnx_graph.storage import published, save
 from qtool.plan import Execution
 from qtool.points import insert_points, points_of
 from qtool.runtimes import Runtime, runtime
@@ -99,7 +100,8 @@ class Quantized:
             sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
         assert work.parameters is not None
-        self.graph = work.graph
+        own = _own_weights(work.graph.module)
+        self.graph = replace(work.graph, module=own)  # of no second copy of the weights
         self.reference = work.captured.graph  # what this model is compared with
         self.plan = work.plan
         self.changes = work.changes
@@ -107,7 +109,7 @@ class Quantized:
         self.notes = work.parameters.notes
         self.sample = sample
         self._kept: dict[str, Any] = {}
-        self.module = insert_points(_own_weights(work.graph.module), work.plan)
+        self.module = insert_points(own, work.plan)
         for name, point in points_of(self.module).items():
             point.set_params(self.parameters[name])
 
@@ -164,26 +166,31 @@ class Quantized:
         verify: bool = True,
         *,
         format: str = "qdq",  # noqa: A002  # the word of the field
+        external_data: bool = False,
     ) -> Verification | None:
         """Writes the integer model, after showing that it is right.
 
         The file is made aside, checked (see `verify`), and moved into place; on any failure what
-        was there before stays.
+        was there before stays. A model beyond the 2 GiB that one file may have gets its weights in
+        a second file beside it, `<path>.<digest>.data`, which has to stay there.
 
         Args:
             path: the file to write.
             verify: False leaves the check out.
             format: "qdq", float operators between Q and DQ that the runtime fuses, or "qoperator",
                 the runtime's integer operators themselves.
+            external_data: the second file is written for a smaller model, too.
 
         Raises:
             ExportError: an operator cannot be written, or the target takes no such format.
             FileError: the file cannot be written.
             VerificationError: the file does not do what the plan says.
         """
-        with atomic_path(path) as temporary:
-            write_onnx(self._model(format), temporary)
-            result = self.verify(temporary) if verify else None
+        with published(self._model(format), path, external_data) as temporary:
+            artefact = Artefact(temporary)
+            if verify and format == "qdq":
+                self._kept["model"] = artefact.model  # as it was read back: one copy of the weights
+            result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
                     f"the exported model does not compute what was planned ({result.exactness}; "
@@ -209,24 +216,26 @@ class Quantized:
         if path is None:
             with scratch_folder() as folder:
                 fresh = folder / "model.onnx"
-                write_onnx(self._model(), fresh)
+                save(self._model(), fresh)
                 return self.verify(fresh, sample)
+        return self._verified(Artefact(path), sample or self.sample)
+
+    def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
-        artefact = Artefact(path)
         if is_qoperator(artefact.model):
-            artefact = Artefact(path, qdq=self._model())
+            artefact = Artefact(artefact.path, qdq=self._model())
         check_well_formed(artefact.model)
         check_structure(artefact.qdq, integer, wanted)
         asked, missing = _asked(chosen)
-        batch = sample or self.sample
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked)
         if asked is None or not asked.audited:
             return Verification(parity, None, planned(self.plan), self._near(batch), missing)
-        exactness, near = compare_codes(artefact, [inputs]), self._near(batch, artefact.run(inputs))
-        return Verification(parity, exactness, audit(artefact), near)
+        near = self._near(batch, artefact.run(inputs))
+        artefact.close()
+        return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact), near)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -252,7 +261,7 @@ class Quantized:
     def _audited(self) -> Coverage:
         with scratch_folder() as folder:
             fresh = folder / "model.onnx"
-            write_onnx(self._model(), fresh)
+            save(self._model(), fresh)
             return audit(fresh)
 
     @property
@@ -310,7 +319,7 @@ def _asked(chosen: Target) -> tuple[Runtime | None, str]:
 
 def _mark(module: nn.Module) -> str:
     """Tells the model from itself with other weights or scales."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():

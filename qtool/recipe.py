@@ -50,7 +50,7 @@ MODES: Mapping[str, str] = MappingProxyType(
 )
 """Mode -> the scheme of every node that no rule speaks of."""
 
-ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
+ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1})
 """Accuracy -> its level: the steps of a conversion up to that level are taken."""
 
 INPUT = "input"
@@ -400,7 +400,7 @@ def _rule(number: int, given: Any) -> Rule:
         raise PlanError(f"rule {number}: {error}") from error
 
 
-def _toml(value: str | int) -> str:
+def _toml(value: str | int | list[str]) -> str:
     """As JSON has it; TOML wants one character more to be written by its number."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -265,7 +265,13 @@ RULES = st.builds(
     observer=st.none() | st.just("percentile:99.9"),
     weight_observer=st.none() | st.just("mse"),
 )
-RECIPES = st.builds(Recipe, st.lists(RULES, max_size=3).map(tuple), st.sampled_from(list(MODES)))
+RECIPES = st.builds(
+    Recipe,
+    st.lists(RULES, max_size=3).map(tuple),
+    st.sampled_from(list(MODES)),
+    st.sampled_from(["fast", "best"]),
+    st.sampled_from([None, (), ("round", "bias")]),
+)
 
 
 @settings(deadline=None, derandomize=True, database=None, max_examples=100)

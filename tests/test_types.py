@@ -12,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from qtool.types import INT8, INT8_NARROW, INT32, UINT8, ObserverSpec, QType, QuantParams
+from qtool.types import (
+    INT4,
+    INT8,
+    INT8_NARROW,
+    INT16,
+    INT32,
+    UINT8,
+    UINT16,
+    ObserverSpec,
+    QType,
+    QuantParams,
+    held_in,
+)
 
 QUICK = settings(deadline=None, derandomize=True, database=None, max_examples=100)
 
@@ -28,6 +40,9 @@ def params(qtype: QType, scale: float, zero: int) -> QuantParams:
         (INT8, -128, 127, 255, True, TensorProto.INT8),
         (INT8_NARROW, -127, 127, 254, True, TensorProto.INT8),
         (INT32, -(2**31), 2**31 - 1, 2**32 - 1, True, TensorProto.INT32),
+        (INT4, -8, 7, 15, True, TensorProto.INT8),
+        (INT16, -(2**15), 2**15 - 1, 2**16 - 1, True, TensorProto.INT16),
+        (UINT16, 0, 2**16 - 1, 2**16 - 1, False, TensorProto.UINT16),
     ],
     ids=str,
 )
@@ -43,7 +58,9 @@ def test_a_type_knows_its_range(
 
 
 @QUICK
-@given(st.floats(-1e4, 1e4, width=32), st.integers(-9, 4), st.sampled_from([UINT8, INT8]))
+@given(
+    st.floats(-1e4, 1e4, width=32), st.integers(-9, 4), st.sampled_from([UINT8, INT8, INT4, UINT16])
+)
 def test_codes_are_the_nearest_with_ties_to_even(x: float, exponent: int, qtype: QType) -> None:
     zero = (qtype.qmin + qtype.qmax) // 2
     exact = round(Fraction(x) / Fraction(2) ** exponent) + zero  # round() is half to even
@@ -53,6 +70,19 @@ def test_codes_are_the_nearest_with_ties_to_even(x: float, exponent: int, qtype:
     assert code.item() == expected
     assert code.dtype == qtype.torch_dtype
     assert p.dequantize(code).item() == (expected - zero) * 2.0**exponent
+
+
+def test_a_type_knows_its_bits_and_who_holds_all_of_its_codes() -> None:
+    assert [t.bits for t in (INT4, UINT8, INT8_NARROW, UINT16, INT32)] == [4, 8, 8, 16, 32]
+    for qtype in (UINT8, INT8, UINT16, INT16, INT32):
+        assert held_in(qtype.torch_dtype) is qtype
+
+
+def test_codes_before_they_are_clamped_tell_what_is_outside() -> None:
+    x, one, zero = torch.tensor([-9.5, 0.5, 9.0]), torch.tensor(1.0), torch.tensor(2)
+    assert INT4.unbounded(x, one, zero).tolist() == [-8, 2, 11]
+    assert INT4.codes(x, one, zero).tolist() == [-8, 2, 7]
+    assert x.tolist() == [-9.5, 0.5, 9.0]
 
 
 def test_the_narrow_type_never_holds_its_lowest_byte() -> None:

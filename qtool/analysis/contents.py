@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import numpy_helper
 
 from qtool.calibration import Calibration
-from qtool.errors import FileError
 from qtool.formats import table
+from qtool.onnx_graph.storage import load
 from qtool.verification import Coverage, audit
 
 __all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
@@ -130,10 +129,7 @@ def parameters(path: str | Path) -> list[TensorParameters]:
     Raises:
         FileError: not an ONNX file.
     """
-    try:
-        model = onnx.load(path)
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    model = load(path)
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     found: dict[str, TensorParameters] = {}
     for node in model.graph.node:

@@ -12,6 +12,7 @@ from qtool.analysis.accuracy import measure_outputs, summarize
 from qtool.analysis.latency import interleaved
 from qtool.errors import DataError
 from qtool.formats import db, percent, table
+from qtool.onnx_graph.storage import files_of
 from qtool.types import Array, Progress
 from qtool.verification import audit
 from qtool.verification.inputs import Feeder
@@ -107,7 +108,7 @@ def evaluate_files(
     accuracies = found.metrics[0].values if found.metrics else (None, None)
     shares = (0.0, audit(int8_file).share)
     sides = [
-        Side(accuracy, file.stat().st_size, spent, share)
+        Side(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
         for accuracy, file, spent, share in zip(
             accuracies, files, latency.milliseconds, shares, strict=True
         )

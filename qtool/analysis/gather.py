@@ -25,6 +25,7 @@ from qtool.analysis.verdict import judge
 from qtool.data import Batch, to_batch
 from qtool.data.array_files import ArrayFiles
 from qtool.errors import DataError, KernelError, QtoolError
+from qtool.onnx_graph.storage import files_of
 from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.verification import Coverage, Exactness, audit, compare_codes
@@ -153,8 +154,10 @@ class _Head:
 
 def _digest(files: Sequence[Path], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
-    for file in files:
-        digest.update(file.read_bytes())
+    for part in (part for file in files for part in files_of(file)):
+        with part.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()[:32]
 
 
@@ -257,7 +260,7 @@ def _models(
                 subject.name,
                 subject.file.name,
                 subject.origin,
-                subject.file.stat().st_size,
+                sum(f.stat().st_size for f in files_of(subject.file)),
                 coverage.share,
                 coverage.macs,
                 len(coverage.rows),

@@ -16,7 +16,14 @@ import onnxruntime as ort
 from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
 from qtool.onnx_graph import names
-from qtool.runtimes.onnxruntime import RUNTIME, SILENT, feeds, without_suffix
+from qtool.runtimes.onnxruntime import (
+    RUNTIME,
+    SILENT,
+    feeds,
+    read_graph,
+    without_suffix,
+    write_graph,
+)
 
 __all__ = ["NodeTime", "profiled"]
 
@@ -65,7 +72,7 @@ def profiled(
 
 def _ordered(files: Sequence[Path], names: set[str]) -> list[str]:
     """Inputs first, then in the order of the files' nodes, then what belongs to none."""
-    graphs = [onnx.load(f).graph for f in files]
+    graphs = [onnx.load(f, load_external_data=False).graph for f in files]
     found = [n.name for g in graphs for n in (*g.input, *g.node)]
     return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
 
@@ -76,7 +83,7 @@ def _one(
     """Name in the file -> (kernels, microseconds a run)."""
     with scratch_folder() as folder:
         events, optimised = _events(file, inputs, threads, runs, folder)
-    names = _names(onnx.load(file), optimised)
+    names = _names(onnx.load(file, load_external_data=False), optimised)
     kernels: dict[str, dict[str, None]] = {}
     durations: dict[str, list[float]] = {}
     for event in events:
@@ -100,7 +107,7 @@ def _events(
     options.log_severity_level = SILENT
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
-    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    write_graph(options, folder / "optimised.onnx")
     try:
         model = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         feed = feeds(model, list(inputs))
@@ -110,7 +117,7 @@ def _events(
         raise VerificationError(f"{file}: {RUNTIME} fails on it: {error}") from error
     events = json.loads(Path(model.end_profiling()).read_text(encoding="utf-8"))
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    return nodes[len(nodes) // (runs + 1) :], onnx.load(folder / "optimised.onnx")
+    return nodes[len(nodes) // (runs + 1) :], read_graph(folder / "optimised.onnx")
 
 
 def _names(source: onnx.ModelProto, optimised: onnx.ModelProto) -> dict[str, str]:

@@ -20,6 +20,7 @@ from qtool.graph import torch_ops
 from qtool.integer.qdq import QdqGraph
 from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
+from qtool.onnx_graph.storage import load
 from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
 from qtool.quantized import Quantized
@@ -33,10 +34,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
     """Raises FileError unless the file is an ONNX model."""
     if not Path(path).is_file():
         raise FileError(f"{path}: no such file")
-    try:
-        model = onnx.load(path)
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    model = load(path)
     if not model.graph.node and not model.graph.output:
         raise FileError(f"{path}: not an ONNX model, or an empty one")
     return model

@@ -19,6 +19,7 @@ from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_float
 from qtool.onnx_graph.file_info import FileInfo, maker_version
+from qtool.onnx_graph.storage import save
 from qtool.quantized import Quantized
 from qtool.targets import DEFAULT
 
@@ -123,7 +124,7 @@ def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tup
         read_onnx(reference)
         return reference, f"the file {reference.name}"
     path = work / "float.onnx"
-    onnx.save_model(float_twin(file), path)
+    save(float_twin(file), path)
     return (
         path,
         "the int8 file in float arithmetic, with its rounded weights: no float model was given",

@@ -7,6 +7,7 @@ identical files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 import torch
@@ -109,6 +111,7 @@ class Calibration:
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
             "kept": self.kept.limit,
+            "digest": _digest(tensors),
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
@@ -144,6 +147,16 @@ class Calibration:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    """A hash of all arrays: a bit that flips on a disk is noticed."""
+    found = hashlib.blake2b(digest_size=16)
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        found.update(f"{key} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _text(given: Any) -> str:
@@ -197,6 +210,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise CalibrationError(
             f"{path}: schema {schema}, this qtool reads {SCHEMA}; calibrate again"
         )
+    if header.get("digest") != _digest(flat):
+        raise CalibrationError(f"{path}: damaged statistics; calibrate again")
     return header, flat
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qtool import graph as G
 from qtool import observers
 from qtool.calibration.file import Calibration
 from qtool.data import Batch, batches
@@ -17,7 +18,7 @@ from qtool.data.kept import Kept
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.graph.alone import ALONE
-from qtool.observers import Statistic
+from qtool.observers import Histogram, Statistic
 from qtool.plan import Probe, QuantPlan
 from qtool.points import insert_points, insert_probes, points_of
 from qtool.types import Dynamic, Observed, ObserverSpec, Progress
@@ -25,15 +26,20 @@ from qtool.types import Dynamic, Observed, ObserverSpec, Progress
 __all__ = ["Watch", "observe", "observing", "watched"]
 
 Statistics = Mapping[str, Statistic]
+Hook = Callable[[nn.Module, Any, torch.Tensor], None]
 
 
 @dataclass(frozen=True)
 class Watch:
-    """A module whose results are watched, and by which observer's statistic, along which axis."""
+    """A module whose results are watched, and by which observer's statistic, along which axis.
+
+    samples: whether the first dimension of the results is that of the data's samples.
+    """
 
     module: nn.Module
     statistic: ObserverSpec
     axis: int | None
+    samples: bool = False
 
 
 @contextmanager
@@ -47,7 +53,7 @@ def observing(prepared: fx.GraphModule, watched: Mapping[str, Watch]) -> Iterato
     try:
         for name, watch in watched.items():
             statistics[name] = observers.create(watch.statistic, watch.axis)
-            hook = _watch(name, statistics[name])
+            hook = _watch(name, statistics[name], watch.samples)
             handles.append(watch.module.register_forward_hook(hook))
         yield statistics
     finally:
@@ -59,19 +65,34 @@ def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) 
     """What calibration watches in a graph with quant points: those, and modules for the probes,
     which are inserted in place."""
     points, beside = points_of(prepared), insert_probes(prepared, probes)
+    nodes = {G.name_of(n): n for n in prepared.graph.nodes}
+    first = _first_size(G.placeholders(prepared.graph))
     found = {}
     for point in plan.observed():
         assert isinstance(point.spec, Observed)
-        found[point.name] = Watch(points[point.name], point.spec.observer, point.spec.axis)
+        by_sample = first is not None and _first_size([nodes[point.tensor]]) == first
+        spec = point.spec
+        found[point.name] = Watch(points[point.name], spec.observer, spec.axis, by_sample)
     for probe in probes:
         found[probe.name] = Watch(beside[probe.name], probe.statistic, probe.axis)
     return found
 
 
-def _watch(name: str, statistic: Statistic) -> Callable[[nn.Module, Any, torch.Tensor], None]:
+def _first_size(nodes: Sequence[fx.Node]) -> str | None:
+    """The dynamic size that comes first in the values of all nodes: the samples; None without."""
+    sizes = {str(G.shape(n)[0]) if G.rank(n) else "" for n in nodes if G.is_tensor(n)}
+    size = next(iter(sizes), "")
+    return size if len(sizes) == 1 and not size.isdigit() and size else None
+
+
+def _watch(name: str, statistic: Statistic, samples: bool) -> Hook:
+    update = statistic.update
+    if samples and isinstance(statistic, Histogram):
+        update = statistic.update_thinly
+
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
         try:
-            statistic.update(output.detach())
+            update(output.detach())
         except DataError as error:
             raise DataError(f"tensor '{name}': {error}") from error
 

@@ -139,5 +139,5 @@ def rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
         before = pytree.tree_leaves(graph.module(*args, **kwargs))
         counts = run_passes(graph.module, passes)
         after = pytree.tree_leaves(graph.module(*args, **kwargs))
-        same_function(before, after, lambda: own_noise(graph.module, args, kwargs))
+        same_function(before, after, noise=lambda: own_noise(graph.module, args, kwargs))
     return counts

@@ -2,7 +2,7 @@
 
 from qtool.export.float_file import float_onnx, write_float
 from qtool.export.lower import lower_to_qdq
-from qtool.export.onnx_file import to_onnx, write_onnx
+from qtool.export.onnx_file import to_onnx
 from qtool.export.qoperator import is_qoperator, to_qoperator
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "to_onnx",
     "to_qoperator",
     "write_float",
-    "write_onnx",
 ]

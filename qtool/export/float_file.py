@@ -6,9 +6,10 @@ from pathlib import Path
 
 import onnx
 
-from qtool.export.onnx_file import to_onnx, write_onnx
+from qtool.export.onnx_file import to_onnx
 from qtool.graph import FloatGraph
 from qtool.onnx_graph.file_info import float_metadata
+from qtool.onnx_graph.storage import published
 from qtool.targets import DEFAULT, target
 
 __all__ = ["float_onnx", "write_float"]
@@ -31,5 +32,5 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT)
         ExportError: an operator cannot be written. FileError: the file cannot be written.
     """
     path = Path(path)
-    write_onnx(float_onnx(graph, target_name), path)
-    return path
+    with published(float_onnx(graph, target_name), path):
+        return path

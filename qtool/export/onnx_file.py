@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -26,7 +25,7 @@ from qtool.graph.unique import unique
 from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
 
-__all__ = ["to_onnx", "write_onnx"]
+__all__ = ["to_onnx"]
 
 
 def to_onnx(
@@ -63,11 +62,6 @@ def to_onnx(
     return ir.to_proto(model)
 
 
-def write_onnx(model: onnx.ModelProto, path: Path) -> None:
-    """Writes the model as one file; ONNX limits it to 2 GiB, which is two billion int8 weights."""
-    onnx.save_model(model, path)
-
-
 def _give_meaning(model: ir.Model) -> None:
     """Nodes of operators from outside get the functions that say what they compute."""
     for proto in functions_of((n.domain, n.op_type) for n in model.graph):
@@ -78,6 +72,10 @@ def _give_meaning(model: ir.Model) -> None:
 
 def _simplify(model: ir.Model) -> None:
     """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    for node in model.graph:
+        for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
+            if value.name in model.graph.initializers:
+                value.name = f"{value.name}/{node.op_type}"
     fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
     for each in (
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),

@@ -26,7 +26,15 @@ from qtool.graph.alone import quiet
 
 __all__ = ["translate"]
 
+aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
+_SPELLED: Mapping[Any, Any] = {  # what torch.onnx takes apart into these, which it knows
+    aten.__and__.Tensor: aten.bitwise_and.Tensor,
+    aten.__or__.Tensor: aten.bitwise_or.Tensor,
+    aten.__xor__.Tensor: aten.bitwise_xor.Tensor,
+}
+_TYPED = (aten.index, aten._to_copy, aten.sym_size)
+"""Operators whose result has a type of its own: not promoted to."""
 _LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
@@ -36,6 +44,8 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     Raises:
         Exception: whatever torch.onnx raises where an operator has no form in ONNX.
     """
+    for node in G.calls(program.graph_module.graph):
+        node.target = _SPELLED.get(node.target, node.target)
     with quiet(logging.ERROR, *_LOGGERS, errors=True):
         registry = _registry(opset, tuple(table.items()))
         if registry is not None and all(map(registry.is_registered, _operators(program))):
@@ -56,7 +66,7 @@ def _as_it_is(program: ExportedProgram, registry: Any, table: Table) -> ir.Model
     from torch.onnx._internal.exporter import _core, _fx_passes
 
     module = program.graph_module
-    if any(_mixes_types(n) for n in G.calls(module.graph) if n.target not in table):
+    if any(n.target not in table and _mixes_types(n) for n in G.calls(module.graph)):
         _fx_passes.insert_type_promotion_nodes(module)
     model: ir.Model = _core._exported_program_to_onnx_program(program, registry=registry).model
     if model.functions:
@@ -94,8 +104,16 @@ def _operators(program: ExportedProgram) -> set[Any]:
 
 
 def _mixes_types(node: fx.Node) -> bool:
-    """Whether ATen promotes types here, which ONNX does not: anything but float32 alone."""
-    values = pytree.tree_leaves(fx.node.map_arg((node.args, node.kwargs), G.value))
-    read = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    """Whether ATen may promote types here, which ONNX does not: all but one type alone."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet in _TYPED:
+        return False
+    of_where = packet is aten.where
+    read = node.args[1:] if of_where else node.args  # a condition is promoted by nobody
+    values = pytree.tree_leaves(fx.node.map_arg((read, node.kwargs), G.value))
+    types = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    real = all(t.is_floating_point for t in types)
     made = {v.dtype for v in pytree.tree_leaves(G.value(node)) if isinstance(v, torch.Tensor)}
-    return bool(read) and read | made != {torch.float32}
+    if len(types) > 1 or (not real and any(isinstance(v, float) for v in values)):
+        return True
+    return bool(types) and not made <= types | {torch.bool}

@@ -16,6 +16,7 @@ __all__ = [
     "calls",
     "hint",
     "is_float",
+    "is_tensor",
     "name_of",
     "output_nodes",
     "placeholders",
@@ -52,6 +53,10 @@ def is_float(node: object) -> bool:
         and isinstance(value(node), torch.Tensor)
         and value(node).is_floating_point()
     )
+
+
+def is_tensor(node: fx.Node) -> bool:
+    return isinstance(value(node), torch.Tensor)
 
 
 def rank(node: fx.Node) -> int:

@@ -14,6 +14,7 @@ import onnx
 from qtool.integer.program import Step
 from qtool.integer.qdq import QdqGraph
 from qtool.integer.runtime_node import runtime_graph
+from qtool.onnx_graph.storage import outline
 
 __all__ = ["join"]
 
@@ -83,7 +84,7 @@ def _known(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """Types and shapes that the model states, and those that ONNX's own inference finds."""
     stated = [*model.graph.value_info, *model.graph.input, *model.graph.output]
     try:
-        found = onnx.shape_inference.infer_shapes(model).graph.value_info
-    except (ValueError, onnx.shape_inference.InferenceError):  # above 2 GB; contradictory shapes
+        found = onnx.shape_inference.infer_shapes(outline(model)).graph.value_info
+    except (ValueError, onnx.shape_inference.InferenceError):  # contradictory shapes
         found = []
     return {info.name: info for info in (*found, *stated)}

@@ -15,15 +15,16 @@ from typing import Any
 import onnx
 import torch
 
-from qtool.errors import FileError, KernelError
+from qtool.errors import KernelError
 from qtool.integer.islands import join
 from qtool.integer.moves import MOVES, move_of
 from qtool.integer.operators import Call
 from qtool.integer.patterns import fused, moved
 from qtool.integer.program import Program, Step
-from qtool.integer.qdq import QdqGraph
+from qtool.integer.qdq import Codes, QdqGraph
 from qtool.integer.runtime_node import runtime_graph
 from qtool.kernels import profile as profile_of
+from qtool.onnx_graph.storage import load
 from qtool.ops import kernel_of
 from qtool.types import QuantParams
 
@@ -40,6 +41,9 @@ class _Lowering:
     profile: Any
     steps: list[Step] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    real: dict[str, Codes] = field(
+        default_factory=dict
+    )  # dequantized where they are read as floats
     params: dict[str, QuantParams] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # nodes that are part of an integer step
     in_runtime: dict[str, onnx.NodeProto] = field(default_factory=dict)  # see islands.py
@@ -57,10 +61,7 @@ def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
     if not isinstance(model, onnx.ModelProto):
-        try:
-            model = onnx.load(model)
-        except Exception as error:
-            raise FileError(f"{model}: not a readable ONNX file ({error})") from error
+        model = load(model)
     graph = QdqGraph(model, signed=profile in _SIGNED_PROFILES)
     work = _Lowering(graph, profile_of(profile))
     for node in graph.nodes:
@@ -134,7 +135,7 @@ def _dequantize(work: _Lowering, node: onnx.NodeProto) -> None:
     codes = work.graph.codes(node.output[0])
     assert codes is not None
     if codes.constant is not None:
-        work.constants[node.output[0]] = codes.params.dequantize(codes.constant)
+        work.real[node.output[0]] = codes
         return
     kernel = work.profile.bind("dequantize", codes.params)
     _add(work, node, "dequantize", kernel, node.input[:1])
@@ -207,7 +208,7 @@ def _add(
 ) -> None:
     for each in inputs:
         if each in work.graph.arrays and each not in work.constants:
-            work.constants[each] = torch.from_numpy(work.graph.arrays[each].copy())
+            work.constants[each] = torch.from_numpy(work.graph.arrays[each])
     outputs = outputs or node.output[:1]
     if params is not None:
         work.params[outputs[0]] = params
@@ -228,6 +229,9 @@ def _needed(work: _Lowering) -> tuple[Step, ...]:
         if needed & set(step.outputs):
             needed |= set(step.inputs)
             kept.append(step)
+    for name, codes in work.real.items():
+        if name in needed and codes.constant is not None:
+            work.constants[name] = codes.params.dequantize(codes.constant)
     for name in set(work.constants) - needed:
         del work.constants[name]
     return tuple(reversed(kept))

@@ -33,19 +33,22 @@ class Codes:
 def _constant_value(node: onnx.NodeProto) -> np.ndarray[Any, Any]:
     value = helper.get_attribute_value(node.attribute[0])
     if isinstance(value, onnx.TensorProto):
-        return numpy_helper.to_array(value)
+        return np.array(numpy_helper.to_array(value))
     dtype = np.float32 if "float" in node.attribute[0].name else np.int64
     return np.asarray(value, dtype)
 
 
 class QdqGraph:
-    """Look-ups in a model; changes nothing. `signed`: uint8 codes are read as int8 (minus 128)."""
+    """Look-ups in a model; changes nothing. `signed`: uint8 codes are read as int8 (minus 128).
+
+    What is stored is read once, into `arrays`; tensors of it are views, which nobody writes into.
+    """
 
     def __init__(self, model: onnx.ModelProto, signed: bool = False) -> None:
         self.model = model
         self.signed = signed
         self.nodes = list(model.graph.node)
-        self.arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+        self.arrays = {i.name: np.array(numpy_helper.to_array(i)) for i in model.graph.initializer}
         for node in self.nodes:
             if node.op_type == "Constant":
                 self.arrays[node.output[0]] = _constant_value(node)
@@ -99,7 +102,7 @@ class QdqGraph:
         stored = self.arrays.get(maker.input[0])
         constant = None
         if stored is not None:
-            constant = torch.from_numpy(stored.copy())
+            constant = torch.from_numpy(stored)
             if self.signed and stored.dtype == np.uint8:
                 constant = (constant.to(torch.int16) - 128).to(torch.int8)
         return Codes(maker.input[0], self.params(maker), constant)

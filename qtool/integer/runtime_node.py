@@ -7,6 +7,7 @@ kernel rounds in other places than its parts. So a float part of a model runs as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from qtool.integer.qdq import QdqGraph
 
 __all__ = ["runtime_graph"]
 
+_SMALL = 1 << 16
+"""Bytes up to which a constant stands in the graph itself."""
 Known = Mapping[str, onnx.ValueInfoProto]
 
 
@@ -40,7 +43,9 @@ def runtime_graph(
     made = dict.fromkeys(o for n in nodes for o in n.output)
     read = dict.fromkeys(i for n in nodes for i in reads(n) if i not in made)
     computed = tuple(n for n in read if n not in graph.arrays)
-    stored = [numpy_helper.from_array(graph.arrays[n], n) for n in read if n in graph.arrays]
+    held = {n: graph.arrays[n] for n in read if n in graph.arrays}
+    opsets, functions = graph.model.opset_import, graph.model.functions
+    version = graph.model.ir_version
     inside = [known[n] for n in made if n in known and n not in outputs]
     sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 
@@ -50,17 +55,22 @@ def runtime_graph(
             given = [
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
-            body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
-            opsets, functions = graph.model.opset_import, graph.model.functions
-            model = helper.make_model(body, opset_imports=opsets, functions=functions)
-            model.ir_version = graph.model.ir_version
             options = ort.SessionOptions()
+            stored = _stored(held, options)
+            body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
+            model = helper.make_model(body, opset_imports=opsets, functions=functions)
+            model.ir_version = version
             options.log_severity_level = 4
             options.intra_op_num_threads = 1
+            options.enable_cpu_mem_arena = False  # one for each part would keep what it once needed
             sessions[types] = ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         return sessions[types]
+
+    if (foreseen := _foreseen(computed, known)) is not None:
+        with suppress(Exception):  # said when it is run
+            session(foreseen)  # before there are activations: between them it would split memory
 
     def run(*values: torch.Tensor) -> Any:
         arrays = [v.contiguous().numpy() for v in values]
@@ -77,6 +87,42 @@ def runtime_graph(
         return tensors[0] if len(tensors) == 1 else tensors
 
     return run, computed
+
+
+def _stored(
+    arrays: Mapping[str, np.ndarray[Any, Any]], options: ort.SessionOptions
+) -> list[onnx.TensorProto]:
+    """What a graph says of its constants. Those of some size are shared with the session, so that
+    they are neither copied nor part of a message that would hold at most 2 GiB."""
+    tensors, shared = [], dict[str, ort.OrtValue]()
+    for name, array in arrays.items():
+        if array.nbytes <= _SMALL or array.dtype.kind not in "fiub":
+            tensors.append(numpy_helper.from_array(array, name))
+            continue
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="memory")
+        tensors.append(tensor)
+        shared[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    if shared:
+        options.add_external_initializers(list(shared), list(shared.values()))
+    return tensors
+
+
+def _foreseen(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
+    """The types that a run will have, as far as the model tells them."""
+    found: list[tuple[Any, ...]] = []
+    for name in names:
+        if name not in known or not known[name].type.tensor_type.HasField("shape"):
+            return None
+        kind = known[name].type.tensor_type
+        dtype, sizes = helper.tensor_dtype_to_np_dtype(kind.elem_type), kind.shape.dim
+        if len(sizes) == 1 and dtype == np.int64:
+            found.append((dtype, (sizes[0].dim_value,)))
+        else:
+            found.append((dtype, (None,) * len(sizes)))
+    return tuple(found)
 
 
 def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> Any:

@@ -19,6 +19,7 @@ significant bits and sums stay in float32. NNPACK's Winograd form would, so it i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +46,8 @@ Accumulate = Callable[..., Tensor]
 FLOAT32_EXACT = 2**24
 _FLOAT64_EXACT = 2**53
 _INT32_MAX = 2**31 - 1
+_PIECE = 2**16
+"""Weights whose bound is found at once: what large ones leave behind, the allocator keeps."""
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -55,10 +58,9 @@ def subset_bound(weight: Tensor, low: int, high: int, dims: tuple[int, ...]) -> 
 
     `weight` holds integers in int64; low <= 0 <= high. The result is int64.
     """
-    up, down = weight.clamp(min=0), (-weight).clamp(min=0)
-    most = (up * high + down * -low).sum(dims)
-    least = (up * -low + down * high).sum(dims)
-    return torch.maximum(most, least)
+    up = weight.clamp(min=0).sum(dims)
+    down = up - weight.sum(dims)
+    return torch.maximum(up * high - down * low, down * high - up * low)
 
 
 def conv_accumulator(
@@ -83,8 +85,7 @@ def conv_accumulator(
     strides = spatial(stride, rank, "stride")
     dilations = spatial(dilation, rank, "dilation")
     offsets = check_bias(bias, weight.shape[0])
-    values = _centred(w, weight, axis=0)
-    bound = _bound(x, values, offsets, tuple(range(1, values.dim())))
+    stored = _Weight.of(w, weight, axis=0)
     conv = _Padding(spatial(pads, 2 * rank, "pads"), rank)
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
@@ -92,7 +93,8 @@ def conv_accumulator(
         with torch.backends.nnpack.flags(enabled=False):
             return _CONV[rank](padded, part, shift, strides, conv.implicit, dilations, groups)
 
-    return _plan(x, values, offsets, bound, run, chunk_axis=1 if groups == 1 else None)
+    bound = stored.bound(x) + offsets.abs()
+    return _plan(x, stored, offsets, bound, run, chunk_axis=1 if groups == 1 else None)
 
 
 def conv_transpose_accumulator(
@@ -116,9 +118,10 @@ def conv_transpose_accumulator(
     crop = [-p for p in spatial(pads, 2 * rank, "pads")]
     channels = weight.shape[1] * groups
     offsets = check_bias(bias, channels)
-    values = _centred(w, weight, axis=1)
+    stored = _Weight.of(w, weight, axis=1)
+    values = stored.values(torch.int64)
     per_output = values.reshape(groups, -1, *values.shape[1:]).transpose(1, 2).flatten(0, 1)
-    bound = _bound(x, per_output, offsets, tuple(range(1, per_output.dim())))
+    bound = _Weight(per_output).bound(x) + offsets.abs()
     zeros = (0,) * rank
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
@@ -128,7 +131,7 @@ def conv_transpose_accumulator(
         cut = pad_spatial(full, [c + g for c, g in zip(crop, grow, strict=True)])
         return cut if shift is None else cut + shift.reshape(-1, *[1] * rank)
 
-    return _plan(x, values, offsets, bound, run, chunk_axis=None)
+    return _plan(x, stored, offsets, bound, run, chunk_axis=None)
 
 
 def linear_accumulator(
@@ -138,13 +141,12 @@ def linear_accumulator(
     if weight.dim() != 2:
         raise KernelError(f"linear weight has {weight.dim()} axes, expected [out, in]")
     offsets = check_bias(bias, weight.shape[0])
-    values = _centred(w, weight, axis=0)
-    bound = _bound(x, values, offsets, (1,))
+    stored = _Weight.of(w, weight, axis=0)
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
         return F.linear(piece, part, shift)
 
-    return _plan(x, values, offsets, bound, run, chunk_axis=-1)
+    return _plan(x, stored, offsets, stored.bound(x) + offsets.abs(), run, chunk_axis=-1)
 
 
 def matmul_accumulator(a: QuantParams, b: QuantParams) -> Accumulate:
@@ -163,6 +165,43 @@ def matmul_accumulator(a: QuantParams, b: QuantParams) -> Accumulate:
     return accumulate
 
 
+@dataclass(frozen=True, eq=False)
+class _Weight:
+    """Weights as codes. They become floats in each call, which is little beside its products, and
+    are held in a quarter of the memory; channels last in 2-d, which is the faster layout of
+    outputs and codes, too. zero: what is subtracted, broadcast over the codes; None is 0."""
+
+    codes: Tensor
+    zero: Tensor | None = None
+
+    @classmethod
+    def of(cls, w: QuantParams, codes: Tensor, axis: int) -> _Weight:
+        layout = torch.channels_last if codes.dim() == 4 else torch.contiguous_format
+        zero = w.zero_point
+        if zero.numel() > 1:
+            shape = [1] * codes.dim()
+            shape[axis] = -1
+            zero = zero.reshape(shape)
+        return cls(codes.contiguous(memory_format=layout), zero if bool(zero.any()) else None)
+
+    def values(self, dtype: torch.dtype, inputs: slice = slice(None)) -> Tensor:
+        """Codes minus zero point; `inputs`: of these channels on axis 1 alone."""
+        found = self.codes[:, inputs].to(dtype)
+        return found if self.zero is None else found - self.zero.to(dtype)
+
+    def bound(self, x: QuantParams, inputs: slice = slice(None)) -> Tensor:
+        """`subset_bound` of each channel of axis 0 and all codes that x may have; int64."""
+        per_tensor(x, "input")
+        below, above = _reach(x)
+        codes = self.codes[:, inputs]
+        zero = torch.zeros(()) if self.zero is None else self.zero
+        zeros = zero.to(torch.int64).expand(len(codes), *[1] * (codes.dim() - 1))
+        rows = max(1, _PIECE * len(codes) // max(1, codes.numel()))
+        dims = tuple(range(1, codes.dim()))
+        parts = zip(codes.split(rows), zeros.split(rows), strict=True)
+        return torch.cat([subset_bound(c - z, -below, above, dims) for c, z in parts])
+
+
 class _Padding:
     """Symmetric pads go to the convolution itself, others are written out before it."""
 
@@ -178,28 +217,6 @@ def _reach(x: QuantParams) -> tuple[int, int]:
     return max(zero - x.qtype.qmin, 0), max(x.qtype.qmax - zero, 0)
 
 
-def _centred(w: QuantParams, weight: Tensor, axis: int) -> Tensor:
-    """Weight codes minus their zero point, int64."""
-    zero = w.zero_point.to(torch.int64)
-    if zero.numel() > 1:
-        shape = [1] * weight.dim()
-        shape[axis] = -1
-        zero = zero.reshape(shape)
-    return weight.to(torch.int64) - zero
-
-
-def _bound(x: QuantParams, values: Tensor, bias: Tensor, dims: tuple[int, ...]) -> Tensor:
-    per_tensor(x, "input")
-    below, above = _reach(x)
-    return subset_bound(values, -below, above, dims) + bias.abs()
-
-
-def _packed(values: Tensor) -> Tensor:
-    """float32 weights, channels last in 2-d: outputs and codes then keep the faster layout."""
-    layout = torch.channels_last if values.dim() == 4 else torch.contiguous_format
-    return values.to(torch.float32).contiguous(memory_format=layout)
-
-
 def _wrap(x: Tensor) -> Tensor:
     """Exact sums -> what a 32-bit accumulator holds."""
     return x.to(torch.int64).to(torch.int32).to(torch.float64)
@@ -207,7 +224,7 @@ def _wrap(x: Tensor) -> Tensor:
 
 def _plan(
     x: QuantParams,
-    values: Tensor,
+    weight: _Weight,
     bias: Tensor,
     bound: Tensor,
     run: Callable[[Tensor, Tensor, Tensor | None], Tensor],
@@ -222,45 +239,41 @@ def _plan(
         raise KernelError("a sum of products could exceed 2**53; the weight is too large")
     shift = bias if bool(bias.any()) else None
     if worst <= FLOAT32_EXACT:
-        weight32 = _packed(values)
         shift32 = None if shift is None else shift.to(torch.float32)
 
         def narrow(codes: Tensor) -> Tensor:
             piece = codes.to(torch.float32)
-            return run(piece.sub_(zero) if zero else piece, weight32, shift32)
+            piece = piece.sub_(zero) if zero else piece
+            return run(piece, weight.values(torch.float32), shift32)
 
         return narrow
-    chunks = None if chunk_axis is None else _chunks(x, values, worst)
+    chunks = None if chunk_axis is None else _chunks(x, weight, worst)
     shift64 = None if shift is None else shift.to(torch.float64)
     if chunk_axis is not None and chunks is not None:
-        parts = [(cut, _packed(values[:, cut])) for cut in chunks]
-        return _chunked(parts, chunk_axis, zero, shift64, run, wrap=wraps)
-    weight64 = values.to(torch.float64)
+        return _chunked(weight, chunks, chunk_axis, zero, shift64, run, wrap=wraps)
 
     def wide(codes: Tensor) -> Tensor:
-        total = run(codes.to(torch.float64) - zero, weight64, shift64)
+        total = run(codes.to(torch.float64) - zero, weight.values(torch.float64), shift64)
         return _wrap(total) if wraps else total
 
     return wide
 
 
-def _chunks(x: QuantParams, values: Tensor, worst: int) -> list[slice] | None:
+def _chunks(x: QuantParams, weight: _Weight, worst: int) -> list[slice] | None:
     """Ranges of input channels whose sums all fit float32; None where one channel does not."""
-    inputs = values.shape[1]
-    below, above = _reach(x)
+    inputs = weight.codes.shape[1]
     start = -(-worst // FLOAT32_EXACT)
     for count in range(start, min(inputs, 2 * start + 2) + 1):
         size = -(-inputs // count)
         cuts = [slice(i, min(i + size, inputs)) for i in range(0, inputs, size)]
-        dims = tuple(range(1, values.dim()))
-        bounds = [subset_bound(values[:, cut], -below, above, dims).max() for cut in cuts]
-        if max(int(b) for b in bounds) <= FLOAT32_EXACT:
+        if max(int(weight.bound(x, cut).max()) for cut in cuts) <= FLOAT32_EXACT:
             return cuts
     return None
 
 
 def _chunked(
-    parts: list[tuple[slice, Tensor]],
+    weight: _Weight,
+    cuts: list[slice],
     axis: int,
     zero: int,
     shift: Tensor | None,
@@ -269,13 +282,13 @@ def _chunked(
     wrap: bool,
 ) -> Accumulate:
     """float32 per chunk of input channels (`axis` of the codes), summed in float64."""
-    rank = parts[0][1].dim() - 2
+    rank = weight.codes.dim() - 2
 
     def accumulate(codes: Tensor) -> Tensor:
         total: Tensor | None = None
-        for cut, part in parts:
+        for cut in cuts:
             piece = codes.narrow(axis, cut.start, cut.stop - cut.start).to(torch.float32)
-            sums = run(piece.sub_(zero), part, None)
+            sums = run(piece.sub_(zero), weight.values(torch.float32, cut), None)
             total = sums.to(torch.float64) if total is None else total.add_(sums)
         assert total is not None
         if shift is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from qtool.errors import CalibrationError
 from qtool.observers.statistic import (
+    PIECE,
     State,
     Statistic,
     channels_of,
@@ -28,6 +31,7 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
+_COUNTED = 4096  # elements of a large sample
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
@@ -102,11 +106,55 @@ class Histogram:
             seen.counts[block] += seen._count(piece, block, bool((low < 0).any()))
         self.merge(seen)
 
+    def update_thinly(self, x: torch.Tensor) -> None:
+        """Takes one batch whose samples lie along the first dimension, per tensor: the extremes of
+        all elements, and counts of some of them where samples are large.
+
+        Which ones is told by their places in the sample alone, so that the state still follows
+        from the multiset of samples. The step has no factor in common with any size of the sample:
+        it meets every channel, row and column alike.
+        """
+        step = _step(x.shape[1:]) if self.axis is None and x.numel() else 1
+        if step == 1:
+            self.update(x)
+            return
+        channels_of(x, None, self.channels)
+        parts = _rows_of(_samples(x.detach()), step)
+        if not self.empty and self._count_inside(parts, step):
+            return
+        seen = self._unfilled(1)
+        for piece in _rows_of(_samples(x.detach()), step):
+            low, high = finite_ends(*piece_ends(piece.reshape(1, -1)))
+            seen._widen(low, high)
+            some = piece[:, ::step].reshape(1, -1).float()
+            seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
+        self.merge(seen)
+
+    def _count_inside(self, parts: Iterable[torch.Tensor], step: int) -> bool:
+        """Counts a batch that lies within the range of now, as most do, without moving the grid;
+        False, and nothing is changed, where it does not (or holds NaN)."""
+        least, most = float(self.low[0]), float(self.high[0])
+        total: torch.Tensor | int = 0
+        for piece in parts:
+            low, high = (float(end) for end in (piece.amin(), piece.amax()))
+            if not (least <= low and high <= most):
+                return False
+            codes = self._codes(piece[:, ::step].float(), slice(None), low < 0)
+            total = total + torch.bincount(codes.reshape(-1), minlength=self.bins + 1)
+        assert isinstance(total, torch.Tensor)
+        self.counts[0] += total.cpu().numpy()
+        return True
+
     def _unfilled(self, channels: int) -> Histogram:
         """The own range without counts: takes a batch apart, since a bad value may come last."""
         new = Histogram(self.axis, bins=self.bins)
-        nothing = np.full(channels, np.inf, np.float32)
-        new._widen(*((nothing, -nothing) if self.empty else (self.low, self.high)))
+        if self.empty:
+            nothing = np.full(channels, np.inf, np.float32)
+            new._widen(nothing, -nothing)
+            return new
+        new.low, new.high = self.low.copy(), self.high.copy()
+        new.exponent, new.first = self.exponent.copy(), self.first.copy()
+        new.counts = np.zeros_like(self.counts)
         return new
 
     def _count(self, piece: torch.Tensor, block: slice, negative: bool) -> Ints:
@@ -115,6 +163,13 @@ class Histogram:
         torch.bincount was the fastest exact counter of those measured (numpy's, scatter_add_,
         histc, sorting), of int16 more than of int32, in pieces that stay in the cache.
         """
+        counters = (self.bins + 1) * piece.shape[0]
+        flat = torch.bincount(self._codes(piece, block, negative).reshape(-1), minlength=counters)
+        counts: Ints = flat.cpu().numpy().reshape(piece.shape[0], self.bins + 1)
+        return counts
+
+    def _codes(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
+        """The counter of every element: those of a channel behind those of the one before."""
         exponent, first = self.exponent[block], self.first[block]
         if negative and (exponent > 0).any():
             piece = piece.double()
@@ -126,9 +181,7 @@ class Histogram:
         base = np.arange(len(first)) * (self.bins + 1) - first
         if base.any():
             codes += _column(base, codes)
-        flat = torch.bincount(codes.reshape(-1), minlength=counters)
-        counts: Ints = flat.cpu().numpy().reshape(len(first), self.bins + 1)
-        return counts
+        return codes
 
     def merge(self, other: Statistic) -> None:
         check_mergeable(self, other)
@@ -178,7 +231,10 @@ class Histogram:
         _, _, used = _grid(self.low, self.high, self.bins)
         for c in range(self.channels):
             edges = np.ldexp(self.first[c] + np.arange(used[c] + 1.0), self.exponent[c])
-            counts = self.counts[c, : used[c]]
+            counts = self.counts[c, : used[c]].copy()
+            ends = np.array([self.low[c], self.high[c]])
+            at = _index(ends, self.exponent[c]) - self.first[c]
+            counts[at] = np.maximum(counts[at], 1)  # seen, even where not counted
             yield Bins(counts, edges, float(self.low[c]), float(self.high[c]))
 
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -220,13 +276,33 @@ class Histogram:
         new.counts[np.arange(bins + 1) < used[:, None]] = counts
         if not np.array_equal(new.counts.sum(1), arrays["total"]):
             raise CalibrationError("damaged statistics: 'counts' does not sum to 'total'")
-        ends = (_index(low, exponent), _index(high, exponent))
-        if any((new.counts[np.arange(low.size), end - first] == 0).any() for end in ends):
-            raise CalibrationError("damaged statistics: no count where min or max lies")
         return new
 
 
-def _index(x: Floats, exponent: Ints) -> Ints:
+def _step(sizes: Sequence[int]) -> int:
+    """Every how manieth element of a sample of these sizes is counted: about `_COUNTED` of them."""
+    least = prod(sizes) // _COUNTED
+    if least < 2:
+        return 1
+    return next(k for k in itertools.count(least) if all(gcd(k, size) == 1 for size in sizes))
+
+
+def _samples(x: torch.Tensor) -> torch.Tensor:
+    """[samples, elements], those of a sample in the order of memory: a view of what is dense."""
+    order = sorted(range(1, x.dim()), key=lambda d: (-x.stride()[d], d))
+    return x.permute(0, *order).flatten(1)
+
+
+def _rows_of(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
+    """A matrix in parts that stay in the cache: some rows, or some columns of one, from a multiple
+    of `step` on."""
+    count = max(1, PIECE // x.shape[1])
+    width = PIECE // step * step
+    for rows in x.split(count):
+        yield from rows.split(width, 1) if x.shape[1] > PIECE else (rows,)
+
+
+def _index(x: Floats, exponent: Ints | np.int64) -> Ints:
     index: Ints = np.floor(np.ldexp(x.astype(np.float64), -exponent)).astype(np.int64)
     return index
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from qtool.errors import CalibrationError, DataError
 
 __all__ = [
+    "PIECE",
     "RangeStatistic",
     "State",
     "Statistic",
@@ -31,7 +32,7 @@ Floats = NDArray[np.float32]
 
 # Elements in a piece. On the CPU it and what is computed from it stay in the cache; elsewhere
 # fewer, larger pieces (with all temporaries still under 32 MiB) mean fewer launches.
-_CPU_PIECE = 1 << 18
+PIECE = 1 << 18
 _DEVICE_PIECE = 1 << 20
 
 
@@ -109,7 +110,7 @@ def pieces(x: torch.Tensor, axis: int | None, rows: int) -> Iterator[tuple[int, 
     in any order within a channel. No temporary is larger than a piece; dense float32 memory is
     not copied at all.
     """
-    limit = _CPU_PIECE if x.device.type == "cpu" else _DEVICE_PIECE
+    limit = PIECE if x.device.type == "cpu" else _DEVICE_PIECE
     x = x.detach()
     x = _in_memory_order(x).unsqueeze(0) if axis is None else x.movedim(axis, 0)
     for first in range(0, x.shape[0], rows):

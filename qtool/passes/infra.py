@@ -84,18 +84,20 @@ def _interface(module: fx.GraphModule) -> list[str]:
 def same_function(
     expected: Sequence[torch.Tensor],
     actual: Sequence[torch.Tensor],
+    tolerance: float = TOLERANCE,
     noise: Callable[[], float] = lambda: 0.0,
 ) -> float:
     """Largest difference between two lists of outputs, relative to the range of each output.
 
     Args:
-        noise: what float32 leaves open in this network; asked where that is more than usual.
+        tolerance: relative to the range.
+        noise: what float32 leaves open in this network; asked where it is not within tolerance.
 
     Raises:
         PassError: it is above what float32 allows.
     """
     where, difference = worst(expected, actual)
-    if not difference <= TOLERANCE and not difference <= (allowed := max(TOLERANCE, noise())):
+    if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         raise PassError(
             f"the rewritten graph differs from the model in output {where} by {difference:.2g} of "
             f"its range (allowed: {allowed:.0e}); this is a bug in qtool, please report it"

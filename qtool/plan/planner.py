@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -23,16 +23,16 @@ from qtool.errors import PlanError
 from qtool.graph.onnx_part import kept_kind
 from qtool.ops import Op, Role, data_inputs, macs, row_of
 from qtool.plan import stored_weights
-from qtool.plan.plan import Decision, Edge, Execution, Kind, Point, QuantPlan
+from qtool.plan.placing import place_points
+from qtool.plan.plan import Decision, Execution, Point, QuantPlan
 from qtool.plan.sharing import share
+from qtool.plan.work import Work, key
 from qtool.recipe import INPUT, Choice, Recipe
-from qtool.schemes import Scales, Scheme, When
+from qtool.schemes import Scheme, When
 from qtool.targets import Target, rules
-from qtool.types import Derived, Fixed, Observed, ObserverSpec, QType, Requantized, Spec
+from qtool.types import ObserverSpec
 
 __all__ = ["make_plan"]
-
-_WEIGHT_OBSERVER = ObserverSpec("minmax")
 
 
 def make_plan(
@@ -55,7 +55,7 @@ def make_plan(
     """
     recipe = recipe or Recipe()
     choices = recipe.choices(_selectable(graph))
-    work = _Work(graph, target, observer, choices, seen or {})
+    work = Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
     if not work.integer and not work.linears:
         raise PlanError(
@@ -64,32 +64,13 @@ def make_plan(
         )
     _choose_wanted(work)
     _fuse_clips(work)
-    _place_points(work)
-    alike = {n for n in work.integer if _key(n) in target.same_parameters}
+    place_points(work)
+    alike = {n for n in work.integer if key(n) in target.same_parameters}
     points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
     nodes = tuple(
         replace(_decision(work, n, points), codes_only=n in work.native) for n in G.calls(graph)
     )
     return QuantPlan(target.name, observer, recipe, points, nodes)
-
-
-@dataclass
-class _Work:
-    """What is known so far about each node."""
-
-    graph: fx.Graph
-    target: Target
-    observer: ObserverSpec
-    choices: dict[str, Choice]  # what the recipe says, by name
-    seen: Mapping[str, ObserverSpec]
-    integer: dict[fx.Node, Scheme] = field(default_factory=dict)
-    moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
-    native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
-    wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
-    fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
-    linears: dict[fx.Node, Scheme] = field(default_factory=dict)  # see stored_weights.py
-    reasons: dict[fx.Node, str] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
 
 
 def _selectable(graph: fx.Graph) -> dict[str, str]:
@@ -109,7 +90,7 @@ def _op(node: fx.Node) -> str:
     return str(node.target).removeprefix("aten.")
 
 
-def _choose_integer(work: _Work) -> None:
+def _choose_integer(work: Work) -> None:
     for node in G.calls(work.graph):
         row, choice = row_of(node), work.choices[G.name_of(node)]
         if choice.scheme.when is When.FLOAT:
@@ -137,21 +118,21 @@ def _choose_integer(work: _Work) -> None:
             work.linears[node] = scheme
 
 
-def _stored(work: _Work, row: Op) -> str:
+def _stored(work: Work, row: Op) -> str:
     """Why the weights alone of an operator are stored as codes; "" where they are not."""
     target = work.target
     known = row.key in target.kernels or row.key in target.no_kernel
     return target.weights_only.get(row.key, "" if known else row.stored)
 
 
-def _choose_weights(work: _Work, node: fx.Node, choice: Choice) -> None:
+def _choose_weights(work: Work, node: fx.Node, choice: Choice) -> None:
     if (objection := rules.stored_weights(node)) is not None:
         work.reasons[node] = objection
     else:
         work.linears[node] = stored_weights.alone(choice.scheme, work.target)
 
 
-def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
+def _choose_static(work: Work, node: fx.Node, row: Op) -> None:
     choice = work.choices[G.name_of(node)]
     asked = choice.scheme if row.weight is not None else choice.scheme.on_activations
     scheme = (Scheme() if row.role is Role.PASS else asked).of(work.target.schemes(row.key))
@@ -174,7 +155,7 @@ def _choose_static(work: _Work, node: fx.Node, row: Op) -> None:
             work.native.add(node)
 
 
-def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
+def _objection(work: Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
@@ -190,7 +171,7 @@ def _objection(work: _Work, node: fx.Node, row: Op) -> str | None:
     return None
 
 
-def _for_a_layer(work: _Work, node: fx.Node) -> bool:
+def _for_a_layer(work: Work, node: fx.Node) -> bool:
     """Whether a layer with weights, or the output, reads a result: as it is, moved or pooled.
 
     In a transformer none does: the sums between its blocks go to norms and to the next sum. In
@@ -208,7 +189,7 @@ def _for_a_layer(work: _Work, node: fx.Node) -> bool:
     return False
 
 
-def _choose_wanted(work: _Work) -> None:
+def _choose_wanted(work: Work) -> None:
     takes_codes: set[fx.Node] = set(work.integer)
     for node in reversed(list(G.calls(work.graph))):
         row = row_of(node)
@@ -216,13 +197,13 @@ def _choose_wanted(work: _Work) -> None:
         if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
         if node in takes_codes:
-            rule = work.target.kernels[_key(node)]
+            rule = work.target.kernels[key(node)]
             for source in data_inputs(node):
                 if isinstance(source, fx.Node) and source is not rule.stays_float(node):
                     work.wanted.add(source)
 
 
-def _fuse_clips(work: _Work) -> None:
+def _fuse_clips(work: Work) -> None:
     """relu and clamp(0, x): the zero point at the lowest code and the range up to x do the same."""
     for node in G.calls(work.graph):
         row, source = row_of(node), node.args[0] if node.args else None
@@ -232,7 +213,7 @@ def _fuse_clips(work: _Work) -> None:
             continue
         codes_out = node in work.wanted or node in work.native
         from_zero = row.bounds(node)[0] == 0
-        free = _key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
+        free = key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
         if source in work.integer and len(source.users) == 1 and codes_out and saturates:
             work.fused[node] = source
@@ -245,131 +226,7 @@ def _fuse_clips(work: _Work) -> None:
             work.reasons[node] = "its input is float"
 
 
-def _place_points(work: _Work) -> None:
-    for node in work.graph.nodes:
-        if node.op in ("placeholder", "call_function"):
-            _place_activation(work, node)
-    for node in work.graph.nodes:
-        row = row_of(node)
-        if node in work.integer:
-            _place_constants(work, node)
-        elif node in work.linears and row is not None:
-            scheme, by = work.linears[node], _weight_observer(work, node)
-            work.points += stored_weights.place(node, row, scheme, work.target, by)
-
-
-def _place_activation(work: _Work, node: fx.Node) -> None:
-    """The point of a value; and one for each other type that it is read in."""
-    if node not in work.wanted and node not in work.native:
-        return
-    name, own, observer = G.name_of(node), _type(work, node), _observer(work, node)
-    everyone = node in work.native or _one_output(work, node)
-    readers: dict[QType, list[Edge]] = {own: []}
-    for user in node.users:
-        if everyone or user in work.integer or _passes(work, user):
-            edge = Edge(name, G.name_of(user))
-            readers.setdefault(_taken(work, user) or own, []).append(edge)
-    fixed = work.target.fixed_outputs.get(_key(node), ()) if node in work.integer else ()
-    known = next((p for p in fixed if p.qtype == own), None)
-    spec: Spec = _observed(work, observer, own) if known is None else Fixed(known)
-    in_codes = any(node in nodes for nodes in (work.integer, work.moves, work.native))
-    for qtype, edges in readers.items():
-        if qtype != own:
-            spec = Requantized(name, qtype) if in_codes else _observed(work, observer, qtype)
-        found = Point(_point(work, node, qtype), Kind.ACTIVATION, spec, tuple(edges))
-        work.points.append(found)
-
-
-def _type(work: _Work, node: fx.Node) -> QType:
-    """The type that a value has in codes: what its operator computes with; of what is moved, that
-    of its source; of a float value, what its first reader takes."""
-    if node in work.integer:
-        return work.integer[node].activations or work.target.activation
-    row, source = row_of(node), node.args[0] if node.args else None
-    if row is not None and row.role in (Role.PASS, Role.CLIP) and isinstance(source, fx.Node):
-        return _type(work, source)
-    return _read_type(work, node) or work.target.activation
-
-
-def _taken(work: _Work, user: fx.Node) -> QType | None:
-    """The type that a reader takes; None: as it comes."""
-    return work.integer[user].activations if user in work.integer else None
-
-
-def _read_type(work: _Work, node: fx.Node) -> QType | None:
-    for user in node.users:
-        found = _read_type(work, user) if _passes(work, user) else _taken(work, user)
-        if found is not None:
-            return found
-    return None
-
-
-def _point(work: _Work, node: fx.Node, qtype: QType) -> str:
-    """The name of the point that has a value in this type."""
-    own = qtype == _type(work, node)
-    return G.name_of(node) if own else f"{G.name_of(node)}.{qtype}"
-
-
-def _one_output(work: _Work, node: fx.Node) -> bool:
-    return node in work.integer and work.target.kernels[_key(node)].one_output
-
-
-def _observed(work: _Work, observer: ObserverSpec, qtype: QType) -> Observed:
-    return Observed(qtype, observer, symmetric=work.target.symmetric)
-
-
-def _key(node: fx.Node) -> str:
-    row = row_of(node)
-    return row.key if row is not None else ""
-
-
-def _observer(work: _Work, node: fx.Node) -> ObserverSpec:
-    """Of the tensor a node computes; for a fused clamp the last rule for it or for its layer."""
-    makers = [node, work.fused[node]] if node in work.fused else [node]
-    last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
-    return last.observer or work.seen.get(G.name_of(node), work.observer)
-
-
-def _weight_observer(work: _Work, node: fx.Node) -> ObserverSpec:
-    return work.choices[G.name_of(node)].weight_observer or _WEIGHT_OBSERVER
-
-
-def _passes(work: _Work, user: fx.Node) -> bool:
-    return user in work.moves and (user in work.wanted or user in work.native)
-
-
-def _place_constants(work: _Work, node: fx.Node) -> None:
-    row = row_of(node)
-    assert row is not None
-    name, scheme, by = G.name_of(node), work.integer[node], _weight_observer(work, node)
-    assert scheme.activations is not None
-    assert scheme.weights is not None
-    for source in data_inputs(node):
-        if isinstance(source, fx.Node) and source.op == "get_attr":
-            edge = Edge(G.name_of(source), name)
-            spec = _observed(work, by, scheme.activations)
-            work.points.append(Point(f"{name}.{G.name_of(source)}", Kind.CONSTANT, spec, (edge,)))
-    if row.weight is None:
-        return
-    weight, data = node.args[row.weight], node.args[0]
-    assert isinstance(weight, fx.Node)
-    assert isinstance(data, fx.Node)
-    axis = None if scheme.scales is Scales.TENSOR else row.channel_axis
-    w = Point(
-        f"{name}.weight",
-        Kind.WEIGHT,
-        Observed(scheme.weights, by, axis, symmetric=True),
-        (Edge(G.name_of(weight), name),),
-    )
-    work.points.append(w)
-    bias = G.argument(node, row.bias, "bias") if row.bias is not None else None
-    if isinstance(bias, fx.Node) and work.target.bias is not None:
-        edge = Edge(G.name_of(bias), name)
-        derived = Derived(_point(work, data, scheme.activations), w.name)
-        work.points.append(Point(f"{name}.bias", Kind.BIAS, derived, (edge,)))
-
-
-def _decision(work: _Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
+def _decision(work: Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
     name = G.name_of(node)
     names = {p.name for p in points}
     inputs = tuple(p.name for p in points if any(e.user == name for e in p.edges))
@@ -407,6 +264,6 @@ def _gives_floats(node: fx.Node) -> bool:
     return any(isinstance(r, torch.Tensor) and r.is_floating_point() for r in several)
 
 
-def _why_nothing(work: _Work) -> str:
+def _why_nothing(work: Work) -> str:
     reasons = [f"{G.name_of(n)} ({r})" for n, r in work.reasons.items()][:3]
     return "; ".join(reasons) or "it has no operator with weights"

@@ -54,9 +54,7 @@ def round_columns(
     groups, _, size = weight.shape
     order = coded.diagonal(dim1=-2, dim2=-1).sum(0).argsort(descending=True)
     coded = coded[:, order][:, :, order]
-    factor = torch.linalg.cholesky(
-        coded + torch.eye(size, dtype=coded.dtype) * _ridge(coded, damp)
-    )
+    factor = torch.linalg.cholesky(coded + torch.eye(size, dtype=coded.dtype) * _ridge(coded, damp))
     upper = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
     free, found = weight[:, :, order].clone(), torch.empty_like(weight)
     for start in range(0, size, BLOCK):

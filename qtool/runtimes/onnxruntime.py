@@ -20,18 +20,25 @@ __all__ = [
     "SILENT",
     "feeds",
     "optimised_graph",
+    "read_graph",
     "run",
     "session",
     "without_suffix",
+    "write_graph",
 ]
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
+_WEIGHTS_APART = "session.optimized_model_external_initializers"
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 
 
 def session(
-    path: str | Path, optimise: bool = True, threads: int = 0, save_to: Path | None = None
+    path: str | Path,
+    optimise: bool = True,
+    threads: int = 0,
+    save_to: Path | None = None,
+    once: bool = False,
 ) -> ort.InferenceSession:
     """A CPU session of a file.
 
@@ -39,7 +46,8 @@ def session(
         path: the ONNX file.
         optimise: False runs the graph as written, node by node.
         threads: intra-op threads; 0 lets the runtime choose.
-        save_to: where the runtime writes the graph it really runs.
+        save_to: where the runtime writes the graph that it really runs, for `read_graph`.
+        once: for a run or two: memory is asked for and given back each time, not held in reserve.
 
     Raises:
         VerificationError: the runtime does not accept the file; with its own words.
@@ -49,8 +57,9 @@ def session(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = SILENT
+    options.enable_cpu_mem_arena = not once
     if save_to is not None:
-        options.optimized_model_filepath = str(save_to)
+        write_graph(options, save_to)
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
@@ -74,11 +83,25 @@ def run(
 
 
 def optimised_graph(path: str | Path) -> onnx.ModelProto:
-    """The graph that the runtime executes for a file, after all of its optimisations."""
+    """The graph that the runtime executes for a file, after all of its optimisations; without its
+    weights."""
     with scratch_folder() as folder:
         saved = folder / "optimised.onnx"
         session(path, save_to=saved)
-        return onnx.load(saved)
+        return read_graph(saved)
+
+
+def write_graph(options: ort.SessionOptions, path: Path) -> None:
+    """Has the runtime write the graph that it really runs: the weights into a file beside it, since
+    they may be more than one message holds."""
+    options.optimized_model_filepath = str(path)
+    for key, value in (("file_name", f"{path.name}.data"), ("min_size_in_bytes", "1024")):
+        options.add_session_config_entry(f"{_WEIGHTS_APART}_{key}", value)
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """What `write_graph` had written, without the weights."""
+    return onnx.load(path, load_external_data=False)
 
 
 def without_suffix(name: str) -> str:

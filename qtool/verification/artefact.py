@@ -15,10 +15,10 @@ import onnx
 import onnxruntime as ort
 
 from qtool.atomic import scratch_folder
-from qtool.errors import FileError
 from qtool.integer import DEFAULT_PROFILE, Program, lower
+from qtool.onnx_graph import storage
 from qtool.runtimes.base import Arrays
-from qtool.runtimes.onnxruntime import optimised_graph, run, session
+from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 
 __all__ = ["Artefact"]
 
@@ -35,6 +35,8 @@ class Artefact:
         self.path = Path(path)
         self._qdq = qdq
         self._programs: dict[str, Program] = {}
+        self._session: ort.InferenceSession | None = None
+        self._optimised: onnx.ModelProto | None = None
         self._last: tuple[Arrays, list[np.ndarray[Any, Any]]] | None = None
 
     @classmethod
@@ -46,12 +48,9 @@ class Artefact:
         """The file, read.
 
         Raises:
-            FileError: it is no ONNX file.
+            FileError: it is no ONNX file, or the data that it names is not there.
         """
-        try:
-            return onnx.load(self.path)
-        except Exception as error:
-            raise FileError(f"{self.path}: not a readable ONNX file ({error})") from error
+        return storage.load(self.path)
 
     @property
     def qdq(self) -> onnx.ModelProto:
@@ -65,33 +64,43 @@ class Artefact:
             self._programs[chosen] = lower(self.qdq, chosen)
         return self._programs[chosen]
 
-    @cached_property
-    def _optimised(self) -> tuple[ort.InferenceSession, onnx.ModelProto]:
-        with scratch_folder() as folder:
-            saved = folder / "optimised.onnx"
-            opened = session(self.path, save_to=saved)
-            return opened, onnx.load(saved)
+    def _opened(self) -> ort.InferenceSession:
+        if self._session is None and self._optimised is not None:
+            self._session = session(self.path, once=True)
+        if self._session is None:
+            with scratch_folder() as folder:
+                saved = folder / "optimised.onnx"
+                self._session = session(self.path, save_to=saved, once=True)
+                self._optimised = read_graph(saved)
+        return self._session
+
+    def close(self) -> None:
+        """Lets go of the runtime and of what it holds; what it found out stays."""
+        self._session = None
 
     def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs with the runtime's default optimisation; those of the last batch are kept."""
         if self._last is None or self._last[0] is not arrays:
-            self._last = arrays, run(self._optimised[0], list(arrays))
+            self._last = arrays, run(self._opened(), list(arrays))
         return self._last[1]
 
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs without any optimisation, node by node."""
-        return run(session(self.path, optimise=False), list(arrays))
+        return run(session(self.path, optimise=False, once=True), list(arrays))
 
     @cached_property
     def running(self) -> onnx.ModelProto:
-        """The graph that the runtime executes. Nodes of the file have names in it: those without
-        one are called after their first output, in `model` too."""
+        """The graph that the runtime executes, without its weights. Nodes of the file have names in
+        it: those without one are called after their first output, in `model` too."""
         nameless = [n for n in self.model.graph.node if not n.name]
         if not nameless:
-            return self._optimised[1]
+            if self._optimised is None:
+                self._opened()
+            assert self._optimised is not None
+            return self._optimised
         for node in nameless:
             node.name = node.output[0]
         with scratch_folder() as folder:
             named = folder / "named.onnx"
-            onnx.save(self.model, named)
+            storage.save(self.model, named)
             return optimised_graph(named)

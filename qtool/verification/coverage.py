@@ -19,6 +19,7 @@ from onnx import TensorProto
 
 from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
+from qtool.onnx_graph.storage import outline
 from qtool.ops import OPS
 from qtool.plan import Execution, QuantPlan
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
@@ -276,9 +277,8 @@ class _Running:
 
 
 def _one_sample(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose dynamic dimensions are 1, so that sizes computed from them can be inferred."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
+    """An outline whose dynamic dimensions are 1, so that sizes computed from them are inferred."""
+    fixed = outline(model)
     del fixed.graph.value_info[:]
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")

@@ -13,6 +13,7 @@ import torch
 
 from qtool.atomic import scratch_folder
 from qtool.integer import Program
+from qtool.onnx_graph.storage import save
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.artefact import Artefact
 
@@ -145,7 +146,7 @@ def _seen(model: onnx.ModelProto, program: Program, batch: Arrays) -> dict[str, 
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in present)
     with scratch_folder() as folder:
         file = folder / "all.onnx"
-        onnx.save(asked, file)
+        save(asked, file)
         runtime = session(file)
         outputs = [o.name for o in runtime.get_outputs()]
         values = zip(outputs, run(runtime, list(batch)), strict=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 
 from qtool.data import Batch, batches, to_batch
-from qtool.errors import DataError, FileError
+from qtool.errors import DataError
 from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.storage import load
 from qtool.runtimes.onnxruntime import session
 from qtool.types import Array
 
@@ -148,10 +148,7 @@ def random_inputs(
 
 
 def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
-    try:
-        graph = QdqGraph(onnx.load(path))
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    graph = QdqGraph(load(path))
     found = {}
     for name in graph.inputs:
         for node in graph.readers.get(name, []):

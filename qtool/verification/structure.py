@@ -15,6 +15,7 @@ import torch
 from onnx import numpy_helper
 
 from qtool.errors import VerificationError
+from qtool.onnx_graph.storage import outline
 from qtool.targets.saturation import largest_pairs
 
 __all__ = ["Expected", "check_structure", "check_well_formed"]
@@ -63,7 +64,7 @@ def check_well_formed(model: onnx.ModelProto) -> None:
         VerificationError: in the checker's words.
     """
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(outline(model), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.export import write_float, write_onnx
+from qtool.export import write_float
+from qtool.onnx_graph.storage import save
 from tests.analysis.spoiled import chain
 
 
@@ -14,5 +15,5 @@ def chain_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chain")
     quantized = chain()
     plain = write_float(quantized.graph, folder / "float.onnx")
-    write_onnx(quantized.to_onnx(), folder / "int8.onnx")
+    save(quantized.to_onnx(), folder / "int8.onnx")
     return plain, folder / "int8.onnx"

@@ -11,7 +11,7 @@ import qtool
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restore, restored
 from qtool.data import Batch
 from qtool.errors import FileError, VerificationError
-from qtool.export import write_onnx
+from qtool.onnx_graph.storage import save
 from qtool.runtimes.onnxruntime import run, session
 from tests.analysis.spoiled import captured, chain, images
 
@@ -35,7 +35,7 @@ def same(a, b):
 def test_restored_model_is_the_one_exported(how, tmp_path):
     """Nobody says how the file was made: it says so itself."""
     quantized = qtool.quantize(captured(), images().split(16), **MADE[how])
-    write_onnx(quantized.to_onnx(), tmp_path / "int8.onnx")
+    save(quantized.to_onnx(), tmp_path / "int8.onnx")
     assert same(restore(tmp_path / "int8.onnx", captured(), SAMPLE), quantized)
 
 
@@ -44,7 +44,7 @@ def test_weights_changed_on_the_way_come_from_the_file(tmp_path):
     with torch.no_grad():
         for parameter in changed.module.parameters():
             parameter.mul_(0.7)
-    write_onnx(changed.to_onnx(), tmp_path / "changed.onnx")
+    save(changed.to_onnx(), tmp_path / "changed.onnx")
     found = restore(tmp_path / "changed.onnx", captured(), SAMPLE)
     with torch.no_grad():
         assert torch.allclose(found(images()), changed(images()), atol=1e-5)

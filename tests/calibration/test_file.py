@@ -364,6 +364,16 @@ def test_other_observers_do_not_merge() -> None:
         one.merge(other)
 
 
+@pytest.mark.parametrize("part", range(5))
+def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Path) -> None:
+    data = bytearray(file_of(calibrate(captured(), [images()[:8]]), tmp_path))
+    header = 8 + int.from_bytes(data[:8], "little")
+    data[header + (len(data) - header) * (2 * part + 1) // 10] ^= 4
+    (tmp_path / "flipped.calib").write_bytes(data)
+    with pytest.raises(CalibrationError, match="damaged statistics; calibrate again"):
+        Calibration.load(tmp_path / "flipped.calib")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -20,7 +20,8 @@ from torch import nn
 from qtool.api import quantize
 from qtool.conversion import capture_model
 from qtool.errors import ExportError
-from qtool.export import to_onnx, write_onnx
+from qtool.export import to_onnx
+from qtool.onnx_graph.storage import save
 from qtool.targets import target
 from qtool.verification import audit
 from tests.export.networks import (
@@ -205,6 +206,6 @@ def test_exporting_leaves_loggers_and_warnings_as_they_were() -> None:
 
 def test_a_written_file_is_the_model(tmp_path: Path) -> None:
     file = model("linear")
-    write_onnx(file, tmp_path / "model.onnx")
+    save(file, tmp_path / "model.onnx")
     assert onnx.load(tmp_path / "model.onnx") == file
     assert audit(tmp_path / "model.onnx").share == 1

@@ -1,57 +1,76 @@
-"""Graphs as torch.onnx translates them, in the opset that a target wants."""
+"""Graphs are translated as they are where that is enough, and computed right where it is not."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 
-from qtool.export.torch_exporter import translate
-from qtool.graph import torch_ops
-from qtool.ops import writers
-from qtool.runtimes.onnxruntime import run, session
-from qtool.types import UINT16, QuantParams
-
-PARAMS = QuantParams(UINT16, torch.tensor(0.001), torch.tensor(30_000))
+from qtool.conversion import capture_model
+from qtool.export import float_onnx
+from qtool.export import torch_exporter as module
+from tests.export.networks import run
 
 
-class Wide(nn.Module):
-    """16-bit codes, and an operator that torch.onnx translates in several."""
-
-    def __init__(self) -> None:
+class Computes(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.register_buffer("scale", PARAMS.scale)
-        self.register_buffer("zero", PARAMS.zero_point.to(torch.uint16))
+        self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        codes = torch_ops.quantize(torch.softmax(x, 1), self.scale, self.zero)
-        return torch_ops.dequantize(codes, self.scale, self.zero, None)
+        return self.function(x)
 
 
-def written(x: torch.Tensor, opset: int) -> onnx.ModelProto:
-    program = torch.export.export(Wide().eval(), (x,))
-    model = translate(program, writers(contrib=False), opset)
-    model.ir_version = 10
-    return ir.to_proto(model)
+PROMOTES = {
+    "float and bool": lambda x: x + (x > 0),
+    "float and integer": lambda x: x * torch.arange(3),
+    "integer and a fraction": lambda x: (x > 0).long() * 0.5,
+    "an integer quotient": lambda x: (x > 0).long() / 2,
+    "compared with a fraction": lambda x: (x * 2).long() > 0.5,
+}
+AS_IT_IS = {
+    "both conditions": lambda x: torch.where((x > 0) & (x < 1), x, 0.0),
+    "one or the other": lambda x: torch.where((x > 1) | (x < 0), x, 0.0),
+    "a cast": lambda x: (x > 0).to(torch.float32) * x,
+    "a look-up": lambda x: x[torch.tensor([1, 0])],
+}
 
 
-def test_16_bit_codes_are_written_in_opset_21(tmp_path: Path) -> None:
-    x, path = torch.randn(4, 5), tmp_path / "model.onnx"
-    file = written(x, 21)
-    assert [o.version for o in file.opset_import if not o.domain] == [21]
-    onnx.checker.check_model(file, full_check=True)
-    onnx.save(file, path)
-    (found,) = run(session(path, False), [x.numpy()])
-    np.testing.assert_allclose(found, Wide()(x).numpy(), atol=float(PARAMS.scale) * 1.01)
+def written(function: Callable[[torch.Tensor], torch.Tensor]) -> float:
+    """Writes the function, and gives the largest difference in the runtime."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 3)
+    graph = capture_model(Computes(function).eval(), x).graph
+    (found,) = run(float_onnx(graph), (x,), optimise=False)
+    return float(np.abs(found.astype(np.float64) - function(x).double().numpy()).max())
 
 
-def test_the_checker_refuses_them_in_an_older_one() -> None:
-    file = written(torch.randn(4, 5), 18)
-    assert [o.version for o in file.opset_import if not o.domain] == [18]
-    with pytest.raises(onnx.shape_inference.InferenceError, match="uint16"):
-        onnx.checker.check_model(file, full_check=True)
+@pytest.mark.parametrize("name", PROMOTES)
+def test_types_are_promoted_as_torch_does(name: str) -> None:
+    assert written(PROMOTES[name]) == 0
+
+
+@pytest.mark.parametrize("name", AS_IT_IS)
+def test_most_graphs_are_not_traced_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: pytest.fail("traced again"))
+    monkeypatch.setattr(
+        "torch.onnx._internal.exporter._fx_passes.insert_type_promotion_nodes",
+        lambda _: pytest.fail("types promoted"),
+    )
+    assert written(AS_IT_IS[name]) == 0
+
+
+def test_what_has_no_translation_goes_the_whole_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    whole = torch.onnx.export
+    monkeypatch.setattr(torch.onnx, "export", lambda *a, **k: asked.append(a) or whole(*a, **k))
+    assert written(torch.special.ndtr) < 1e-6
+    assert asked
+
+
+def test_without_the_parts_of_torch_it_still_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_registry", lambda *_: None)
+    assert written(AS_IT_IS["both conditions"]) == 0

@@ -25,12 +25,14 @@ from qtool.targets import target
 from qtool.types import (
     INT8_NARROW,
     UINT8,
+    UINT16,
     Derived,
     Fixed,
     Float,
     Observed,
     ObserverSpec,
     QuantParams,
+    Requantized,
     SharedWith,
     Spec,
 )
@@ -147,3 +149,21 @@ def test_digest_is_the_same_in_every_process() -> None:
         check=True,
     )
     assert done.stdout.strip() == network_plan("concat").digest
+
+
+def test_points_that_share_parameters_have_one_origin() -> None:
+    twice = Point("twice", Kind.ACTIVATION, SharedWith("pool", 2.0), ())
+    plan = replace(SMALL, points=(*SMALL.points, twice))
+    assert plan.origin("flat") == plan.origin("conv") == ("conv", 1.0)
+    assert plan.origin("twice") == ("conv", 2.0)
+
+
+def test_points_stand_where_codes_are_read_or_requantized() -> None:
+    unread = Point("unread", Kind.ACTIVATION, Observed(UINT8, MINMAX), ())
+    wide = Point("wide", Kind.ACTIVATION, Requantized("seen", UINT16), (Edge("seen", "conv"),))
+    seen = replace(unread, name="seen")
+    plan = replace(SMALL, points=(unread, seen, wide))
+    assert [p.name for p in plan.placed] == ["seen", "wide"]
+    assert [p.tensor for p in plan] == ["unread", "seen", "seen"]
+    assert plan.reads == {("seen", "conv"): "wide"}
+    assert describe(wide.spec) == "uint16, requantized from seen"

@@ -27,7 +27,7 @@ def test_two_sessions_and_one_reading_show_everything(
     opened, read = [], []
     session, load = module.session, onnx.load
     monkeypatch.setattr(module, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
-    monkeypatch.setattr(module.onnx, "load", lambda p: read.append(Path(p)) or load(p))
+    monkeypatch.setattr(onnx, "load", lambda p, **k: read.append(Path(p)) or load(p, **k))
     artefact, x = Artefact(file), [t.numpy() for t in samples("residual", 8)]
     expected = [t.detach().numpy() for t in [quantized("residual")(*samples("residual", 8))]]
     assert compare(artefact, x, expected, quantized("residual")._steps()).passed

@@ -1,0 +1,222 @@
+"""Models on the disk: one file, or a model file and its weights in another one beside it.
+
+An ONNX file is one message of at most 2 GiB. What passes that is written as external data: every
+weight as it is, at a multiple of 4,096 bytes, so that runtimes map it; the message names file,
+offset and length. Weights are written one by one, and never are all of them in one message.
+
+A pair of files cannot be replaced in one step, so data is called after its digest: while it is
+written, the model that was there and its data stay as they are; then the model file is replaced,
+in one step, by one that names the new data; then the old data goes. So a model file never names
+data that is not whole or belongs to another one. (Two processes that write one path take turns.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from qtool.atomic import atomic_path
+from qtool.errors import FileError
+
+__all__ = ["LIMIT", "files_of", "load", "outline", "published", "save", "stored_bytes"]
+
+LIMIT = 2**31 - 1
+"""Bytes of one message."""
+_PAGE = 4096
+_SMALL = 1024
+"""Bytes up to which a tensor stays in the model: sizes, scales, what shapes are computed from."""
+_HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
+
+Places = Mapping[str, tuple[int, int]]
+"""Tensor -> offset and length in the data."""
+
+
+def load(path: str | Path) -> onnx.ModelProto:
+    """A model with its weights, wherever they are stored.
+
+    Raises:
+        FileError: it is no ONNX file, or the data that it names is not there.
+    """
+    try:
+        return onnx.load(path)
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+
+
+def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:
+    """Writes a model into a folder where nobody else looks; see `published` for others.
+
+    Args:
+        external: weights go into `<path>.data` even where one message could hold them.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    path = Path(path)
+    places = _places(model, external)
+    data = path.with_name(f"{path.name}.data")
+    try:
+        if places:
+            _write_weights(model, places, data)
+        _write_message(model, places, path, data.name)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def published(model: onnx.ModelProto, path: str | Path, external: bool = False) -> Iterator[Path]:
+    """The model under a temporary path, for a look at it; in place of `path` after that.
+
+    On a failure what was there before stays, and nothing is left beside it.
+
+    Args:
+        external: weights go into `<path>.<digest>.data` even where one message could hold them.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    path = Path(path)
+    with atomic_path(path) as temporary:
+        places, before = _places(model, external), _data_of(path)
+        data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
+        try:
+            if places:
+                with atomic_path(data) as part:
+                    _write_weights(model, places, part)
+            _write_message(model, places, temporary, data.name)
+            del model  # whoever looks may need the memory
+            yield temporary
+        except BaseException as error:
+            if data not in before:
+                data.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+            raise
+    for old in before - ({data} if places else set()):
+        old.unlink(missing_ok=True)
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """The model file, and those with its weights.
+
+    Raises:
+        FileError: it is no ONNX file.
+    """
+    path = Path(path)
+    try:
+        stored = onnx.load(path, load_external_data=False).graph.initializer
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    told = (e.value for t in stored for e in t.external_data if e.key == "location")
+    return [path, *(path.parent / name for name in dict.fromkeys(told))]
+
+
+def outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its weights as inputs: all that a check or an inference of shapes looks at.
+
+    Small tensors stay, since shapes may be computed from them. Nothing large is copied.
+    """
+    small = [t for t in model.graph.initializer if stored_bytes(t) <= _SMALL]
+    bare = _with_stored(model, small)
+    known = {t.name for t in small} | {i.name for i in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in known:
+            kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            bare.graph.input.append(onnx.ValueInfoProto(name=tensor.name, type=kind))
+    return bare
+
+
+def stored_bytes(tensor: onnx.TensorProto) -> int:
+    """What the numbers of a tensor take; 0 for text."""
+    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+        return 0
+    if tensor.data_type in _HALF_BYTES:
+        return int(-(-prod(tensor.dims) // 2))
+    return int(prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _places(model: onnx.ModelProto, external: bool) -> Places:
+    """Where the weights go that leave the model; empty where all stay."""
+    stored = model.graph.initializer
+    if not external:
+        graph = _with_stored(model, ()).ByteSize()
+        if graph + sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored) <= LIMIT:
+            return {}
+    places, end = {}, 0
+    for tensor in stored:
+        length = stored_bytes(tensor)
+        if length > _SMALL and tensor.HasField("raw_data"):
+            places[tensor.name] = (end, length)
+            end += -(-length // _PAGE) * _PAGE
+    return places
+
+
+def _write_weights(model: onnx.ModelProto, places: Places, path: Path) -> None:
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.name in places:
+                file.seek(places[tensor.name][0])
+                file.write(tensor.raw_data)
+
+
+def _write_message(model: onnx.ModelProto, places: Places, path: Path, data: str) -> None:
+    if not places:
+        path.write_bytes(model.SerializeToString())
+        return
+    stored = [
+        _reference(t, data, places[t.name]) if t.name in places else t
+        for t in model.graph.initializer
+    ]
+    path.write_bytes(_with_stored(model, stored).SerializeToString())
+
+
+def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:
+    found = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    found.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", data), ("offset", place[0]), ("length", place[1])):
+        found.external_data.add(key=key, value=str(value))
+    return found
+
+
+def _with_stored(model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+    """A copy with these initializers, made without copying those of the model."""
+    bare = onnx.ModelProto()
+    _copy_all_but(model, bare, "graph")
+    _copy_all_but(model.graph, bare.graph, "initializer")
+    bare.graph.initializer.extend(stored)
+    return bare
+
+
+def _copy_all_but(source: Any, into: Any, field: str) -> None:
+    for known, value in source.ListFields():
+        if known.name == field:
+            continue
+        if hasattr(value, "extend"):  # a repeated field
+            getattr(into, known.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(into, known.name).CopyFrom(value)
+        else:
+            setattr(into, known.name, value)
+
+
+def _digest(model: onnx.ModelProto, places: Places) -> str:
+    """Of the weights that go out, and where each goes."""
+    digest = hashlib.sha256(repr(dict(places)).encode())
+    for tensor in model.graph.initializer:
+        if tensor.name in places:
+            digest.update(tensor.raw_data)
+    return digest.hexdigest()[:16]
+
+
+def _data_of(path: Path) -> set[Path]:
+    """Data that `published` wrote for a path."""
+    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}\.data")
+    return {file for file in path.parent.iterdir() if name.fullmatch(file.name)}
