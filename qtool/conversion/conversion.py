@@ -16,7 +16,7 @@ from torch import fx
 from qtool import graph as G
 from qtool import targets
 from qtool.calibration import Calibration
-from qtool.conversion.captured import Captured, rewrite
+from qtool.conversion.captured import Captured, outputs_of, rewrite
 from qtool.conversion.solve import Parameters, solve_parameters
 from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
@@ -71,7 +71,7 @@ class Conversion:
             PassError: the module computes something else afterwards.
         """
         graph = replace(self.graph, module=G.clone(self.graph.module))
-        rewrite(graph, [GraphPass(change.step, edit)])
+        rewrite(graph, [GraphPass(change.step, edit)], outputs_of(self.graph))
         old = self.plan
         seen = self.calibration.specs if self.calibration is not None else None
         plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
