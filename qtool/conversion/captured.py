@@ -27,7 +27,15 @@ from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.recipe import Recipe
 from qtool.types import ObserverSpec
 
-__all__ = ["DEFAULT_OBSERVER", "Captured", "DynamicSizes", "Model", "capture_model", "rewrite"]
+__all__ = [
+    "DEFAULT_OBSERVER",
+    "Captured",
+    "DynamicSizes",
+    "Model",
+    "capture_model",
+    "outputs_of",
+    "rewrite",
+]
 
 DEFAULT_OBSERVER = "percentile"
 
@@ -41,9 +49,13 @@ class Captured:
     Give it to `calibrate` and `convert` instead of the model to capture only once.
     """
 
-    def __init__(self, graph: FloatGraph, fingerprint: str) -> None:
+    def __init__(
+        self, graph: FloatGraph, fingerprint: str, outputs: Sequence[torch.Tensor] | None = None
+    ) -> None:
+        """`outputs`: of the graph on its example, where they are known."""
         self.graph = graph
         self.fingerprint = fingerprint
+        self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
 
@@ -60,7 +72,9 @@ class Captured:
         if name not in self._prepared:
             passes = [FOR_TARGETS[p] for p in targets.target(name).rewrites]
             graph = replace(self.graph, module=G.clone(self.graph.module))
-            counts = rewrite(graph, passes)
+            before = self._outputs or outputs_of(self.graph)
+            self._outputs = None  # may be large, and are not asked for again as a rule
+            counts, _ = rewrite(graph, passes, before)
             used = [p for p in passes if counts[p.name]]
             made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
             self._prepared[name] = (graph, made)
@@ -122,8 +136,8 @@ def capture_model(
     else:
         graph = capture_module(model, next(batches([example], model)), dynamic)
     mark = fingerprint(graph.module)
-    rewrite(graph, CANONICAL)
-    return Captured(graph, mark)
+    _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
+    return Captured(graph, mark, outputs)
 
 
 def _versions(module: nn.Module) -> list[tuple[int, int]]:
@@ -132,12 +146,29 @@ def _versions(module: nn.Module) -> list[tuple[int, int]]:
     return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in found]
 
 
-def rewrite(graph: FloatGraph, passes: Sequence[GraphPass]) -> dict[str, int]:
-    """Runs passes in place, and shows on the example that the graph computes what it did."""
+def rewrite(
+    graph: FloatGraph, passes: Sequence[GraphPass], before: Sequence[torch.Tensor]
+) -> tuple[dict[str, int], Sequence[torch.Tensor]]:
+    """Runs passes in place, and shows on the example that the graph computes what it did.
+
+    Args:
+        before: the outputs of the graph as it is given.
+
+    Returns how often each pass applied, and the outputs of the graph as it is now.
+    """
+    counts = run_passes(graph.module, passes)
+    if not any(counts.values()):
+        return counts, before
+    args, kwargs = graph.example
+    after = outputs_of(graph)
+    with torch.no_grad():
+        same_function(before, after, noise=lambda: own_noise(graph.module, args, kwargs))
+    return counts, after
+
+
+def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
+    """What the graph computes on its example."""
     args, kwargs = graph.example
     with torch.no_grad():
-        before = pytree.tree_leaves(graph.module(*args, **kwargs))
-        counts = run_passes(graph.module, passes)
-        after = pytree.tree_leaves(graph.module(*args, **kwargs))
-        same_function(before, after, noise=lambda: own_noise(graph.module, args, kwargs))
-    return counts
+        found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*args, **kwargs))
+    return found

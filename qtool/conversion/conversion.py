@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from qtool import graph as G
 from qtool import targets
 from qtool.calibration import Calibration
-from qtool.conversion.captured import Captured, rewrite
+from qtool.conversion.captured import Captured, outputs_of, rewrite
 from qtool.conversion.solve import Parameters, solve_parameters
 from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
@@ -82,7 +82,7 @@ class Conversion:
         graph = replace(self.graph, module=G.clone(self.graph.module))
         steps = [GraphPass(change.step, edit)]
         if samples is None:
-            rewrite(graph, steps)
+            rewrite(graph, steps, outputs_of(self.graph))
         else:
             run_passes(graph.module, steps)
             _show_same(self.graph.module, graph.module, samples)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,8 +174,8 @@ def _session(text: str, types: tuple[Any, ...]) -> ort.InferenceSession:
     return session(model)
 
 
-def session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """The runtime on a model as it is written: nothing fused, one thread.
+def session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
+    """The runtime on a model, or a file, as it is written: nothing fused, one thread.
 
     Raises:
         Exception: whatever the runtime raises where it does not take the model.
@@ -185,7 +186,7 @@ def session(model: onnx.ModelProto) -> ort.InferenceSession:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = model.SerializeToString()
+    data = str(model) if isinstance(model, Path) else model.SerializeToString()
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 

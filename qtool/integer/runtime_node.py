@@ -119,6 +119,8 @@ def _foreseen(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
         kind = known[name].type.tensor_type
         dtype, sizes = helper.tensor_dtype_to_np_dtype(kind.elem_type), kind.shape.dim
         if len(sizes) == 1 and dtype == np.int64:
+            if not sizes[0].dim_value:
+                return None
             found.append((dtype, (sizes[0].dim_value,)))
         else:
             found.append((dtype, (None,) * len(sizes)))

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from qtool.atomic import atomic_path
 from qtool.errors import FileError
 
-__all__ = ["LIMIT", "files_of", "load", "outline", "published", "save", "stored_bytes"]
+__all__ = ["LIMIT", "files_of", "fits", "load", "outline", "published", "save", "stored_bytes"]
 
 LIMIT = 2**31 - 1
 """Bytes of one message."""
@@ -134,6 +134,13 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
+def fits(model: onnx.ModelProto) -> bool:
+    """Whether one message holds the model with its weights."""
+    stored = model.graph.initializer
+    weights = sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored)
+    return int(_with_stored(model, ()).ByteSize()) + weights <= LIMIT
+
+
 def stored_bytes(tensor: onnx.TensorProto) -> int:
     """What the numbers of a tensor take; 0 for text."""
     if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
@@ -146,10 +153,8 @@ def stored_bytes(tensor: onnx.TensorProto) -> int:
 def _places(model: onnx.ModelProto, external: bool) -> Places:
     """Where the weights go that leave the model; empty where all stay."""
     stored = model.graph.initializer
-    if not external:
-        graph = _with_stored(model, ()).ByteSize()
-        if graph + sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored) <= LIMIT:
-            return {}
+    if not external and fits(model):
+        return {}
     places, end = {}, 0
     for tensor in stored:
         length = stored_bytes(tensor)

@@ -107,6 +107,15 @@ def test_after_a_failure_all_is_as_it_was(tmp_path: Path, seed: int) -> None:
     assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
 
+def test_what_one_message_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storage.fits(network())
+    size = len(network().SerializeToString())
+    monkeypatch.setattr(storage, "LIMIT", size - 1)
+    assert not storage.fits(network())
+    monkeypatch.setattr(storage, "LIMIT", size + 4 * 1024)
+    assert storage.fits(network())
+
+
 def test_data_of_others_stays(tmp_path: Path) -> None:
     others = ["m.onnx.data", "m.onnx.0123.data", "mXonnx.0123456789abcdef.data"]
     for name in others:

@@ -11,6 +11,7 @@ from qtool.capture.from_onnx.names import label_of
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES, nodes_in
+from qtool.onnx_graph.storage import fits, outline
 
 __all__ = ["checked"]
 
@@ -18,7 +19,6 @@ _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
 _NODES = 1_000_000  # after functions are written out: a file of a few kB may hold 2^26
 _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
-_BYTES = 2**31 - 1  # what one message may hold; weights beside it are checked by their readers
 
 
 def checked(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -37,8 +37,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             )
     _refuse_bombs(model)
     try:
-        if model.ByteSize() <= _BYTES:
-            _check(model)
+        _check(model if fits(model) else outline(model))
         model = inline_local_functions(model) if model.functions else model
     except Exception as error:
         raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import onnx
+import onnxruntime as ort
 
 from qtool.capture.from_onnx.calls import Array
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import runtime_says, session
+from qtool.onnx_graph.storage import fits, save
 
 __all__ = ["odd_values", "run"]
 
@@ -27,7 +31,7 @@ def odd_values(model: onnx.ModelProto) -> frozenset[str]:
     names = _between(model)
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     try:
-        outputs = session(asked).get_outputs()
+        outputs = _opened(asked).get_outputs()
     except Exception as error:
         raise _failed(error) from error
     return frozenset(o.name for o in outputs if o.type not in _TENSORS)
@@ -49,10 +53,19 @@ def run(
         between = [n for n in _between(model) if n not in odd]
         asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
     try:
-        found = session(asked).run(None, dict(inputs))
+        found = _opened(asked).run(None, dict(inputs))
     except Exception as error:
         raise _failed(error) from error
     return dict(zip((o.name for o in asked.graph.output), found, strict=True))
+
+
+def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
+    if fits(model):
+        return session(model)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        save(model, path)
+        return session(path)
 
 
 def _between(model: onnx.ModelProto) -> list[str]:
