@@ -6,6 +6,7 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
 
@@ -15,7 +16,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint clean
+.PHONY: help setup quickstart test lint docs clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -51,6 +52,14 @@ lint: $(READY) ## Run the checks alone: style, types, import layers
 	$(BIN)/mypy || status=1; \
 	$(BIN)/lint-imports --no-logo || status=1; \
 	exit $$status
+
+docs: $(DOCS_READY) ## Build the documentation site in build/site; a dead link or a warning is an error
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "build/site/index.html"
+
+$(DOCS_READY): $(READY)
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[docs]'
+	@touch $@
 
 clean: ## Remove the environment, caches and build output; reports stay
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \

@@ -62,13 +62,13 @@ class Result:
     why: str = ""
 
 
-def cases(only: str = "") -> Iterable[Case]:
-    """Those of the operators, then the models of the package."""
+def cases(only: str = "", operator: str | None = None) -> Iterable[Case]:
+    """Those of the operators (or of one), then the models of the package."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for case in collect_testcases(None):
+        for case in collect_testcases(operator):
             if only in case.name and case.model is not None and case.data_sets:
                 inputs, _ = case.data_sets[0]
                 data = case.model.SerializeToString()

@@ -1,14 +1,17 @@
 """The command line: one file per command, each calling one library function.
 
-Exit codes: 0 done; 1 a goal the user set was missed; 2 a user error, in one sentence.
+Exit codes: 0 done; 1 a goal the user set was missed; 2 a user error, in one sentence; 130 and 143
+ended by SIGINT or SIGTERM; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from typing import Any
 
 import click
+from qtool.cli.ending import ended_in_order
 
 __all__ = ["main"]
 
@@ -53,14 +56,23 @@ class _Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        from qtool.errors import QtoolError
-
         try:
-            return super().invoke(ctx)
-        except QtoolError as error:
-            raise _Refusal(str(error)) from error
+            with ended_in_order():
+                return super().invoke(ctx)
+        except click.ClickException as error:
+            if ctx.meta[_JSON]:
+                told = {"message": error.format_message(), "exit_code": error.exit_code}
+                cause = error.__cause__ or error
+                click.echo(json.dumps({"error": {"type": type(cause).__name__, **told}}))
+            raise
 
+
+_JSON = "qtool.json"
 
 HELP = {
     "bench": "Time ONNX files in turns, with intervals.",
@@ -74,12 +86,6 @@ HELP = {
     "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
     "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
 }
-
-
-class _Refusal(click.ClickException):
-    """A user error: exit code 2, as for wrong options."""
-
-    exit_code = 2
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

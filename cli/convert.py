@@ -10,6 +10,7 @@ from qtool.cli import options, output
 
 if TYPE_CHECKING:
     from qtool import QuantizedModel
+    from qtool.quantized import Verification
 
 
 @click.command("convert")
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     options.recover,
     options.dynamic,
     options.min_coverage,
+    options.min_sqnr,
     options.timing,
     options.json_,
 )
@@ -46,6 +48,7 @@ def command(
     recover: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
+    min_sqnr: float | None,
     timing: float,
     as_json: bool,
 ) -> None:
@@ -74,20 +77,21 @@ def command(
         recover=options.names(recover),
         dynamic=options.parse_dynamic(dynamic),
     )
-    write(quantized, output_, min_coverage, timing, as_json, format_, external_data)
+    goals = (min_coverage, min_sqnr)
+    write(quantized, output_, goals, timing, as_json, format_, external_data)
 
 
 def write(
     quantized: QuantizedModel,
     path: Path,
-    min_coverage: float | None,
+    goals: tuple[float | None, float | None],
     timing: float,
     as_json: bool,
     format_: str = "qdq",
     external_data: bool = False,
 ) -> None:
-    """Exports, verifies, times and reports; exit code 1 if the integer share is below
-    `min_coverage`."""
+    """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
+    the worst output) is missed."""
     from qtool.analysis.speed import speed_of
     from qtool.onnx_graph.storage import files_of
 
@@ -96,12 +100,11 @@ def write(
     assert result is not None
     with output.status("timing"):
         found = speed_of(quantized, path, seconds=timing) if timing else None
-    share = result.coverage.share
-    missed = min_coverage is not None and share < min_coverage
+    missed = _missed(result, *goals)
     if as_json:
         shown = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
         shown["speed"] = found.to_json() if found is not None else None
-        output.show_json({**shown, "min_coverage_met": not missed})
+        output.show_json({**shown, **{f"{goal}_met": not missed[goal] for goal in missed}})
     else:
         size = sum(f.stat().st_size for f in files_of(path))
         output.say(f"{path}: {size / 1024:.0f} KiB")
@@ -112,10 +115,22 @@ def write(
             output.say(f"note: {note}")
     if found is not None and (warning := found.warning()) is not None:
         click.echo(warning, err=True)
-    if missed:
-        click.echo(
-            f"integer share {share:.4f} is below the {min_coverage:g} asked for; "
-            "the file was written all the same",
-            err=True,
-        )
+    for sentence in filter(None, missed.values()):
+        click.echo(f"{sentence}; the file was written all the same", err=True)
+    if any(missed.values()):
         raise SystemExit(1)
+
+
+def _missed(
+    result: Verification, min_coverage: float | None, min_sqnr: float | None
+) -> dict[str, str]:
+    """Goal -> a sentence where it was missed, else nothing."""
+    share, worst = result.coverage.share, result.fidelity.worst
+    coverage = min_coverage is not None and share < min_coverage
+    sqnr = min_sqnr is not None and not worst >= min_sqnr
+    return {
+        "min_coverage": f"integer share {share:.4f} is below the {min_coverage:g} asked for"
+        if coverage
+        else "",
+        "min_sqnr": f"an output has {worst:.1f} dB of the {min_sqnr:g} asked for" if sqnr else "",
+    }

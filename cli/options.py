@@ -41,7 +41,7 @@ class OneOf(click.ParamType):
 def _observers() -> Iterable[str]:
     from qtool.observers import OBSERVERS
 
-    return OBSERVERS
+    return [name for name, row in OBSERVERS.items() if row.estimate is not None]
 
 
 def _targets() -> Iterable[str]:
@@ -154,7 +154,7 @@ recover = click.option(
     "--recover",
     metavar="STEP,...",
     default=None,
-    help="The steps that it takes for that, and no others: smooth, round, bias.",
+    help="The steps that it takes for that, and no others. See docs/recipes.md.",
 )
 dynamic = click.option(
     "--dynamic",
@@ -170,6 +170,11 @@ min_coverage = click.option(
     "--min-coverage",
     type=click.FloatRange(0, 1),
     help="Exit with 1 if a smaller share of the MACs runs in integer kernels.",
+)
+min_sqnr = click.option(
+    "--min-sqnr",
+    type=float,
+    help="Exit with 1 if an output has a smaller signal-to-noise ratio to the float model's (dB).",
 )
 timing = click.option(
     "--timing",
@@ -279,16 +284,16 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
     """
     from qtool.capture import import_object
     from qtool.data.array_files import ArrayFiles
-    from qtool.errors import DataError
+    from qtool.errors import DataError, QtoolError, said
 
     if ":" in source and not Path(source).exists():
         made = import_object(source, DataError)
         try:
             found: Iterable[Any] = made() if callable(made) else made
-        except Exception as error:
-            raise DataError(
-                f"calling {source}() failed: {type(error).__name__}: {error}"
-            ) from error
+        except QtoolError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise DataError(f"calling {source}() failed: {said(error)}") from error
         return found
     inside = labels is not None and not Path(labels).is_file()
     files = ArrayFiles(Path(source), batch_size, (labels,) if inside and labels else ())

@@ -26,6 +26,7 @@ from qtool.cli.convert import write
     options.recover,
     options.dynamic,
     options.min_coverage,
+    options.min_sqnr,
     options.timing,
     options.json_,
 )
@@ -45,6 +46,7 @@ def command(
     recover: str | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
+    min_sqnr: float | None,
     timing: float,
     as_json: bool,
 ) -> None:
@@ -78,4 +80,5 @@ def command(
         dynamic=options.parse_dynamic(dynamic),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
-    write(quantized, output_, min_coverage, timing, as_json, format_, external_data)
+    goals = (min_coverage, min_sqnr)
+    write(quantized, output_, goals, timing, as_json, format_, external_data)

@@ -1,68 +1,199 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and nothing else is left: not by a kill either.
+
+What is being written lies beside its place under a name of qtool's, locked as long as its process
+lives. A process that is killed lets go of the lock; whoever writes there next removes what it left.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from qtool.errors import FileError
 
-__all__ = ["atomic_path", "check_writable", "write_atomic"]
+fcntl: Any = None  # without such locks on a system, what a kill leaves stays
+with suppress(ImportError):
+    fcntl = import_module("fcntl")
+
+__all__ = ["atomic_path", "check_writable", "folder_beside", "scratch_folder", "write_atomic"]
+
+_PART = ".qtool.part"
+_SCRATCH = ".qtool-scratch-"
 
 
 def check_writable(path: str | Path) -> None:
     """Raises FileError if no file can be written at `path`: said before long work, not after."""
-    target = Path(path)
+    target = _resolved(path)
     folder = target.parent
     if target.is_dir():
-        raise FileError(f"cannot write {target}: it is a directory; name a file")
+        raise FileError(f"cannot write {path}: it is a directory; name a file")
+    if target.exists() and not target.is_file():
+        raise FileError(f"cannot write {path}: it is {_kind(target)}; name an ordinary file")
     if not folder.is_dir():
+        shown = folder if Path(path).is_symlink() else Path(path).parent
         raise FileError(
-            f"cannot write {target}: the directory {folder} does not exist; create it first"
+            f"cannot write {path}: the directory {shown} does not exist; create it first"
         )
     if not os.access(folder, os.W_OK):
-        raise FileError(f"cannot write {target}: the directory {folder} is not writable")
+        raise FileError(f"cannot write {path}: the directory {folder} is not writable")
+
+
+def _resolved(path: str | Path) -> Path:
+    """Where links lead, so that a file is written and its link stays.
+
+    Raises:
+        FileError: no file can be called so.
+    """
+    try:
+        os.fspath(path).encode()
+        target = Path(path).resolve()
+        target.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FileError(f"cannot write {str(path)!a}: {why}; name another file") from error
+    return target
+
+
+def _kind(path: Path) -> str:
+    mode = path.stat().st_mode
+    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((name for test, name in kinds if test(mode)), "a device")
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; renamed to it on success, removed on any failure."""
+    """A temporary path beside `path`; renamed to it on success, removed on any failure.
+
+    Raises:
+        FileError: it cannot be written; also where writing the temporary file fails.
+    """
     check_writable(path)
-    target = Path(path)
+    target = _resolved(path)
     try:
-        handle, name = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".part"
-        )
-        os.close(handle)
+        _sweep(target.parent, _prefix(target), _PART)
+        handle, temporary = _locked(lambda: _new_file(target))
     except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
-    temporary = Path(name)
+        raise _refused(path, error) from error
     try:
         yield temporary
         _publish(temporary, target)
+    except OSError as error:
+        raise _refused(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:60]}."
+
+
+def _new_file(target: Path) -> tuple[int, Path]:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=_PART)
+    return handle, Path(name)
+
+
+def _refused(path: str | Path, error: OSError) -> FileError:
+    return FileError(f"cannot write {path}: {error.strerror or error}")
 
 
 def _publish(temporary: Path, target: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
-    try:
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes it private
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask
+    temporary.chmod(mode)  # mkstemp makes it private
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(target)
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Writes a whole file, or leaves what was there."""
     with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for files that nobody else needs, gone afterwards.
+
+    Raises:
+        FileError: there is no place for it.
+    """
+    try:
+        opened = _own_folder(Path(tempfile.gettempdir()), _SCRATCH, "")
+    except OSError as error:
+        raise FileError(f"there is no place for temporary files: {error}") from error
+    with opened as folder:
+        yield folder
+
+
+def folder_beside(target: Path) -> AbstractContextManager[Path]:
+    """A folder beside `target`, to take its place; what is there at the end is removed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    return _own_folder(target.parent, _prefix(target), _PART)
+
+
+def _own_folder(place: Path, prefix: str, suffix: str) -> AbstractContextManager[Path]:
+    def make() -> tuple[int, Path]:
+        folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
+        return os.open(folder, os.O_RDONLY), folder
+
+    _sweep(place, prefix, suffix)
+    return _held(*_locked(make))
+
+
+@contextmanager
+def _held(handle: int, folder: Path) -> Iterator[Path]:
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
+    """What was made, once it is locked; made again where somebody swept it before it was."""
+    while True:
+        handle, path = make()
+        with suppress(OSError, AttributeError):  # a file system, or a system, without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return handle, path
+        os.close(handle)
+
+
+def _sweep(folder: Path, prefix: str, suffix: str) -> None:
+    """Removes what killed runs left under such names. What is locked is in use."""
+    if fcntl is None:
+        return
+    for left in folder.iterdir():
+        if not (left.name.startswith(prefix) and left.name.endswith(suffix)) or left.is_symlink():
+            continue
         try:
-            temporary.write_bytes(data)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+            handle = os.open(left, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:  # gone already, or somebody else's
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        except OSError:
+            pass
+        finally:
+            os.close(handle)

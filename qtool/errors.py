@@ -14,9 +14,31 @@ QtoolError
 
 from __future__ import annotations
 
+import re
+
+__all__ = [
+    "CalibrationError",
+    "CaptureError",
+    "DataError",
+    "ExportError",
+    "FileError",
+    "KernelError",
+    "PassError",
+    "PlanError",
+    "QtoolError",
+    "VerificationError",
+    "said",
+]
+
 
 class QtoolError(Exception):
-    """Root of every error that is the user's to see. The CLI prints it without a traceback."""
+    """Root of every error that is the user's to see. The CLI prints it without a traceback.
+
+    The message is one line, whatever another's message or a file's name in it holds.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_in_one_line(message))
 
 
 class CaptureError(QtoolError):
@@ -53,3 +75,19 @@ class VerificationError(QtoolError):
 
 class FileError(QtoolError):
     """A file cannot be read or written."""
+
+
+def said(error: BaseException) -> str:
+    """What somebody else's error says, in one line: its type and message, or the last line of a
+    traceback that it carries from another process."""
+    text = str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        return text.splitlines()[-1].strip()
+    if isinstance(error, SystemExit):
+        return f"it ended the process (sys.exit({text}))"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _in_one_line(text: str) -> str:
+    whole = re.sub(r"\s*[\r\n]+\s*", " ", text).strip()
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in whole)

@@ -112,7 +112,6 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     """A copy of the graph with a QuantPoint on every edge the plan names; tensors are shared."""
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    nodes["output"] = module.graph.output_node()
     placed: dict[str, fx.Node] = {}
     for point in plan.placed:
         source = nodes[point.edges[0].source if point.edges else point.name]

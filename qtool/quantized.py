@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,10 +14,12 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.atomic import scratch_folder
 from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
+from qtool.graph.alone import alone
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
@@ -31,12 +32,16 @@ from qtool.verification import (
     Coverage,
     Exactness,
     Expected,
+    Fidelity,
     Parity,
     audit,
     check_structure,
     check_well_formed,
     compare,
     compare_codes,
+    costliest,
+    fidelity,
+    narrow_inputs,
     planned,
 )
 
@@ -49,19 +54,21 @@ class Verification:
 
     exactness: None for a target whose arithmetic is not known to the last bit, or that runs
         elsewhere; coverage is then that of the plan.
+    fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
+        whether the file is right, and is no part of `passed`.
     missing: a sentence where the target's runtime could be asked, but is not installed.
     """
 
     parity: Parity
     exactness: Exactness | None
     coverage: Coverage
+    fidelity: Fidelity
     missing: str = ""
 
     @property
     def passed(self) -> bool:
-        """Near the simulation; and exact to the last bit where every node is an integer kernel."""
-        found = self.exactness
-        return self.parity.passed and (found is None or found.exact or found.float_steps > 0)
+        """Near the simulation; and integers exact to the last bit."""
+        return self.parity.passed and (self.exactness is None or self.exactness.passed)
 
     def to_json(self) -> dict[str, Any]:
         parity = {**asdict(self.parity), "passed": self.parity.passed}
@@ -69,12 +76,13 @@ class Verification:
             "parity": parity,
             "exactness": None if self.exactness is None else self.exactness.to_json(),
             "coverage": self.coverage.to_json(),
+            "accuracy": self.fidelity.to_json(),
             "missing": self.missing,
         }
 
     def __str__(self) -> str:
         exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
-        text = f"{self.coverage}\n{exactness}\n{self.parity}"
+        text = f"{self.coverage}\n{exactness}\n{self.parity}\n{self.fidelity}"
         return f"{text}\n{self.missing}" if self.missing else text
 
 
@@ -115,6 +123,7 @@ class Quantized:
         found: fx.GraphModule = self._found("graph", self._lowered)
         return found
 
+    @alone
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """The ONNX model, unverified. Most people want `export`, which has the arguments."""
         copy = onnx.ModelProto()
@@ -150,6 +159,7 @@ class Quantized:
             self._kept[what] = make()
         return self._kept[what]
 
+    @alone
     def export(
         self,
         path: str | Path,
@@ -191,6 +201,7 @@ class Quantized:
             self._found("coverage", lambda: coverage)
         return result
 
+    @alone
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
         """Checks an exported file (by default a fresh export) against this model.
 
@@ -203,8 +214,8 @@ class Quantized:
             outputs does not raise here: see `Verification.passed`.
         """
         if path is None:
-            with tempfile.TemporaryDirectory() as folder:
-                fresh = Path(folder) / "model.onnx"
+            with scratch_folder() as folder:
+                fresh = folder / "model.onnx"
                 save(self._model(), fresh)
                 return self.verify(fresh, sample)
         return self._verified(Artefact(path), sample or self.sample)
@@ -221,9 +232,10 @@ class Quantized:
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked)
         if asked is None or not asked.audited:
-            return Verification(parity, None, planned(self.plan), missing)
+            return Verification(parity, None, planned(self.plan), self._near(batch), missing)
+        near = self._near(batch, artefact.run(inputs))
         artefact.close()
-        return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact))
+        return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact), near)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -247,18 +259,31 @@ class Quantized:
         return found
 
     def _audited(self) -> Coverage:
-        with tempfile.TemporaryDirectory() as folder:
-            fresh = Path(folder) / "model.onnx"
+        with scratch_folder() as folder:
+            fresh = folder / "model.onnx"
             save(self._model(), fresh)
             return audit(fresh)
 
+    @property
+    def fidelity(self) -> Fidelity:
+        """How near the outputs are to those of the float model, on the sample kept for exports."""
+        found: Fidelity = self._found("fidelity", lambda: self._near(self.sample))
+        return found
+
+    def _near(self, sample: Batch, outputs: Sequence[Any] | None = None) -> Fidelity:
+        """Of these outputs for a batch, by default those of fake quantization."""
+        coded = self._expected(sample) if outputs is None else outputs
+        real = _outputs(self.reference.module, sample)
+        found = fidelity(sample.size, self.graph.outputs, real, coded)
+        graph, batch = replace(self.graph, module=self.module), _beside(self.module, sample)
+        narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
+        if found.warning is None:
+            return replace(found, narrow=narrow)
+        return replace(found, narrow=narrow, costly=costliest(graph, self.plan, batch))
+
     def _expected(self, sample: Batch) -> list[Any]:
         """The outputs of fake quantization, as arrays."""
-        with torch.no_grad():
-            device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-            moved = sample.to(device)
-            expected = pytree.tree_leaves(self.module(*moved.args, **moved.kwargs))
-        return [t.cpu().numpy() for t in expected]
+        return _outputs(self.module, sample)
 
     def _steps(self) -> Sequence[float | None]:
         """The size of a code of each output; None where it is float."""
@@ -301,6 +326,18 @@ def _mark(module: nn.Module) -> str:
             flat = tensor.detach().cpu().contiguous().view(-1)
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
+    moved = _beside(module, sample)
+    with torch.no_grad():
+        found = pytree.tree_leaves(module(*moved.args, **moved.kwargs))
+    return [t.cpu().numpy() for t in found]
+
+
+def _beside(module: nn.Module, sample: Batch) -> Batch:
+    """The sample where the module's parameters are."""
+    return sample.to(next((p.device for p in module.parameters()), torch.device("cpu")))
 
 
 def _own_weights(module: fx.GraphModule) -> fx.GraphModule:

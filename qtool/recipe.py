@@ -25,7 +25,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -50,7 +50,7 @@ MODES: Mapping[str, str] = MappingProxyType(
 )
 """Mode -> the scheme of every node that no rule speaks of."""
 
-ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
+ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1})
 """Accuracy -> its level: the steps of a conversion up to that level are taken."""
 
 INPUT = "input"
@@ -73,6 +73,8 @@ _KNOWN: Mapping[str, Collection[Any]] = {
     "block": ("channel", *BLOCKS),
 }
 _REGEX = "re:"
+_PARSER: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+MOST_OPEN = 4
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,7 @@ class Rule:
             if value is not None and (isinstance(value, bool | float) or value not in known):
                 raise PlanError(f"{key} = {_quoted(value)} is unknown; known are {_listed(known)}")
         if self.select is not None and self.select.startswith(_REGEX):
-            try:
-                re.compile(self.select.removeprefix(_REGEX))
-            except re.error as error:
-                raise PlanError(f'select = "{self.select}" is no regex: {error}') from error
+            _check_regex(self.select)
         _full_spec("observer", self.observer)
         _full_spec("weight_observer", self.weight_observer)
 
@@ -166,6 +165,48 @@ class Rule:
 
     def __str__(self) -> str:
         return ", ".join(f"{key} = {_quoted(value)}" for key, value in self.said.items())
+
+
+def _check_regex(select: str) -> None:
+    """A regex that matches in bounded time: Python's engine tries every way to divide a name among
+    repetitions, which takes for ever where they stand in one another or are many.
+
+    Raises:
+        PlanError: it is none, or may take too long.
+    """
+    pattern = select.removeprefix(_REGEX)
+    try:
+        re.compile(pattern)
+        nested, count = _open(_PARSER.parse(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PlanError(f'select = "{select[:60]}" is no regex: {error}') from error
+    if nested or count > MOST_OPEN:
+        why = "repeats what is open itself" if nested else f"has {count} open parts"
+        raise PlanError(
+            f'select = "{select[:60]}" {why}, which may take for ever; write it with at most '
+            f"{MOST_OPEN} of *, +, ? and {{m,n}}, none of them and no | inside what is repeated"
+        )
+
+
+def _open(pattern: Any) -> tuple[bool, int]:
+    """Whether something that may match in several ways is repeated; and how many such there are."""
+    nested, count = False, 0
+    for operator, argument in pattern:
+        inner = [_open(p) for p in _parts(argument)]
+        inside = sum(c for _, c in inner)
+        low, high = argument[:2] if str(operator).endswith("REPEAT") else (1, 1)
+        nested = nested or any(n for n, _ in inner) or (high > 1 and inside > 0)
+        count += inside + (low != high or str(operator) == "BRANCH")
+    return nested, count
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """A group, a branch and a repetition hold patterns in tuples and lists."""
+    if isinstance(argument, _PARSER.SubPattern):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for each in argument:
+            yield from _parts(each)
 
 
 def _quoted(value: object) -> str:
@@ -337,7 +378,7 @@ def _read(path: Path) -> Any:
         raise FileError(f"{path}: a recipe is a .toml or a .json file")
     try:
         return parse(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})") from error
 
 

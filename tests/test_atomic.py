@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from qtool.atomic import atomic_path, check_writable, write_atomic
+from qtool.atomic import (
+    atomic_path,
+    check_writable,
+    folder_beside,
+    scratch_folder,
+    write_atomic,
+)
 from qtool.errors import FileError
 
 WRITERS = [
@@ -96,3 +105,111 @@ def test_a_folder_without_permission(
 def test_check_writable_writes_nothing(tmp_path: Path) -> None:
     check_writable(tmp_path / "file.onnx")
     assert names(tmp_path) == []
+
+
+# --- what is there already -----------------------------------------------------------------------
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    file, link = tmp_path / "folder" / "file", tmp_path / "link"
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    write_atomic(link, b"new")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert names(tmp_path / "folder") == ["file"]
+
+
+def test_the_mode_of_a_file_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch(0o600)
+    write_atomic(file, b"new")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("link", [False, True], ids=["itself", "behind a link"])
+def test_a_pipe_is_refused_and_stays(
+    tmp_path: Path, writer: Callable[[Path], None], link: bool
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    given = tmp_path / "link" if link else pipe
+    if link:
+        given.symlink_to(pipe)
+    with pytest.raises(FileError, match="it is a pipe; name an ordinary file"):
+        writer(given)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("writer", [check_writable])  # a device is not risked
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+def test_a_device_is_refused(writer: Callable[[Path], None], device: str) -> None:
+    with pytest.raises(FileError, match="it is a device"):
+        writer(Path(device))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("name", ["a\0b", "n" * 300, "\udc80"], ids=["NUL", "long", "surrogate"])
+def test_no_file_is_called_so(tmp_path: Path, writer: Callable[[Path], None], name: str) -> None:
+    with pytest.raises(FileError, match=r"cannot write .*; name another file") as caught:
+        writer(tmp_path / name)
+    str(caught.value).encode()
+
+
+def test_a_circle_of_links(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(FileError, match="cannot write"):
+        check_writable(tmp_path / "a")
+
+
+# --- what kills leave ----------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from qtool.atomic import (
+    atomic_path,
+    check_writable,
+    folder_beside,
+    scratch_folder,
+    write_atomic,
+)
+target = Path(sys.argv[1])
+with atomic_path(target) as file, folder_beside(target) as folder, scratch_folder() as scratch:
+    for path in (file, folder / "half", scratch / "half"):
+        path.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, scratch = tmp_path / "place", tmp_path / "scratch"
+    for folder in (place, scratch):
+        folder.mkdir()
+        (folder / "somebody.else.part").touch()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    target = place / "file"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(target)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [len(names(f)) for f in (place, scratch)] == [3, 2]
+    monkeypatch.setattr("tempfile.tempdir", None)
+    write_atomic(target, b"new")
+    with scratch_folder():
+        assert len(names(scratch)) == 2
+    assert names(place) == ["file", "somebody.else.part"]
+    assert names(scratch) == ["somebody.else.part"]
+
+
+def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    with atomic_path(target) as first, folder_beside(target) as folder:
+        first.write_bytes(b"first")
+        write_atomic(target, b"second")
+        assert folder.is_dir()
+    assert target.read_bytes() == b"first"
+    assert names(tmp_path) == ["file"]

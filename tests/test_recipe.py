@@ -35,6 +35,10 @@ SELECTED: dict[str, tuple[dict[str, str], list[str]]] = {
     "a glob crosses dots": ({"select": "*"}, [n for n in NODES if n != "x"]),
     "a glob is no regex": ({"select": "layer?.fc"}, ["layer1.fc", "layer2.fc"]),
     "a regex": ({"select": r"re:layer[12]\..*"}, ["layer1.fc", "layer2.fc", "layer2.softmax"]),
+    "a regex of alternatives": (
+        {"select": r"re:(layer1|layer2)\.f?c{1}"},
+        ["layer1.fc", "layer2.fc"],
+    ),
     "a regex matches all of a name": ({"select": "re:.*fc"}, ["layer1.fc", "layer2.fc"]),
     "an operator": ({"op": "linear"}, ["layer1.fc", "layer2.fc"]),
     "an operator of ATen": ({"op": "softmax.int"}, ["layer2.softmax"]),
@@ -72,6 +76,21 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown observer": ([{"op": "conv", "observer": "max"}], r"observer = \"max\".*there are"),
     "bad observer option": ([{"op": "conv", "observer": "percentile:3"}], "percentile:3"),
     "broken regex": ([{"select": "re:(", "as": "float"}], "is no regex"),
+    "a regex of too many": ([{"select": "re:a{99999999999}", "as": "float"}], "is no regex"),
+    "a regex too deep": ([{"select": f"re:{'(' * 5000}{')' * 5000}", "as": "float"}], "no regex"),
+    **{
+        f"a regex for ever: {pattern}": ([{"select": f"re:{pattern}", "as": "float"}], "for ever")
+        for pattern in (
+            "([a-z0-9.]+)+!",
+            "(.*)*X",
+            "(a|aa)+b",
+            "(a?){50}b",
+            "(?:a+){20}",
+            "((a*)b)*",
+            "(?=(a+)+b).*",
+            ".*.*.*.*.*X",
+        )
+    },
     "a number": ([{"select": 3, "as": "float"}], "select is 3; it has to be text"),
     "no list": ({"rules": {"op": "conv", "as": "float"}}, r"a list; in TOML .*\[\[rules\]\]"),
     "no table": (["conv"], "rule 1 is 'conv'"),

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.metrics import Interval, Metric, bootstrap, decibels, metric
+from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
 from qtool.errors import DataError
 from qtool.runtimes.onnxruntime import run, session
 from qtool.store import Store
 from qtool.types import Array, Progress
+from qtool.verification.fidelity import decibels
 from qtool.verification.inputs import Feeder
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from qtool.analysis.onnx_function import OnnxFunction
-from qtool.errors import DataError
+from qtool.errors import DataError, said
 from qtool.formats import percent
 from qtool.types import Array
 
-__all__ = ["Interval", "Metric", "bootstrap", "decibels", "metric", "user_metrics"]
+__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics"]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -95,14 +94,6 @@ def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     return Interval(float(values.mean()), float(low), float(high))
 
 
-def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise), of sums of squares; None without noise, and where neither is
-    finite; -200 without signal."""
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
-
-
 def user_metrics(
     function: Callable[[Any], Any],
     files: Sequence[Path],
@@ -139,9 +130,8 @@ def user_metrics(
 def _asked(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
     try:
         answer = function(OnnxFunction(file))
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{where} failed on {file.name}: {type(error).__name__}: {text}") from error
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{where} failed on {file.name}: {said(error)}") from error
     answers = (
         answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
 from qtool.onnx_graph import names
 from qtool.runtimes.onnxruntime import (
@@ -81,8 +81,8 @@ def _one(
     file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
 ) -> dict[str, tuple[str, float]]:
     """Name in the file -> (kernels, microseconds a run)."""
-    with tempfile.TemporaryDirectory() as folder:
-        events, optimised = _events(file, inputs, threads, runs, Path(folder))
+    with scratch_folder() as folder:
+        events, optimised = _events(file, inputs, threads, runs, folder)
     names = _names(onnx.load(file, load_external_data=False), optimised)
     kernels: dict[str, dict[str, None]] = {}
     durations: dict[str, list[float]] = {}

@@ -197,8 +197,12 @@ def _rewired(
     model: onnx.ModelProto, kept: list[Any], aliases: dict[str, str], constants: dict[str, Any]
 ) -> onnx.ModelProto:
     def source(name: str) -> str:
+        met = {name}
         while name in aliases:
             name = aliases[name]
+            if name in met:
+                raise VerificationError(f"the file is no graph: '{name}' is made from itself")
+            met.add(name)
         return name
 
     result = onnx.ModelProto()

@@ -33,7 +33,6 @@ from qtool.analysis.layers import (
     signal_and_noise,
     weight_bars,
 )
-from qtool.analysis.metrics import decibels
 from qtool.analysis.options import ReportOptions
 from qtool.data import Batch
 from qtool.errors import DataError
@@ -45,6 +44,7 @@ from qtool.points import points_of
 from qtool.quantized import Quantized
 from qtool.store import Store
 from qtool.types import Progress
+from qtool.verification.fidelity import decibels
 
 __all__ = ["LayerError", "Sensitivity", "sweep"]
 

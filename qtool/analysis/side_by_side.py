@@ -3,7 +3,6 @@ model, or several files."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from qtool.analysis.gather import Bars, Subject, build, check_options, no_bars
 from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import float_twin, is_quantized, read_onnx, restored
+from qtool.atomic import scratch_folder
 from qtool.conversion import Captured
 from qtool.data import Batch
 from qtool.export import write_float
@@ -109,8 +109,8 @@ def measure_files(
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+    with scratch_folder() as folder:
+        yield folder
 
 
 def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:

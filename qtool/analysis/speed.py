@@ -6,13 +6,13 @@ to find out in production.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qtool.analysis.latency import Timing, timed
 from qtool.analysis.node_times import NodeTime, profiled
+from qtool.atomic import scratch_folder
 from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.quantized import Quantized
@@ -85,8 +85,8 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
     if chosen.runtime != "onnxruntime":
         return None
     inputs = _one_sample(quantized.reference, quantized)
-    with tempfile.TemporaryDirectory() as folder:
-        plain = write_float(quantized.reference, Path(folder) / "float.onnx", chosen.name)
+    with scratch_folder() as folder:
+        plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
         if found.ratios[1].median >= 1:

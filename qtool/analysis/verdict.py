@@ -170,13 +170,14 @@ def _exactness(found: Exactness | None) -> Check:
         f"The integer engine and the runtime agree in {_percent(found.share)} of {found.elements} "
         f"outputs, worst difference {found.worst:.3g} codes"
     )
-    if found.float_steps:
+    if found.passed:
         return Check(
             name,
             Level.GOOD if found.worst <= 2 else Level.LOOK,
             f"{text}; {_count(found.float_steps, 'node')} in float, which may round differently.",
         )
-    return Check(name, Level.BAD, f"{text}, first in {found.first}.")
+    where = ", ".join(found.wrong[:3]) or found.first
+    return Check(name, Level.BAD, f"{text}, first in {where}.")
 
 
 def _percent(share: float) -> str:

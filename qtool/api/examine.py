@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from qtool.analysis.restore import read_onnx
 from qtool.analysis.side_by_side import measure_file, measure_files
 from qtool.api.make import convert, quantize
 from qtool.api.quantized import QuantizedModel
+from qtool.atomic import scratch_folder
 from qtool.calibration import Calibration
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
@@ -88,9 +88,9 @@ def evaluate(
     if first is None:
         raise DataError("the evaluation data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         return evaluate_files(
-            captured.export_float(Path(folder) / "float.onnx"),
+            captured.export_float(folder / "float.onnx"),
             Path(file),
             _by_name(captured.graph, progress(batches(data, _module(captured)))),
             labels,

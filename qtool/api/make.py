@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from qtool import observers, targets
 from qtool.api.quantized import QuantizedModel
@@ -19,6 +18,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
+from qtool.graph.alone import alone
 from qtool.plan import Probe, QuantPlan
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
@@ -54,7 +54,7 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
+        accuracy: "fast" or "balanced": which steps the conversion takes to recover what
             rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
@@ -173,13 +173,14 @@ def _keep(plan: QuantPlan) -> int:
     return max(step.samples for step in steps_of(plan.recipe))
 
 
+@alone
 def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:
     _check_observers(plan, calibration)
     work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
     batch = work.graph.bind(next(batches([example], work.graph.module)))
-    return QuantizedModel(work, _head(batch))
+    return QuantizedModel(work, batch.head(VERIFIED_SAMPLES))
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
@@ -205,15 +206,6 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
         raise DataError("the calibration data is empty; give at least one batch")
     first.check_finite(0)
     return first, itertools.chain([first], stream)
-
-
-def _head(batch: Batch) -> Batch:
-    """At most VERIFIED_SAMPLES samples of a batch."""
-
-    def cut(x: Any) -> Any:
-        return x[:VERIFIED_SAMPLES] if isinstance(x, torch.Tensor) and x.dim() else x
-
-    return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

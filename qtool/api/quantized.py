@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_quantized
 from qtool.analysis.speed import Speed, speed_of
+from qtool.atomic import scratch_folder
 from qtool.quantized import Quantized
 
 __all__ = ["QuantizedModel"]
@@ -52,8 +52,8 @@ class QuantizedModel(Quantized):
         place, asked = Path(folder), options or ReportOptions()
         if not asked.title:
             asked = replace(asked, title=place.resolve().name)
-        with tempfile.TemporaryDirectory() as work:
-            file = Path(work) / "model.int8.onnx"
+        with scratch_folder() as work:
+            file = work / "model.int8.onnx"
 
             def measure(keep: Path) -> Report:
                 return measure_quantized(

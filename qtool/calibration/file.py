@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
 
 from qtool import observers
 from qtool.atomic import write_atomic
@@ -30,6 +32,7 @@ from qtool.types import UINT8, ObserverSpec
 __all__ = ["Calibration"]
 
 SCHEMA = 3
+LARGEST_SAMPLE = 2**34  # elements of an input; a file that says more is damaged
 _KEPT = "__kept__"
 
 
@@ -128,19 +131,19 @@ class Calibration:
             arrays, axes = _by_point(header["observers"], flat), header["axes"]
             specs = {n: _spec(given) for n, given in header["observers"].items()}
             return cls(
-                header["fingerprint"],
-                header["target"],
+                _text(header["fingerprint"]),
+                _text(header["target"]),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
-                tuple(Input(n, d, tuple(s)) for n, d, s in header["inputs"]),
-                int(header["samples"]),
+                tuple(_input(*given) for given in header["inputs"]),
+                _count(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
                 Kept.from_state(int(header["kept"]), kept),
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
@@ -154,6 +157,28 @@ def _digest(arrays: Mapping[str, Any]) -> str:
         found.update(f"{key} {array.dtype} {array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"{given!r} is no text")
+    return given
+
+
+def _count(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ValueError(f"{given!r} is no number of samples")
+    return given
+
+
+def _input(name: Any, dtype: Any, shape: Any) -> Input:
+    """An input as it was captured: a type of torch's, and sizes that a tensor can have."""
+    if not isinstance(getattr(torch, _text(dtype), None), torch.dtype):
+        raise TypeError(f"{dtype!r} is no type")
+    sizes = [s if isinstance(s, str) else _count(s) for s in shape]
+    if math.prod(s for s in sizes if isinstance(s, int)) > LARGEST_SAMPLE:
+        raise ValueError(f"{shape!r} is no shape")
+    return Input(_text(name), dtype, tuple(sizes))
 
 
 def _is_kept(key: str) -> bool:
@@ -179,7 +204,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         header: dict[str, Any] = json.loads(text)
         schema = header.get("schema")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise CalibrationError(f"{path}: damaged header ({error!r}); calibrate again") from error
     if schema != SCHEMA:
         raise CalibrationError(

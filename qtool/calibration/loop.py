@@ -17,6 +17,7 @@ from qtool.data import Batch, batches
 from qtool.data.kept import Kept
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
+from qtool.graph.alone import ALONE
 from qtool.observers import Histogram, Statistic
 from qtool.plan import Probe, QuantPlan
 from qtool.points import insert_points, insert_probes, points_of
@@ -128,7 +129,8 @@ def observe(
             bound.check_finite(index)
             samples += bound.size
             kept.update(graph.tensors_of(bound), split)
-            _run(prepared, bound.to(device), index)
+            with ALONE:
+                _run(prepared, bound.to(device), index)
     if not samples:
         raise DataError("the calibration data is empty; give at least one batch")
     specs = {name: watch.statistic for name, watch in chosen.items()}

@@ -16,8 +16,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.capture.from_onnx import load_onnx
-from qtool.capture.program import first_line, load_program, quiet
-from qtool.errors import CaptureError, QtoolError
+from qtool.capture.program import first_line, load_program
+from qtool.errors import CaptureError, QtoolError, said
+from qtool.graph.alone import quiet
 
 __all__ = ["import_object", "load_model", "load_weights"]
 
@@ -43,8 +44,8 @@ def load_model(source: str, weights: str | Path | None = None) -> nn.Module | Ex
         model = made if isinstance(made, nn.Module) else made()
     except QtoolError:
         raise
-    except Exception as error:
-        raise CaptureError(f"calling {source}() failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise CaptureError(f"calling {source}() failed: {said(error)}") from error
     if not isinstance(model, nn.Module):
         raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
     if weights is not None:
@@ -66,8 +67,8 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         found: Any = importlib.import_module(module)
         for part in name.split(".") if colon else ():
             found = getattr(found, part)
-    except Exception as error:
-        raise kind(f"cannot import {source}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise kind(f"cannot import {source}: {said(error)}") from error
     return found
 
 

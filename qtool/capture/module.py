@@ -16,10 +16,11 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool.capture.program import first_line, from_program, quiet
+from qtool.capture.program import first_line, from_program
 from qtool.data import Batch
-from qtool.errors import CaptureError
+from qtool.errors import CaptureError, said
 from qtool.graph.agreement import TOLERANCE, own_noise, worst
+from qtool.graph.alone import quiet
 
 __all__ = ["capture_module"]
 
@@ -82,7 +83,7 @@ def capture_module(
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _explained(model, example, two, error) from error
     graph = from_program(program)
     _name_dims(graph, dynamic)
@@ -211,7 +212,7 @@ def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
     )
 
 
-def _explained(model: nn.Module, example: Batch, two: Batch, error: Exception) -> CaptureError:
+def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
     text = str(error)
     lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
@@ -245,6 +246,8 @@ def _eager_problem(model: nn.Module, example: Batch) -> str | None:
     try:
         with torch.no_grad():
             model(*example.args, **example.kwargs)
+    except SystemExit as error:
+        return said(error)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         return f"{type(error).__name__}: {first_line(error)}"
     return None

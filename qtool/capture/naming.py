@@ -8,12 +8,12 @@ second use of a name gets `_2`, and so on.
 from __future__ import annotations
 
 import operator
-from collections import Counter
 
 import torch
 from torch import fx
 
 from qtool import graph as G
+from qtool.graph.unique import unique
 
 __all__ = ["assign_names"]
 
@@ -23,15 +23,11 @@ _COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.Multi
 
 def assign_names(graph: fx.Graph) -> None:
     """Gives every node of a freshly captured graph its name (in `meta`)."""
-    seen: Counter[str] = Counter()
-    taken: set[str] = set()
+    taken = {G.OUTPUT}
     for node in graph.nodes:
-        wanted = _wanted(node)
-        seen[wanted] += 1
-        name = wanted if seen[wanted] == 1 else f"{wanted}_{seen[wanted]}"
-        while name in taken:
-            seen[wanted] += 1
-            name = f"{wanted}_{seen[wanted]}"
+        if node.op == "output":
+            continue
+        name = unique(_wanted(node), taken)
         taken.add(name)
         node.meta[G.NAME] = name
 

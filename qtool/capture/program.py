@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,8 +17,10 @@ from qtool import graph as G
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
+from qtool.graph.alone import quiet
+from qtool.graph.unique import all_unique
 
-__all__ = ["from_program", "load_program", "quiet"]
+__all__ = ["from_program", "load_program"]
 
 aten = torch.ops.aten
 _RECURRENT = (
@@ -77,20 +76,6 @@ def _no_unpickling() -> Iterator[None]:
         mock.patch(f"{package}._load_aoti", refuse),
     ):
         yield
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:
@@ -256,10 +241,10 @@ def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str
     """`output`, `output_0` ..., or the keys where the model returns a dict or a dataclass."""
     nodes = G.output_nodes(module.graph)
     paths = _output_paths(program, len(nodes))
-    names = [".".join(p) if p else "output" for p in paths]
+    names = [".".join(p) or "output" for p in paths]
     names = [f"output_{n}" if n.isdigit() else n for n in names]
     taken = {str(n.target) for n in G.placeholders(module.graph)}
-    return tuple(f"{n}_out" if n in taken else n for n in names)
+    return all_unique((f"{n}_out" if n in taken else n for n in names), taken)
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:

@@ -16,10 +16,11 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import batches
-from qtool.errors import DataError
+from qtool.errors import CaptureError, DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.graph.agreement import own_noise
+from qtool.graph.alone import alone
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.plan import QuantPlan, Rewrite, make_plan
@@ -56,7 +57,16 @@ class Captured:
         self.fingerprint = fingerprint
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
+        self._versions = _versions(graph.module)
 
+    def check_unchanged(self) -> None:
+        """Raises CaptureError where the weights, which are the user's own, were changed since."""
+        if self._versions != _versions(self.graph.module):
+            raise CaptureError(
+                "the model's weights were changed since it was captured; capture it again"
+            )
+
+    @alone
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
         """The graph in the forms that a target is quick with, and what was rewritten."""
         if name not in self._prepared:
@@ -100,6 +110,7 @@ class Captured:
         return write_float(self.graph, path, target)
 
 
+@alone
 def capture_model(
     model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:
@@ -114,6 +125,7 @@ def capture_model(
         CaptureError: the model cannot be captured; says where and what to do.
     """
     if isinstance(model, Captured):
+        model.check_unchanged()
         return model
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
@@ -126,6 +138,12 @@ def capture_model(
     mark = fingerprint(graph.module)
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
     return Captured(graph, mark, outputs)
+
+
+def _versions(module: nn.Module) -> list[tuple[int, int]]:
+    """Where each tensor lies, and how often torch saw it written to."""
+    found = module.state_dict(keep_vars=True).values()
+    return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in found]
 
 
 def rewrite(
@@ -144,7 +162,7 @@ def rewrite(
     args, kwargs = graph.example
     after = outputs_of(graph)
     with torch.no_grad():
-        same_function(before, after, lambda: own_noise(graph.module, args, kwargs))
+        same_function(before, after, noise=lambda: own_noise(graph.module, args, kwargs))
     return counts, after
 
 

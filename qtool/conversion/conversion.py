@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from torch import fx
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool import targets
@@ -21,7 +23,7 @@ from qtool.conversion.solve import Parameters, solve_parameters
 from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
-from qtool.passes import GraphPass
+from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
 from qtool.types import Change
 
@@ -60,18 +62,30 @@ class Conversion:
             return []
         return [self.graph.call_of(t) for t in self.calibration.kept.batches(size)]
 
-    def rewritten(self, change: Change, edit: Callable[[fx.GraphModule], int]) -> Conversion:
+    def rewritten(
+        self,
+        change: Change,
+        edit: Callable[[fx.GraphModule], int],
+        samples: Sequence[Batch] | None = None,
+    ) -> Conversion:
         """The conversion with its graph changed, its function kept, planned anew.
 
         Args:
             change: the record of it.
             edit: changes a copy of the module in place; returns how many places.
+            samples: what the function is shown to be kept on, by default the example; none where a
+                change is done again that was shown before.
 
         Raises:
             PassError: the module computes something else afterwards.
         """
         graph = replace(self.graph, module=G.clone(self.graph.module))
-        rewrite(graph, [GraphPass(change.step, edit)], outputs_of(self.graph))
+        steps = [GraphPass(change.step, edit)]
+        if samples is None:
+            rewrite(graph, steps, outputs_of(self.graph))
+        else:
+            run_passes(graph.module, steps)
+            _show_same(self.graph.module, graph.module, samples)
         old = self.plan
         seen = self.calibration.specs if self.calibration is not None else None
         plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
@@ -88,6 +102,13 @@ class Conversion:
         done = Rewrite(change.step, change.count, change.reason)
         plan = replace(self.plan, rewrites=(*self.plan.rewrites, done))
         return replace(self, plan=plan, changes=(*self.changes, change))
+
+
+def _show_same(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> None:
+    with torch.inference_mode():
+        for batch in samples:
+            before, after = (m(*batch.args, **batch.kwargs) for m in (one, other))
+            same_function(pytree.tree_leaves(before), pytree.tree_leaves(after))
 
 
 def _nothing(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:

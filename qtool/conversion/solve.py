@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -105,11 +106,36 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
         statistic.update(solver.source(point))
     low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
+    solver.notes += _odd(point, low, high, params)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
     if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
+
+
+def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams) -> Iterator[str]:
+    """What is strange about a range, in sentences: nothing in it, or more than scales can say."""
+    span = torch.maximum(high.double().clamp(min=0), -low.double().clamp(max=0))
+    needed = (high.double().clamp(min=0) - low.double().clamp(max=0)) / params.qtype.levels
+    scale = params.scale.double().cpu()
+    channels = f" in {{}} of {scale.numel()} channels" if scale.dim() else ""
+    empty = int((span == 0).sum())
+    if empty:
+        where = "its weights are" if point.kind is Kind.WEIGHT else "on the calibration data it is"
+        yield f"{point.name}: {where} zero{channels.format(empty)}"
+    raised = int(((span > 0) & (scale <= observers.MIN_SCALE) & (needed.cpu() < scale / 2)).sum())
+    if raised:
+        yield (
+            f"{point.name}: values so small{channels.format(raised)} that a scale of 2^-60 holds "
+            "them; little or nothing is left of them; scale the layer up"
+        )
+    clipped = int((scale < needed.cpu() * (1 - 1e-3)).sum())
+    if clipped:
+        yield (
+            f"{point.name}: values so large{channels.format(clipped)} that their codes would be "
+            "Inf; they are clipped; scale the layer down"
+        )
 
 
 def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:

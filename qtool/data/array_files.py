@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 
 from qtool.data.batch import tensor_of
-from qtool.errors import DataError
+from qtool.errors import DataError, said
 
 __all__ = ["ArrayFiles", "find_labels", "read_arrays", "read_labels"]
 
@@ -36,7 +34,7 @@ class ArrayFiles:
     def files(self) -> list[Path]:
         """Raises DataError where there is nothing to read."""
         if self.path.is_dir():
-            found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES)
+            found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES and p.is_file())
             if not found:
                 raise DataError(f"{self.path} holds no .npy or .npz file")
             return found
@@ -78,9 +76,12 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
         if isinstance(found, np.ndarray):
             return {"": found}
         with found:
-            return {key: found[key] for key in found.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file} cannot be read as arrays: {error}") from error
+            arrays = {key: found[key] for key in found.files}
+    except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
+        raise DataError(f"{file} cannot be read as arrays: {said(error)}") from error
+    if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
+        raise DataError(f"{file} cannot be read as arrays: its member '{odd[0]}' is none")
+    return arrays
 
 
 def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:

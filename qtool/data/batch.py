@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.errors import DataError, QtoolError
+from qtool.errors import DataError, QtoolError, said
 
 __all__ = ["Batch", "batches", "peek", "tensor_of", "to_batch"]
 
@@ -48,6 +48,14 @@ class Batch:
                 f"{inspect.signature(model.forward)}: {error}"
             ) from error
 
+    def head(self, count: int) -> Batch:
+        """At most so many samples of it."""
+
+        def cut(x: Any) -> Any:
+            return x[:count] if isinstance(x, torch.Tensor) and x.dim() else x
+
+        return Batch(*pytree.tree_map(cut, (self.args, self.kwargs)))
+
     def to(self, device: torch.device) -> Batch:
         def move(x: Any) -> Any:
             return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
@@ -55,13 +63,27 @@ class Batch:
         return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
 
     def check_finite(self, index: int) -> None:
-        """Raises DataError naming this batch and the input if it holds NaN or Inf."""
+        """Raises DataError naming this batch and the input if it holds NaN or Inf, nothing at all,
+        or no values that could be looked at."""
         for where, t in self.tensors():
+            if (odd := _odd(t)) is not None:
+                raise DataError(f"batch {index}, {where} is {odd}; give an ordinary dense tensor")
+            if t.dim() and not len(t) and not self.size:
+                raise DataError(f"batch {index}, {where} holds no sample; leave such batches out")
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
                 raise DataError(
                     f"batch {index}, {where} holds {what}; remove or repair that sample"
                 )
+
+
+def _odd(tensor: torch.Tensor) -> str | None:
+    """What kind of tensor it is, where it has no values in rows."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return f"sparse ({tensor.layout})"
+    return "on the meta device, without values" if tensor.is_meta else None
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:
@@ -101,6 +123,10 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         iterator = iter(data)
     except TypeError as error:
         raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
+    except QtoolError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DataError(f"the data cannot be read: {said(error)}") from error
     accepts = _positional(model) if model is not None else None
     return _read(iterator, accepts)
 
@@ -128,10 +154,8 @@ def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
             return
         except QtoolError:
             raise
-        except Exception as error:
-            raise DataError(
-                f"reading batch {index} failed: {type(error).__name__}: {error}"
-            ) from error
+        except (Exception, SystemExit) as error:
+            raise DataError(f"reading batch {index} failed: {said(error)}") from error
         yield to_batch(item, accepts)
 
 

@@ -17,9 +17,11 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.hold_pads import hold_pads
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
+from qtool.graph.unique import unique
 from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
 
@@ -52,6 +54,7 @@ def to_onnx(
     write_back(model)
     _simplify(model)
     _rename(model, module, graph)
+    hold_pads(model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():
@@ -69,6 +72,10 @@ def _give_meaning(model: ir.Model) -> None:
 
 def _simplify(model: ir.Model) -> None:
     """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    for node in model.graph:
+        for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
+            if value.name in model.graph.initializers:
+                value.name = f"{value.name}/{node.op_type}"
     fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
     for each in (
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -83,29 +90,19 @@ def _is_shape_arithmetic(node: ir.Node) -> bool | None:
 
 
 def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> None:
+    """Names as the user's model has them. Those of inputs and outputs are kept to the letter; where
+    something inside is called so, too, it makes room."""
+    taken = {*(spec.name for spec in graph.inputs), *graph.outputs}
     outputs = list(model.graph.outputs)
-    groups: dict[str, list[ir.Node]] = {}
-    for node in model.graph:
-        groups.setdefault(_scope(node), []).append(node)
-        node.metadata_props.clear()
-        for value in node.outputs:
-            value.metadata_props.clear()
-            _readable_dims(value, graph.dims)
-    for name, nodes in groups.items():
-        for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
-            node.name = names.helper(name, node.op_type, str(node.outputs[0].name))
-            for value in node.outputs:  # a library's own names: another node may be called so
-                value.name = names.helper(name, node.op_type, str(value.name))
-        nodes[-1].name = name
-        if len(nodes[-1].outputs) == 1:
-            nodes[-1].outputs[0].name = name
-        else:
-            for i, value in enumerate(nodes[-1].outputs):  # as the graph names what it takes out
-                value.name = f"{name}.{i}"
+    _rename_nodes(model, graph, taken)
     readable = {str(n.target): G.name_of(n) for n in module.graph.nodes if n.op == "get_attr"}
-    for old, value in list(model.graph.initializers.items()):
+    stored = list(model.graph.initializers.items())
+    for i, (_, value) in enumerate(stored):  # none may stand in the way of another's name
+        value.name = f"/{i}"
+    for old, value in stored:
         value.metadata_props.clear()
-        value.name = readable.get(old, old)
+        value.name = unique(readable.get(old, old), taken)
+        taken.add(value.name)
     for value, spec in zip(model.graph.inputs, graph.inputs, strict=True):
         value.name = spec.name
         value.metadata_props.clear()
@@ -114,6 +111,30 @@ def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> Non
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
     model.graph.name = "qtool"
+
+
+def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None:
+    """Nodes and what they make, but for the graph's outputs; `taken` grows by the names given."""
+    groups: dict[str, list[ir.Node]] = {}
+    for node in model.graph:
+        groups.setdefault(_scope(node), []).append(node)
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+            _readable_dims(value, graph.dims)
+    wanted: list[tuple[ir.Value, str]] = []
+    for name, nodes in groups.items():
+        for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
+            node.name = names.helper(name, node.op_type, str(node.outputs[0].name))
+            wanted += [(v, names.helper(name, node.op_type, str(v.name))) for v in node.outputs]
+        nodes[-1].name = name
+        made = nodes[-1].outputs
+        several = len(made) > 1  # as the graph names what it takes out
+        wanted += [(v, f"{name}.{i}" if several else name) for i, v in enumerate(made)]
+    for value, name in wanted:
+        if not value.is_graph_output():
+            value.name = unique(name, taken)
+            taken.add(value.name)
 
 
 def _scope(node: ir.Node) -> str:

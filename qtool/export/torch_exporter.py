@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.graph.alone import quiet
 
 __all__ = ["translate"]
 
@@ -36,6 +35,7 @@ _SPELLED: Mapping[Any, Any] = {  # what torch.onnx takes apart into these, which
 }
 _TYPED = (aten.index, aten._to_copy, aten.sym_size)
 """Operators whose result has a type of its own: not promoted to."""
+_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
@@ -46,7 +46,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     """
     for node in G.calls(program.graph_module.graph):
         node.target = _SPELLED.get(node.target, node.target)
-    with _quiet():
+    with quiet(logging.ERROR, *_LOGGERS, errors=True):
         registry = _registry(opset, tuple(table.items()))
         if registry is not None and all(map(registry.is_registered, _operators(program))):
             return _in_opset(_as_it_is(program, registry, table), opset)
@@ -117,18 +117,3 @@ def _mixes_types(node: fx.Node) -> bool:
     if len(types) > 1 or (not real and any(isinstance(v, float) for v in values)):
         return True
     return bool(types) and not made <= types | {torch.bool}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

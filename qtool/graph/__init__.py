@@ -15,6 +15,7 @@ from qtool.graph.edit import (
 from qtool.graph.float_graph import FloatGraph, Input
 from qtool.graph.nodes import (
     NAME,
+    OUTPUT,
     argument,
     calls,
     hint,
@@ -32,6 +33,7 @@ from qtool.graph.nodes import (
 
 __all__ = [
     "NAME",
+    "OUTPUT",
     "FloatGraph",
     "Input",
     "add_call",

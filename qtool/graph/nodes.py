@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 __all__ = [
     "NAME",
+    "OUTPUT",
     "argument",
     "calls",
     "hint",
@@ -29,9 +30,14 @@ __all__ = [
 NAME = "qtool_name"
 """The key of a node's readable name in its meta."""
 
+OUTPUT = "(output)"
+"""What the graph returns to, among the names of its nodes; a layer may be called `output`."""
+
 
 def name_of(node: fx.Node) -> str:
-    """The node's readable, unique name ("layer1.0.conv2")."""
+    """The node's readable, unique name ("layer1.0.conv2"); of what the graph returns `OUTPUT`."""
+    if node.op == "output":
+        return OUTPUT
     return str(node.meta.get(NAME, node.name))
 
 

@@ -83,6 +83,12 @@ class Executor:
         }
         self.size = len(nodes)
 
+    def name_of(self, number: int) -> str:
+        """The tensor that a value is, with a point or without."""
+        name = next(name for name, i in self.numbers.items() if i == number)
+        step = self.steps.get(number)
+        return name if step is None or step.point is None else self.name_of(step.places[0][1])
+
     @torch.no_grad()
     def run(self, batch: Batch, points: Set[str]) -> Values:
         """All values of a run."""

@@ -66,6 +66,9 @@ def lower(model: onnx.ModelProto | str | Path, profile: str = DEFAULT_PROFILE) -
     work = _Lowering(graph, profile_of(profile))
     for node in graph.nodes:
         _lower_node(work, node)
+    for name in graph.outputs:
+        if name in graph.arrays:  # the same whatever the input: anchors, say
+            work.constants[name] = torch.from_numpy(graph.arrays[name].copy())
     steps = join(_needed(work), work.in_runtime, graph)
     labels = {o: graph.label(o) for s in steps for o in s.outputs}
     outputs = tuple(_output(work, name) for name in graph.outputs)
@@ -102,7 +105,7 @@ def _lower_node(work: _Lowering, node: onnx.NodeProto) -> None:
 def _float(work: _Lowering, node: onnx.NodeProto) -> None:
     """A node in the runtime's own kernel; one from outside in the kernel that came with it."""
     graph = work.graph
-    outputs = [o for o in node.output if o in graph.readers or o in graph.outputs]
+    outputs = [o for o in node.output if o and (o in graph.readers or o in graph.outputs)]
     own = kernel_of(node.domain, node.op_type)
     if own is not None:
         given = [i for i in node.input if i]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_LARGE = 4096  # elements of a sample from which on some of them are counted
+_COUNTED = 4096  # elements of a large sample
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
@@ -110,14 +111,17 @@ class Histogram:
         all elements, and counts of some of them where samples are large.
 
         Which ones is told by their places in the sample alone, so that the state still follows
-        from the multiset of samples. A step that no size of the sample is a multiple of meets every
-        channel, row and column alike.
+        from the multiset of samples. The step has no factor in common with any size of the sample:
+        it meets every channel, row and column alike.
         """
         step = _step(x.shape[1:]) if self.axis is None and x.numel() else 1
         if step == 1:
             self.update(x)
             return
         channels_of(x, None, self.channels)
+        parts = _rows_of(_samples(x.detach()), step)
+        if not self.empty and self._count_inside(parts, step):
+            return
         seen = self._unfilled(1)
         for piece in _rows_of(_samples(x.detach()), step):
             low, high = finite_ends(*piece_ends(piece.reshape(1, -1)))
@@ -125,6 +129,21 @@ class Histogram:
             some = piece[:, ::step].reshape(1, -1).float()
             seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
         self.merge(seen)
+
+    def _count_inside(self, parts: Iterable[torch.Tensor], step: int) -> bool:
+        """Counts a batch that lies within the range of now, as most do, without moving the grid;
+        False, and nothing is changed, where it does not (or holds NaN)."""
+        least, most = float(self.low[0]), float(self.high[0])
+        total: torch.Tensor | int = 0
+        for piece in parts:
+            low, high = (float(end) for end in (piece.amin(), piece.amax()))
+            if not (least <= low and high <= most):
+                return False
+            codes = self._codes(piece[:, ::step].float(), slice(None), low < 0)
+            total = total + torch.bincount(codes.reshape(-1), minlength=self.bins + 1)
+        assert isinstance(total, torch.Tensor)
+        self.counts[0] += total.cpu().numpy()
+        return True
 
     def _unfilled(self, channels: int) -> Histogram:
         """The own range without counts: takes a batch apart, since a bad value may come last."""
@@ -144,6 +163,13 @@ class Histogram:
         torch.bincount was the fastest exact counter of those measured (numpy's, scatter_add_,
         histc, sorting), of int16 more than of int32, in pieces that stay in the cache.
         """
+        counters = (self.bins + 1) * piece.shape[0]
+        flat = torch.bincount(self._codes(piece, block, negative).reshape(-1), minlength=counters)
+        counts: Ints = flat.cpu().numpy().reshape(piece.shape[0], self.bins + 1)
+        return counts
+
+    def _codes(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
+        """The counter of every element: those of a channel behind those of the one before."""
         exponent, first = self.exponent[block], self.first[block]
         if negative and (exponent > 0).any():
             piece = piece.double()
@@ -155,9 +181,7 @@ class Histogram:
         base = np.arange(len(first)) * (self.bins + 1) - first
         if base.any():
             codes += _column(base, codes)
-        flat = torch.bincount(codes.reshape(-1), minlength=counters)
-        counts: Ints = flat.cpu().numpy().reshape(len(first), self.bins + 1)
-        return counts
+        return codes
 
     def merge(self, other: Statistic) -> None:
         check_mergeable(self, other)
@@ -256,10 +280,11 @@ class Histogram:
 
 
 def _step(sizes: Sequence[int]) -> int:
-    """Every how manieth element of a sample of these sizes is counted."""
-    if prod(sizes) < _LARGE:
+    """Every how manieth element of a sample of these sizes is counted: about `_COUNTED` of them."""
+    least = prod(sizes) // _COUNTED
+    if least < 2:
         return 1
-    return next((k for k in (7, 11, 13, 17) if all(size % k for size in sizes)), 1)
+    return next(k for k in itertools.count(least) if all(gcd(k, size) == 1 for size in sizes))
 
 
 def _samples(x: torch.Tensor) -> torch.Tensor:

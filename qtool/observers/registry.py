@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qtool.errors import CalibrationError
 from qtool.observers import ranges
+from qtool.observers.entropy import entropy
 from qtool.observers.histogram import Histogram
 from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
@@ -120,6 +121,10 @@ def _mse(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) 
     return ranges.mse(statistic, qtype, symmetric)
 
 
+def _entropy(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return entropy(statistic, qtype, symmetric)
+
+
 _STEP = Option(1.0, 2.0**-100, 2.0**100, setting=True)
 _BINS = Option(2048, 64, 65536, setting=True)
 _MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
@@ -129,6 +134,7 @@ for _row in (
     Observer("moving_average", MovingAverage, _everything, {"momentum": _MOMENTUM}),
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
     Observer("mse", Histogram, _mse, {"bins": _BINS}),
+    Observer("entropy", Histogram, _entropy, {"bins": _BINS}),
     Observer("mean", Mean, None),
     Observer("moments", Moments, None, {"step": _STEP}),
     Observer("cross_moments", CrossMoments, None, {"step": _STEP, "other_step": _STEP}),

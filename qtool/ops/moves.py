@@ -58,8 +58,9 @@ def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
             return None
         factor = np.float32(wanted / size)
         at = np.arange(wanted)
+        sizes = {int(np.float32(size) * factor), int(size * float(factor))}  # who infers shapes?
         near = np.floor(at.astype(np.float32) / factor).astype(np.int64)
-        if int(np.float32(size) * factor) != wanted or (near != at * size // wanted).any():
+        if sizes != {wanted} or (near != at * size // wanted).any():
             return None
         found.append(float(factor))
     return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from qtool.atomic import folder_beside
 from qtool.errors import FileError
 
 __all__ = ["FILES", "check_folder", "publish", "resume_folder"]
@@ -56,19 +56,23 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
     assert set(files) <= FILES, f"not part of a report: {sorted(set(files) - FILES)}"
     check_folder(folder)
     target = folder.resolve()
-    _sweep(target)
-    temporary = target.parent / f".{target.name}.{os.getpid()}.part"
     try:
-        temporary.mkdir()
-        for name, data in files.items():
-            _write(temporary / name, data)
-        _sync(temporary)
-        _replace(temporary, target)
-        _sync(target.parent)
+        with folder_beside(target) as temporary:
+            temporary.chmod(_mode())
+            for name, data in files.items():
+                _write(temporary / name, data)
+            _sync(temporary)
+            _replace(temporary, target)
+            _sync(target.parent)
     except OSError as error:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _mode() -> int:
+    """Of an ordinary new folder."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o777 & ~umask
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -112,21 +116,3 @@ def _exchange(a: Path, b: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(code, os.strerror(code))
-
-
-def _sweep(target: Path) -> None:
-    """Removes what runs that were killed left beside the folder."""
-    for left in target.parent.glob(f".{target.name}.*.part"):
-        process = left.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

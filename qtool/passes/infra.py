@@ -11,6 +11,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.errors import PassError
 from qtool.graph.agreement import TOLERANCE, worst
+from qtool.graph.unique import unique
 
 __all__ = ["GraphPass", "run_passes", "same_function"]
 
@@ -48,8 +49,21 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
         except Exception as error:
             raise PassError(f"pass {each.name} failed: {error}") from error
         _check(module, each, before)
+    _name_apart(module.graph)
     module.recompile()
     return counts
+
+
+def _name_apart(graph: fx.Graph) -> None:
+    """A tensor that was folded for one use of a layer, and what another use still reads, have two
+    names: everything is found by its name."""
+    taken: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            name, target = G.name_of(node), str(node.target)
+            if taken.setdefault(name, target) != target:
+                node.meta[G.NAME] = name = unique(name, taken)
+                taken[name] = target
 
 
 def _check(module: fx.GraphModule, each: GraphPass, before: list[str]) -> None:
@@ -70,18 +84,20 @@ def _interface(module: fx.GraphModule) -> list[str]:
 def same_function(
     expected: Sequence[torch.Tensor],
     actual: Sequence[torch.Tensor],
+    tolerance: float = TOLERANCE,
     noise: Callable[[], float] = lambda: 0.0,
 ) -> float:
     """Largest difference between two lists of outputs, relative to the range of each output.
 
     Args:
-        noise: what float32 leaves open in this network; asked where that is more than usual.
+        tolerance: relative to the range.
+        noise: what float32 leaves open in this network; asked where it is not within tolerance.
 
     Raises:
         PassError: it is above what float32 allows.
     """
     where, difference = worst(expected, actual)
-    if not difference <= TOLERANCE and not difference <= (allowed := max(TOLERANCE, noise())):
+    if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         raise PassError(
             f"the rewritten graph differs from the model in output {where} by {difference:.2g} of "
             f"its range (allowed: {allowed:.0e}); this is a bug in qtool, please report it"

@@ -66,6 +66,14 @@ def _concat(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, aten.cat.default, (node.args[0], G.argument(node, 1, "dim", 0)))
 
 
+def _one(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """A concat of one tensor: kept, it would round the same codes twice."""
+    parts: Any = node.args[0]
+    (first, *others), made_type = parts, G.value(node).dtype
+    same = isinstance(first, fx.Node) and G.value(first).dtype == made_type
+    return first if same and not others else None
+
+
 def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     axis, parts = G.argument(node, 1, "dim", 0), node.args[0]
     assert isinstance(parts, list | tuple)
@@ -152,6 +160,7 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.reshape.default: _view,
     aten.concat.default: _concat,
     aten.concatenate.default: _concat,
+    aten.cat.default: _one,
     aten.stack.default: _stack,
     aten.roll.default: _roll,
     aten.channel_shuffle.default: _channel_shuffle,

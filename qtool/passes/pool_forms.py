@@ -107,7 +107,9 @@ def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | 
             part = made(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
             window = [end - begin if a == axis else 1 for a in range(len(out))]
             parts.append(_largest_of(node, part, window, f"max{axis}_{i}"))
-        x = made(node, aten.cat.default, (parts, axis + 2), "" if axis + 1 == len(out) else "rows")
+        name = "" if axis + 1 == len(out) else "rows"
+        whole = len(parts) == 1  # a concat of one tensor would round its codes twice
+        x = parts[0] if whole else made(node, aten.cat.default, (parts, axis + 2), name)
     return x
 
 
@@ -116,8 +118,12 @@ def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     kernel, stride = ints(node.args[1], n), ints(G.argument(node, 2, "stride") or node.args[1], n)
     padding = ints(G.argument(node, 3, "padding", 0), n)
     dilation = ints(G.argument(node, 4, "dilation", 1), n)
-    ceil_mode = bool(G.argument(node, 5, "ceil_mode", False))
-    return made(node, torch_ops.max_pool, (x, kernel, stride, padding, dilation, ceil_mode))
+    windows = (x, kernel, stride, padding, dilation)
+    plain = made(node, torch_ops.max_pool, (*windows, False))
+    if not G.argument(node, 5, "ceil_mode", False) or G.same_sizes(G.shape(plain)[2:], out):
+        return plain  # nothing hangs over, or torch leaves out a window that begins outside
+    node.graph.erase_node(plain)
+    return made(node, torch_ops.max_pool, (*windows, True))
 
 
 def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:

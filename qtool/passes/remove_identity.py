@@ -62,6 +62,8 @@ IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.to.dtype: _same_meta,
     aten.reshape.default: _same_meta,
     aten.expand.default: _same_meta,
+    aten.squeeze.dim: _same_meta,
+    aten.squeeze.dims: _same_meta,
     aten.slice.Tensor: _full_slice,
     aten.add.Tensor: _adds_nothing,
     aten.sub.Tensor: _adds_nothing,

@@ -47,7 +47,7 @@ def _place_activation(work: Work, node: fx.Node) -> None:
     readers: dict[QType, list[Edge]] = {own: []}
     for user in node.users:
         if everyone or user in work.integer or work.passes(user):
-            edge = Edge(name, _user(user))
+            edge = Edge(name, G.name_of(user))
             readers.setdefault(_taken(work, user) or own, []).append(edge)
     fixed = work.target.fixed_outputs.get(key(node), ()) if node in work.integer else ()
     known = next((p for p in fixed if p.qtype == own), None)
@@ -112,10 +112,6 @@ def _observer(work: Work, node: fx.Node) -> ObserverSpec:
 
 def _weight_observer(work: Work, node: fx.Node) -> ObserverSpec:
     return work.choices[G.name_of(node)].weight_observer or WEIGHT_OBSERVER
-
-
-def _user(node: fx.Node) -> str:
-    return "output" if node.op == "output" else G.name_of(node)
 
 
 def _place_constants(work: Work, node: fx.Node) -> None:

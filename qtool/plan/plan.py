@@ -58,7 +58,7 @@ class Execution(Enum):
 
 @dataclass(frozen=True)
 class Edge:
-    """Where a point stands: `user` ("output" is the graph's) reads the tensor `source` there."""
+    """Where a point stands: `user` (`OUTPUT`: the graph itself) reads the tensor `source` there."""
 
     source: str
     user: str

@@ -54,10 +54,11 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
             if not isinstance(source, fx.Node):
                 continue
             as_it_is = reads.get((G.name_of(source), point.name)) == G.name_of(source)
+            owner, _ = root(G.name_of(source))
+            if owner == root(point.name)[0] or owner not in free:
+                continue
             if as_it_is and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
-                owner, _ = root(G.name_of(source))
-                if owner != root(point.name)[0] and owner in free:
-                    parent[owner] = (point.name, 1.0)
+                parent[owner] = (point.name, 1.0)
     return tuple(
         replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
         for p in points
@@ -113,4 +114,6 @@ def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
             return False
         if G.name_of(node) not in parent:
             return True
-        node = node.args[0]  # type: ignore[assignment]  # a pass-through of a node
+        if not isinstance(node.args[0], fx.Node):  # a concat that has a concat's codes
+            return False
+        node = node.args[0]

@@ -9,14 +9,18 @@ from __future__ import annotations
 from qtool.conversion import SOLVE, Step
 from qtool.errors import PlanError
 from qtool.recipe import ACCURACIES, Recipe
+from qtool.recovery.equalize import EQUALIZE
+from qtool.recovery.refit import REFIT
 from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
 
 __all__ = ["STEPS", "register_step", "steps_of"]
 
 STEPS: list[Step] = [
-    SMOOTH,
+    EQUALIZE,
+    SMOOTH,  # what no weights in front of a linear layer took on
     SOLVE,  # the ranges of the graph as the steps before have left it
+    REFIT,
     ROUND,
     BIAS,
 ]

@@ -82,11 +82,11 @@ class _Seen:
     coded: Sequence[torch.Tensor]
 
     def rows(self, node: fx.Node, aside: bool, most: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Float64 rows of both, for each of the batches that are kept aside, or of the others."""
+        """Rows of both, for each of the batches that are kept aside, or of the others."""
         chosen = [i for i in range(len(self.exact)) if (i % KEPT_ASIDE == KEPT_ASIDE - 1) == aside]
         each = max(1, most // max(1, len(chosen)))
         for i in chosen:
-            yield tuple(rows_of(node, x[i], each).double() for x in (self.exact, self.coded))
+            yield tuple(rows_of(node, x[i], each) for x in (self.exact, self.coded))
 
 
 def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
@@ -120,7 +120,7 @@ def _moments(node: fx.Node, seen: _Seen, size: int) -> tuple[torch.Tensor, torch
         return None
     exact, coded = (torch.cat([r[i] for r in rows], 1) for i in (0, 1))
     exact, coded = exact - exact.mean(1, keepdim=True), coded - coded.mean(1, keepdim=True)
-    return coded.mT @ coded, exact.mT @ coded
+    return (coded.mT @ coded).double(), (exact.mT @ coded).double()
 
 
 def _rows(size: int) -> int:
@@ -153,7 +153,8 @@ def _error(
     exact: torch.Tensor, candidate: torch.Tensor, rows: Sequence[tuple[torch.Tensor, ...]]
 ) -> float:
     """The squared error of a layer's results, without that of their means: biases can take it."""
-    off = torch.cat([x @ exact.mT - xq @ candidate.mT for x, xq in rows], 1)
+    one, other = exact.float().mT, candidate.float().mT
+    off = torch.cat([x @ one - xq @ other for x, xq in rows], 1)
     return float((off - off.mean(1, keepdim=True)).square().sum())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
 from qtool.runtimes.base import Run, Runtime
 
@@ -85,8 +85,8 @@ def run(
 def optimised_graph(path: str | Path) -> onnx.ModelProto:
     """The graph that the runtime executes for a file, after all of its optimisations; without its
     weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder) / "optimised.onnx"
+    with scratch_folder() as folder:
+        saved = folder / "optimised.onnx"
         session(path, save_to=saved)
         return read_graph(saved)
 

@@ -3,6 +3,7 @@
 from qtool.verification.artefact import Artefact
 from qtool.verification.coverage import AuditRow, Coverage, audit, planned
 from qtool.verification.exact import Exactness, compare_codes
+from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
 from qtool.verification.parity import Difference, Parity, compare
 from qtool.verification.structure import Expected, check_structure, check_well_formed
 
@@ -13,11 +14,15 @@ __all__ = [
     "Difference",
     "Exactness",
     "Expected",
+    "Fidelity",
     "Parity",
     "audit",
     "check_structure",
     "check_well_formed",
     "compare",
     "compare_codes",
+    "costliest",
+    "fidelity",
+    "narrow_inputs",
     "planned",
 ]

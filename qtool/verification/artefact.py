@@ -6,7 +6,6 @@ made of it, its outputs for one batch, the integer program.
 
 from __future__ import annotations
 
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.atomic import scratch_folder
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
 from qtool.runtimes.base import Arrays
@@ -68,8 +68,8 @@ class Artefact:
         if self._session is None and self._optimised is not None:
             self._session = session(self.path, once=True)
         if self._session is None:
-            with tempfile.TemporaryDirectory() as folder:
-                saved = Path(folder) / "optimised.onnx"
+            with scratch_folder() as folder:
+                saved = folder / "optimised.onnx"
                 self._session = session(self.path, save_to=saved, once=True)
                 self._optimised = read_graph(saved)
         return self._session
@@ -100,7 +100,7 @@ class Artefact:
             return self._optimised
         for node in nameless:
             node.name = node.output[0]
-        with tempfile.TemporaryDirectory() as folder:
-            named = Path(folder) / "named.onnx"
+        with scratch_folder() as folder:
+            named = folder / "named.onnx"
             storage.save(self.model, named)
             return optimised_graph(named)

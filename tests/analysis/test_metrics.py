@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from qtool.analysis import metrics
-from qtool.analysis.metrics import bootstrap, decibels, metric, user_metrics
+from qtool.analysis.metrics import bootstrap, metric, user_metrics
 from qtool.errors import DataError
+from qtool.verification.fidelity import decibels
 
 
 def test_bootstrap_covers_the_mean_of_a_known_law():

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from qtool.analysis.layers import layers_of
-from qtool.analysis.metrics import decibels
 from qtool.analysis.sensitivity import sweep
 from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.graph.run import Executor
 from qtool.points import points_of
 from qtool.store import Store
+from qtool.verification.fidelity import decibels
 from tests.analysis.spoiled import chain, images
 
 EVERYTHING = 1e6  # a budget that deals every chunk to every layer

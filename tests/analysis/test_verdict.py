@@ -45,6 +45,10 @@ CASES = {
     "not timed": ({"latency": []}, "good"),
     "half in float": ({"coverage": 0.5}, "look"),
     "not exact": ({"exactness": Exactness(64, 640, 600, 3.0, "conv", 0)}, "bad"),
+    "a kernel is wrong": (
+        {"exactness": Exactness(64, 640, 600, 1.0, "conv", 2, ("conv",))},
+        "bad",
+    ),
     "float nodes round": ({"exactness": Exactness(64, 640, 600, 1.0, "conv", 2)}, "good"),
     "float nodes differ": ({"exactness": Exactness(64, 640, 600, 9.0, "conv", 2)}, "look"),
     "not compared": ({"exactness": None}, "look"),

@@ -362,3 +362,41 @@ def test_other_observers_do_not_merge() -> None:
     one, other = (calibrate(captured(), [images()[:4]], observer=o) for o in ("minmax", "mse"))
     with pytest.raises(CalibrationError, match="different observers"):
         one.merge(other)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Path) -> None:
+    data = bytearray(file_of(calibrate(captured(), [images()[:8]]), tmp_path))
+    header = 8 + int.from_bytes(data[:8], "little")
+    data[header + (len(data) - header) * (2 * part + 1) // 10] ^= 4
+    (tmp_path / "flipped.calib").write_bytes(data)
+    with pytest.raises(CalibrationError, match="damaged statistics; calibrate again"):
+        Calibration.load(tmp_path / "flipped.calib")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("samples", float("inf")),
+        ("samples", -1),
+        ("samples", "4"),
+        ("target", []),
+        ("fingerprint", None),
+        ("inputs", [["x", "load", [4, 4]]]),
+        ("inputs", [["x", "float32", [-1, 4]]]),
+        ("inputs", [["x", "float32", [2**60, 2**60]]]),
+        ("inputs", [["x", "float32", [4.5]]]),
+        ("inputs", [[3, "float32", [4]]]),
+        ("inputs", [["x", ["float32"], [4]]]),
+    ],
+)
+def test_a_header_that_makes_no_sense(key: str, value: object, tmp_path: Path) -> None:
+    file = tmp_path / "x.calib"
+    calibrate(captured(), [images()]).save(file)
+    with safetensors.safe_open(file, "numpy") as opened:
+        header = json.loads(opened.metadata()["qtool_calibration"])
+        arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    header[key] = value
+    safetensors.numpy.save_file(arrays, file, {"qtool_calibration": json.dumps(header)})
+    with pytest.raises(CalibrationError, match=r"damaged calibration .*calibrate again"):
+        Calibration.load(file)

@@ -12,7 +12,8 @@ from torch.export import Dim, ExportedProgram
 
 from qtool import graph as G
 from qtool.capture.functional import make_functional
-from qtool.capture.program import from_program, quiet
+from qtool.capture.program import from_program
+from qtool.graph.alone import quiet
 from qtool.graph.fingerprint import fingerprint
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -58,3 +61,32 @@ def other_shape() -> list[torch.Tensor]:
 
 def fails() -> list[torch.Tensor]:
     raise RuntimeError("the disk is gone")
+
+
+def leaves() -> Any:
+    sys.exit(0)
+
+
+def leaves_later() -> Iterator[torch.Tensor]:
+    yield torch.zeros(4, 2, 6, 6)
+    sys.exit(7)
+
+
+def leaving() -> nn.Module:
+    class Leaving(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sys.exit(3)
+
+    return Leaving()
+
+
+def endless() -> Iterator[torch.Tensor]:
+    for i in itertools.count():
+        yield torch.zeros(4, 2, 6, 6)
+        if i == 1:
+            sys.stderr.write("the data is being read\n")
+            sys.stderr.flush()
+
+
+def tells_at_length() -> nn.Module:
+    raise RuntimeError("one\n  two\nthree")

@@ -19,7 +19,7 @@ import qtool
 from qtool.analysis.latency import Ratio, Spread, Timing
 from qtool.analysis.node_times import NodeTime
 from qtool.analysis.speed import Speed
-from tests.cli.conftest import ROOT, Cli
+from tests.cli.conftest import DIGITS, ROOT, Cli
 from tests.cli.models import images, transposed
 
 M = "tests.cli.models:"
@@ -183,3 +183,14 @@ def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "calibrating" in shown
     assert "3/3" in shown
     assert "verifying" in shown
+
+
+@pytest.mark.parametrize(("least", "code"), [(5, 0), (90, 1)])
+def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> None:
+    arguments = ("convert", *DIGITS, "--calibration", "digits.calib", "-o", "again.onnx")
+    result = sample(*arguments, "--timing", 0, "--json", "--min-sqnr", least, code=code)
+    told = json.loads(result.stdout)
+    assert told["min_sqnr_met"] is (code == 0)
+    assert 20 < told["accuracy"]["sqnr"]["output"] < 90
+    assert (f"of the {least} asked for" in result.stderr) is (code == 1)
+    assert (sample.folder / "again.onnx").is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,3 +210,32 @@ def test_a_tensor_without_values_is_refused() -> None:
     statistics = {**calibration.statistics, "1": empty}
     with pytest.raises(CalibrationError, match="saw no values of tensor '1'"):
         solve(model, dataclasses.replace(calibration, statistics=statistics))
+
+
+def notes_of(scale: float, zero_channel: bool = False, data: float = 1.0) -> str:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(4, 2, 1, bias=False))
+    with torch.no_grad():
+        net[0].weight *= scale
+        if zero_channel:
+            net[0].weight[1] = 0
+    images = data * torch.randn(4, 3, 5, 5)
+    return "\n".join(quantize(net.eval(), [images]).notes)
+
+
+def test_an_ordinary_network_has_nothing_strange() -> None:
+    assert notes_of(1) == ""
+
+
+@pytest.mark.parametrize(
+    ("strange", "said"),
+    [
+        ({"scale": 1e-30}, "0.weight: values so small in 4 of 4 channels"),
+        ({"scale": 1e-20}, "0: values so small that a scale of 2^-60"),
+        ({"scale": 1, "data": 1e-30}, "input: values so small that"),
+        ({"scale": 1, "zero_channel": True}, "0.weight: its weights are zero in 1 of 4 channels"),
+        ({"scale": 1, "data": 0.0}, "input: on the calibration data it is zero"),
+    ],
+)
+def test_what_no_scale_can_hold_is_a_note(strange: dict[str, Any], said: str) -> None:
+    assert said in notes_of(**strange)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -158,3 +159,30 @@ def test_labels_that_are_not_there(folder: Path) -> None:
     with pytest.raises(DataError, match="holds no array 'labels'; it holds x"):
         read_labels(folder / "x.npz", "labels")
     assert list(read_arrays(folder / "x.npy")) == [""]
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, NotImplementedError, OverflowError, SyntaxError])
+def test_whatever_a_damaged_file_makes_numpy_raise(
+    folder: Path, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise raised("encrypted")
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(DataError, match=r"cannot be read as arrays: .*encrypted"):
+        read_arrays(folder / "x.npz")
+
+
+def test_a_member_that_is_no_array(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        file.writestr("notes.txt", "no array")
+    with pytest.raises(DataError, match=r"its member 'notes\.txt' is none"):
+        read_arrays(tmp_path / "x.npz")
+
+
+def test_a_pipe_is_no_data(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npy")
+    with pytest.raises(DataError, match=r"holds no \.npy"):
+        ArrayFiles(tmp_path).files()
+    with pytest.raises(DataError, match="no such file or folder"):
+        ArrayFiles(tmp_path / "x.npy").files()

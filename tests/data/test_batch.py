@@ -200,3 +200,33 @@ def test_memory_is_shared_where_it_can_be() -> None:
     array.flags.writeable = False
     tensor_of(array)[1] = 1
     assert array[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.eye(3).to_sparse(), "sparse"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
+        (torch.ones(3, device="meta"), "meta device"),
+        (torch.ones(0, 3), "holds no sample"),
+    ],
+    ids=["sparse", "nested", "meta", "empty"],
+)
+def test_tensors_without_values(tensor: torch.Tensor, what: str) -> None:
+    with pytest.raises(DataError, match=f"batch 4, input 0 .*{what}"):
+        Batch((tensor,)).check_finite(4)
+
+
+class Breaks:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), RuntimeError("a\nb")])
+def test_data_whose_beginning_fails(error: BaseException) -> None:
+    with pytest.raises(DataError, match="the data cannot be read: ") as caught:
+        batches(Breaks(error))
+    assert "\n" not in str(caught.value)

@@ -147,3 +147,9 @@ def test_tolerance_is_the_callers(tolerance: float) -> None:
             same_function([X], [X + 4e-3], tolerance)
     else:
         assert same_function([X], [X + 4e-3], tolerance) == pytest.approx(1e-3, rel=0.01)
+
+
+def test_a_network_that_is_noisy_itself_may_differ_more() -> None:
+    assert same_function([X], [X + 4e-3], noise=lambda: 2e-3) == pytest.approx(1e-3, rel=0.01)
+    with pytest.raises(PassError, match=r"allowed: 5e-04"):
+        same_function([X], [X + 4e-3], noise=lambda: 5e-4)

@@ -75,7 +75,7 @@ SMALL = QuantPlan(
         Point("x", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("x", "conv"),)),
         Point("conv", Kind.ACTIVATION, Observed(UINT8, MINMAX), (Edge("conv", "pool"),)),
         Point("pool", Kind.ACTIVATION, SharedWith("conv"), (Edge("pool", "flat"),)),
-        Point("flat", Kind.ACTIVATION, SharedWith("pool"), (Edge("flat", "output"),)),
+        Point("flat", Kind.ACTIVATION, SharedWith("pool"), (Edge("flat", "(output)"),)),
     ),
     (
         Decision("conv", "conv", Execution.INTEGER, "", 100, ("x",), "conv"),

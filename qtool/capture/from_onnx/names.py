@@ -11,6 +11,7 @@ import onnx
 from torch import nn
 
 from qtool import graph as G
+from qtool.graph.unique import unique
 
 __all__ = ["identifiers", "label_of"]
 
@@ -55,9 +56,5 @@ def identifiers(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         ascii_only = "".join(c if c.isascii() else "_" for c in name)
-        base = unique = G.free_name(nn.Module(), ascii_only)
-        k = 0
-        while unique in found:
-            unique, k = f"{base}_{k}", k + 1
-        found.append(unique)
+        found.append(unique(G.free_name(nn.Module(), ascii_only), found))
     return found

@@ -470,3 +470,36 @@ def test_a_batch_that_does_not_fit_is_refused(small: Path) -> None:
         capture_model(load_onnx(small), {"image": images(4)})
     with pytest.raises(CaptureError, match=r"the batch gives float64\[4, 3, 8, 8\]"):
         capture_model(load_onnx(small), images(4).double())
+
+
+def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: Path) -> None:
+    """torch.onnx calls them val_0, val_1 and so on: files of its own hold such weights."""
+    count = 12
+    lines = [f"s{i + 1} = Add (s{i}, val_{i})" for i in range(1, count)]
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[N,4,3] x) => (float[N,4,6] s{count}) {{
+        s1 = MatMul (x, val_0) {" ".join(lines)} }}"""
+    model = onnx.parser.parse_model(text)
+    for i in range(count):
+        array = ramp(3, 6) if i == 0 else ramp(4, 6) + i
+        model.graph.initializer.append(numpy_helper.from_array(array, f"val_{i}"))
+        model.graph.node[i].name = f"node{i}"
+    file = tmp_path / "named.onnx"
+    onnx.save(model, file)
+    assert quantize(load_onnx(file), [torch.from_numpy(ramp(2, 4, 3))]).verify().passed
+
+
+def test_names_of_any_script(tmp_path: Path) -> None:
+    model = model_of("Conv", [IMAGE], [ramp(3, 4, 3, 3)], 1, {})
+    node, graph = model.graph.node[0], model.graph
+    graph.input[0].name = node.input[0] = "层"
+    graph.initializer[0].name = node.input[1] = "вес"
+    node.name, graph.output[0].name = "слой", "出"
+    node.output[0] = "出"
+    file = tmp_path / "names.onnx"
+    onnx.save(model, file)
+    found = quantize(load_onnx(file), [torch.from_numpy(IMAGE)])
+    assert found.verify().passed
+    written = found.to_onnx()
+    assert [i.name for i in written.graph.input] == ["层"]
+    assert [o.name for o in written.graph.output] == ["出"]

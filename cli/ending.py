@@ -1,0 +1,84 @@
+"""How a command ends that does not end well: one sentence, the right exit code, nothing left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import click
+
+__all__ = ["Refusal", "ended_in_order"]
+
+SIGNALS = ("SIGTERM", "SIGHUP")  # beside SIGINT, of which Python makes an exception itself
+
+
+class Refusal(click.ClickException):
+    """A user error: exit code 2, as for wrong options."""
+
+    exit_code = 2
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal, as an exception: what is open is closed on its way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Errors of the library as refusals, signals as 128 and their number, a closed pipe as that of
+    SIGPIPE (141)."""
+    from qtool.errors import QtoolError
+
+    try:
+        with _signals_raised():
+            yield
+            sys.stdout.flush()  # here it can still be said that nobody takes it
+    except QtoolError as error:
+        raise Refusal(str(error)) from error
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, _Ended) else signal.SIGINT
+        click.echo(f"ended by {signal.Signals(number).name}", err=True)
+        raise SystemExit(128 + number) from error
+    except OSError as error:
+        _give_up_output()
+        if error.errno == errno.EPIPE:
+            raise SystemExit(141) from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise Refusal(f"the system refuses: {error.strerror or error}{where}") from error
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    def end(number: int, frame: FrameType | None) -> None:  # what is cleaned up is cleaned up once
+        signal.signal(number, signal.SIG_IGN)
+        raise _Ended(number)
+
+    old: dict[int, Any] = {}
+    for name in SIGNALS:
+        number = getattr(signal, name, None)
+        if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+            continue  # ignored, as under nohup, or somebody else's
+        with suppress(ValueError):  # not in the main thread
+            old[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _give_up_output() -> None:
+    """What is left unwritten goes nowhere: Python would fail on it once more at its end."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

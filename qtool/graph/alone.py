@@ -1,0 +1,54 @@
+"""One thread at a time, and quietly: torch.export and torch.onnx change what the whole process has.
+
+While they trace, torch's modules, its warnings, its loggers and standard error are theirs; of two
+threads that trace, both fail, and neither puts back what it found.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+__all__ = ["ALONE", "alone", "quiet"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ALONE = threading.RLock()
+"""Held by whoever traces a model, or runs one while another thread might trace."""
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, in one thread at a time with all others of this kind."""
+
+    @wraps(function)
+    def held(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ALONE:
+            return function(*args, **kwargs)
+
+    return held
+
+
+@contextmanager
+def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) -> Iterator[None]:
+    """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised.
+
+    Args:
+        level: from which on loggers speak. loggers: by default that of torch.
+        errors: standard error is left as it is.
+    """
+    with ALONE, ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in loggers or ("torch",):
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(level)
+        if not errors:
+            stack.enter_context(redirect_stderr(io.StringIO()))
+        yield

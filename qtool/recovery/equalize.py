@@ -1,0 +1,225 @@
+"""Equalization: channels divided by factors that all their writers and readers take into their
+weights, so that the one range of each tensor fits all of its channels.
+
+After cross-layer equalization (Nagel et al. 2019), which balances the weights of pairs of layers.
+Here streams go through the whole graph (`equalize_streams`), and factors are chosen for the
+predicted noise of the outputs, that of activations and that of weights (`equalize_factors`). They
+are taken if the quantized network is nearer to the float one with them, on samples that chose
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+from qtool.calibration.loop import Watch, observing
+from qtool.conversion import Conversion, Step, solve_parameters
+from qtool.data import Batch
+from qtool.errors import VerificationError
+from qtool.observers import MinMax
+from qtool.ops import row_of
+from qtool.plan import Kind, Probe, QuantPlan
+from qtool.points import insert_points, insert_probes, points_of
+from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
+from qtool.recovery.equalize_seen import look
+from qtool.recovery.equalize_streams import Streams, streams_of
+from qtool.types import Change, ObserverSpec
+
+__all__ = ["EQUALIZE"]
+
+Factors = Mapping[str, torch.Tensor]
+"""Tensor name -> what its channels are divided by: float32 [channels]."""
+
+REASON = "channels brought to one width, their factors taken into the weights around them"
+
+SAMPLES = 256  # kept with a calibration; ranges are found anew on all of them
+FEWEST = 32  # below that nothing can be told from them
+JUDGES = 3  # every third batch of them judges, of the others some choose
+BATCH, CHOOSING = 16, 6  # samples in a batch, batches that are run backwards too
+ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
+WORTH = 0.98  # of the noise, what has to be predicted at most
+
+
+def _bound(source: str) -> str:
+    return f"{source}.highest"
+
+
+def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+    """The extremes of channels in front of clamps with an upper bound."""
+    if not plan.observed():
+        return ()
+    spec, found = ObserverSpec("minmax"), {}
+    for node in G.calls(graph):
+        row, source = row_of(node), node.args[0] if node.args else None
+        if row is None or row.key != "clip" or not isinstance(source, fx.Node):
+            continue
+        if row.bounds(node)[1] is not None and G.is_float(source) and G.rank(source) > 1:
+            name = G.name_of(source)
+            axis = 1 if G.rank(source) > 2 else -1
+            found[name] = Probe(_bound(name), name, spec, axis)
+    return tuple(found.values())
+
+
+def _run(work: Conversion) -> Conversion:
+    if work.calibration is None or len(work.calibration.kept) < FEWEST:
+        return work
+    streams = streams_of(work.graph.module)
+    if not _can_help(work.plan, streams):
+        return work
+    batches = work.batches(_batch_size(work.graph.module))
+    judges = batches[::JUDGES]
+    choosing = [b for i, b in enumerate(batches) if i % JUDGES] or judges
+    factors = _find_factors(work, streams, choosing[:CHOOSING])
+    if not factors:
+        return work
+    change = Change(EQUALIZE.name, len(factors), REASON, factors)
+    after = _observed_again(_apply(work, change, judges), factors, batches)
+    exact = [_outputs(work.captured.graph.module, b) for b in judges]
+    better = _distance(after, judges, exact) < _distance(work, judges, exact)
+    return after if better else work
+
+
+def _replay(work: Conversion, change: Change) -> Conversion:
+    return _apply(work, change, ())
+
+
+EQUALIZE = Step("equalize", _run, _probes, "balanced", SAMPLES, _replay)
+
+
+def _can_help(plan: QuantPlan, streams: Streams) -> bool:
+    """Whether any tensor with a range of its own has channels that are free."""
+    tensors = (streams.tensors.get(p.tensor) for p in plan.observed())
+    return any(c is not None and bool(c.streams.any()) for c in tensors)
+
+
+def _batch_size(module: fx.GraphModule) -> int:
+    """Samples at once, so that all their values fit."""
+    sizes = [G.shape(n) for n in module.graph.nodes if n.op != "get_attr" and G.is_float(n)]
+    each = sum(math.prod(G.hint(s) for s in size[1:]) for size in sizes)
+    return max(1, min(BATCH, ELEMENTS // max(each, 1)))
+
+
+def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) -> Factors:
+    """Of every tensor beside a constant that takes some on; none where they would not help."""
+    assert work.calibration is not None
+    module, plan = work.graph.module, work.plan
+    layers = {n for p in plan if p.kind is Kind.WEIGHT for n in {e.user for e in p.edges}}
+    names = {p.tensor for p in plan if p.kind is Kind.ACTIVATION} | layers
+    axes = {n: streams.tensors[n].axis for n in names if n in streams.tensors}
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    weights = {s.constant for s in streams.slots if s.power == 1 and _mixes(nodes[s.constant])}
+    inputs = [work.graph.tensors_of(b) for b in batches]
+    try:
+        seen = look(module, inputs, axes, weights)
+    except RuntimeError:  # an operator without a derivative
+        return {}
+    statistics = work.calibration.statistics
+    found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
+    highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
+    noise = noise_of(module, plan, streams, seen)
+    logs = solve_factors(noise, limits_of(streams, highest))
+    if float(predicted(noise, logs)) > WORTH * float(predicted(noise, torch.zeros_like(logs))):
+        return {}
+    beside = {s.tensor: torch.exp2(logs[streams.tensors[s.tensor].streams]) for s in streams.slots}
+    return {n: f.float() for n, f in beside.items() if bool((f != 1).any())}
+
+
+def _mixes(weight: fx.Node) -> bool:
+    """Whether a row of a weight reads several channels: one alone is rounded the same, whatever the
+    factors."""
+    (layer,) = weight.users
+    row, shape = row_of(layer), G.shape(weight)
+    if row is None or row.weight is None or len(shape) < 2:
+        return False
+    return int(shape[1 - row.channel_axis]) > 1
+
+
+def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conversion:
+    """The conversion with channels divided by the factors that a change holds."""
+    streams = streams_of(work.graph.module)
+    slots = [s for s in streams.slots if s.tensor in change.arrays]
+    tensors = {s.tensor for s in slots}
+    fits = all(
+        change.arrays[n].shape == streams.tensors[n].streams.shape for n in tensors
+    ) and tensors == set(change.arrays)
+    if not fits:
+        raise VerificationError(
+            "the file was made from another model: what its equalization scaled is not in this one"
+        )
+
+    def edit(module: fx.GraphModule) -> int:
+        nodes = {G.name_of(n): n for n in module.graph.nodes}
+        for slot in slots:
+            constant = nodes[slot.constant]
+            old = G.tensor(module, constant).detach()
+            factor = change.arrays[slot.tensor].double()[slot.channel] ** slot.power
+            new = old.double() * factor.to(old.device)
+            G.set_tensor(module, constant, new.to(old.dtype))
+        return change.count
+
+    return work.rewritten(change, edit, samples)
+
+
+def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]) -> Conversion:
+    """With statistics of the tensors that are others now, from the samples that were kept."""
+    assert work.calibration is not None
+    calibration, plan = work.calibration, work.plan
+    changed = _changed(work.graph.module, factors)
+    probes = [
+        Probe(name, tensor, calibration.specs[name], statistic.axis)
+        for name, statistic in calibration.statistics.items()
+        if (tensor := name.rpartition(".")[0]) in changed and name not in plan
+    ]
+    prepared = insert_points(work.graph.module, plan)
+    points, beside = points_of(prepared), insert_probes(prepared, probes)
+    watched = {
+        p.name: Watch(points[p.name], calibration.specs[p.name], None)
+        for p in plan.observed()
+        if p.tensor in changed and p.name in calibration.specs
+    }
+    watched |= {p.name: Watch(beside[p.name], p.statistic, p.axis) for p in probes}
+    with observing(prepared, watched) as statistics, torch.inference_mode():
+        for batch in batches:
+            prepared(*batch.args, **batch.kwargs)
+    found = {**calibration.statistics, **statistics}
+    return replace(work, calibration=replace(calibration, statistics=found))
+
+
+def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
+    """Every tensor that holds a channel of which a factor was taken."""
+    streams = streams_of(module)
+    scaled = torch.zeros(streams.count, dtype=torch.bool)
+    for name, factor in factors.items():
+        scaled[streams.tensors[name].streams[factor != 1]] = True
+    return {n for n, c in streams.tensors.items() if bool(scaled[c.streams].any())}
+
+
+def _distance(
+    work: Conversion, batches: Sequence[Batch], exact: Sequence[Sequence[torch.Tensor]]
+) -> float:
+    """Noise of the quantized network's outputs, relative to the power of the exact ones."""
+    assert work.calibration is not None
+    parameters = solve_parameters(work.graph.module, work.plan, work.calibration)
+    rounded = insert_points(work.graph.module, work.plan)
+    for name, point in points_of(rounded).items():
+        point.set_params(parameters.params[name])
+    shares = []
+    for batch, outputs in zip(batches, exact, strict=True):
+        for a, b in zip(outputs, _outputs(rounded, batch), strict=True):
+            power = float(a.square().sum())
+            shares.append(float((a - b).square().sum()) / max(power, 1e-30))
+    return sum(shares) / max(len(shares), 1)
+
+
+def _outputs(module: fx.GraphModule, batch: Batch) -> list[torch.Tensor]:
+    """Those that are float, as float64."""
+    with torch.inference_mode():
+        found = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
+    return [t.double() for t in found if isinstance(t, torch.Tensor) and t.is_floating_point()]

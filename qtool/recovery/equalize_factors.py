@@ -1,0 +1,222 @@
+"""The factors of the streams that make the predicted noise of the outputs smallest.
+
+A tensor on one grid has an error of step^2 / 12 in every element, and the step is the range of its
+widest channel, divided by the channel's factor; a row of weights has the same of its own largest
+one, times the factor of the channel that it reads. How much of either comes through was measured
+(`equalize_seen`). A factor of a channel thus trades the noise of activations for that of weights,
+and what is best for one tensor for what is best for the others of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.ops import data_inputs, row_of
+from qtool.plan import Execution, Kind, QuantPlan
+from qtool.recovery.equalize_seen import Seen, Sensitivity
+from qtool.recovery.equalize_streams import Streams
+
+__all__ = ["Limits", "Noise", "limits_of", "noise_of", "predicted", "solve_factors"]
+
+STEPS, RATE = 60, 0.08  # of Adam; in octaves
+SHARP = 24.0  # the exponent of the norm that stands for the largest of several
+SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
+ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
+GRAIN = 16  # parts of an octave that factors are rounded to, for the last bits of gradients
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """One rounding of a tensor: its streams and gains [channels]; whose range gives the step."""
+
+    streams: torch.Tensor
+    gain: torch.Tensor
+    over: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    levels: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The weights of a layer [rows, inputs]: magnitude, gain, and the stream that each reads."""
+
+    size: torch.Tensor
+    gain: torch.Tensor
+    streams: torch.Tensor
+    levels: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Everything that rounds, as a function of the factors."""
+
+    tensors: tuple[_Tensor, ...]
+    rows: tuple[_Rows, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """lower: of the logarithms (base 2) of the factors, float64 [streams]. pinned: bool."""
+
+    lower: torch.Tensor
+    pinned: torch.Tensor
+
+
+def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity) -> Noise:
+    """The roundings that factors have a say in."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
+    rows = []
+    for slot in streams.slots:
+        node = nodes[slot.constant]
+        (layer,) = node.users
+        row, name = row_of(layer), f"{G.name_of(layer)}.weight"
+        if slot.power != 1 or name not in plan or row is None or slot.constant not in seen.weights:
+            continue
+        size = _by_row(G.tensor(module, node).detach().double().abs().cpu(), row.channel_axis)
+        channel = slot.channel.movedim(row.channel_axis, 0).flatten(1)
+        read = streams.tensors[slot.tensor].streams[channel]
+        gain = _by_row(seen.weights[slot.constant].cpu(), row.channel_axis).sum(-1)
+        rows.append(_Rows(size.amax(-1), gain, read, _levels(plan, name)))
+    return Noise(tensors, tuple(rows))
+
+
+def _by_row(values: torch.Tensor, axis: int) -> torch.Tensor:
+    """[rows, inputs, kernel]"""
+    values = values.movedim(axis, 0)
+    return values.reshape(*values.shape[:2], -1)
+
+
+def _levels(plan: QuantPlan, name: str) -> int:
+    spec = plan.point(plan.root(name)).spec
+    qtype = getattr(spec, "qtype", None)
+    return qtype.levels if qtype is not None else 255
+
+
+def _roundings(
+    nodes: Mapping[str, fx.Node], plan: QuantPlan, streams: Streams, seen: Mapping[str, Seen]
+) -> Iterator[_Tensor]:
+    for point in plan.placed:
+        name, root = point.tensor, plan.root(point.name)
+        owner = plan.point(root).tensor
+        decision = plan.decision(name)
+        if point.kind is not Kind.ACTIVATION or name not in seen or owner not in seen:
+            continue
+        if decision is not None and decision.execution is Execution.PASS:  # the codes stay the same
+            continue
+        gain = seen[name].gain
+        if decision is not None and decision.op == "concat":
+            gain = _rescaled(nodes[name], plan, root, streams, gain)
+        over, whole = streams.tensors[owner].streams, seen[owner]
+        own = streams.tensors[name].streams
+        yield _Tensor(own, gain, over, whole.low, whole.high, _levels(plan, point.name))
+
+
+def _rescaled(
+    concat: fx.Node, plan: QuantPlan, root: str, streams: Streams, gain: torch.Tensor
+) -> torch.Tensor:
+    """The gain of a concat without the inputs that have its parameters, whose codes it copies."""
+    axis = int(G.argument(concat, 1, "dim", 0)) % G.rank(concat)
+    if axis != streams.tensors[G.name_of(concat)].axis:
+        return gain
+    names = [G.name_of(n) for n in data_inputs(concat)]
+    parts = gain.split([len(streams.tensors[n].streams) for n in names])
+    copied = [n in plan and plan.root(n) == root for n in names]
+    return torch.cat([p * 0 if same else p for p, same in zip(parts, copied, strict=True)])
+
+
+def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
+    """What clamps with an upper bound allow.
+
+    A channel that reached the bound keeps its factor of 1. Another may be made as wide as the bound
+    allows with some room: values that were never seen are then clipped elsewhere.
+
+    Args:
+        highest: by the tensor that a clamp reads, the largest value of each channel [channels].
+    """
+    lower = torch.full((streams.count,), -float("inf"), dtype=torch.float64)
+    pinned = torch.zeros(streams.count, dtype=torch.bool)
+    pinned[0] = True
+    for bound in streams.bounds:
+        numbers, high = streams.tensors[bound.source].streams, highest.get(bound.source)
+        if high is None:
+            pinned[numbers] = True
+            continue
+        pinned[numbers[high >= bound.high]] = True
+        room = torch.log2(high.clamp(min=1e-30) * ROOM / bound.high).clamp(max=0)
+        lower.scatter_reduce_(0, numbers, room, "amax")
+    return Limits(lower, pinned)
+
+
+def predicted(noise: Noise, logs: torch.Tensor, smooth: bool = False) -> torch.Tensor:
+    """Noise of the outputs relative to their power. logs: of the factors, base 2, [streams]."""
+    factors = torch.exp2(logs)
+    largest = _norm if smooth else _largest
+    total = logs.new_zeros(())
+    for t in noise.tensors:
+        by = factors[t.over]
+        span = largest(t.high.clamp(min=0) / by) + largest((-t.low).clamp(min=0) / by)
+        total = total + (span / t.levels) ** 2 / 12 * (factors[t.streams] ** 2 * t.gain).sum()
+    for r in noise.rows:
+        by = factors[r.streams]
+        step = 2 * largest(r.size * by) / r.levels
+        total = total + (step**2 / 12 * (r.gain / by**2).sum(-1)).sum()
+    return total
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    return values.amax(-1)
+
+
+def _norm(values: torch.Tensor) -> torch.Tensor:
+    """A little more than the largest along the last dimension; values are not negative."""
+    top = values.amax(-1, keepdim=True).detach().clamp(min=1e-30)
+    summed = ((values / top) ** SHARP).sum(-1) + 1e-12
+    return top.squeeze(-1) * summed ** (1 / SHARP)
+
+
+def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
+    """Logarithms (base 2) of the factors, float64 [streams]; zeros where nothing is gained.
+
+    Adam on the logarithms, from channels that are all alike; of what it passes the best is taken.
+    """
+    start = _alike(noise, limits)
+    best, lowest = torch.zeros_like(start), float(predicted(noise, torch.zeros_like(start)))
+    logs = _kept(start, limits).requires_grad_()
+    optimizer = torch.optim.Adam([logs], lr=RATE)
+    for i in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (1 - i / STEPS) + RATE / 40
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            predicted(noise, logs, smooth=True).log().backward()
+        optimizer.step()
+        with torch.no_grad():
+            logs.copy_(_kept(logs, limits))
+        if i % 10 == 9:
+            rounded = _kept(torch.round(logs.detach() * GRAIN) / GRAIN, limits)
+            found = float(predicted(noise, rounded))
+            if found < lowest:
+                best, lowest = rounded, found
+    return best
+
+
+def _kept(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
+    return torch.maximum(logs, limits.lower).masked_fill(limits.pinned, 0.0)
+
+
+def _alike(noise: Noise, limits: Limits) -> torch.Tensor:
+    """What makes the channels of a tensor equally wide; the mean over the tensors of a stream."""
+    total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
+    for t in noise.tensors:
+        size = torch.maximum(t.high, -t.low)
+        seen = size > float(size.max()) * SMALLEST
+        total.index_add_(0, t.over[seen], size[seen].log2())
+        count.index_add_(0, t.over[seen], torch.ones_like(size[seen]))
+    return torch.where(count > 0, total / count.clamp(min=1), 0.0)

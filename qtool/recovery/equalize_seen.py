@@ -1,0 +1,124 @@
+"""What samples tell of a float network for equalization: the extremes of every channel, and how far
+an error in it, or in a weight, comes through to the outputs.
+
+One forward and one backward run. Each output is multiplied by a random sign: the square of the
+gradient of their sum is then, on average, the sum of the squared derivatives of all outputs (as in
+Hutchinson's estimate of a trace). An independent error of variance v in an element adds v times
+that to the noise of the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from qtool import graph as G
+
+__all__ = ["Seen", "Sensitivity", "look"]
+
+
+@dataclass(eq=False)
+class Seen:
+    """Of one tensor, along its channels, float64 [channels].
+
+    low, high: extremes. gain: noise of the outputs, relative to their power, for an error of
+    variance 1 in every element; zeros have no error.
+    """
+
+    low: torch.Tensor
+    high: torch.Tensor
+    gain: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """tensors: by name. weights: by name, the gain of every element, in the weight's shape."""
+
+    tensors: Mapping[str, Seen]
+    weights: Mapping[str, torch.Tensor]
+
+
+def look(
+    module: fx.GraphModule,
+    batches: Iterable[Sequence[torch.Tensor]],
+    axes: Mapping[str, int],
+    weights: Collection[str],
+) -> Sensitivity:
+    """Runs batches forwards and backwards.
+
+    Args:
+        batches: of the tensors that the graph takes, in order.
+        axes: tensors to look at, and where their channels lie. weights: names of constants.
+
+    Raises:
+        RuntimeError: an operator has no derivative.
+    """
+    run = _Look(module, axes, weights)
+    generator, count = torch.Generator().manual_seed(0), 0
+    with torch.enable_grad():
+        for batch in batches:
+            results = pytree.tree_leaves(run.run(*batch, enable_io_processing=False))
+            outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+            signs = [_signs(o, generator) for o in outputs]
+            torch.autograd.backward(outputs, signs)
+            count += 1
+    for seen in run.tensors.values():
+        seen.gain /= max(count, 1)
+    found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
+    return Sensitivity(run.tensors, found)
+
+
+def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random signs, scaled so that the noise is relative to the power of this output."""
+    signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+    power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
+    return (signs / power).to(output.device, output.dtype)
+
+
+class _Look(fx.Interpreter):
+    """Runs a graph and leaves hooks on what is looked at."""
+
+    def __init__(
+        self, module: fx.GraphModule, axes: Mapping[str, int], weights: Collection[str]
+    ) -> None:
+        super().__init__(module)
+        self.axes, self.wanted = axes, weights
+        self.tensors: dict[str, Seen] = {}
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value, name = super().run_node(n), G.name_of(n)
+        if name in self.wanted:
+            return self._weight(name, value.detach())
+        if name in self.axes and isinstance(value, torch.Tensor):
+            return self._tensor(name, value)
+        return value.detach() if n.op == "get_attr" else value
+
+    def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        self.weights.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
+
+        def add(gradient: torch.Tensor) -> None:
+            self.weights[name] += gradient.double().square()
+
+        value.requires_grad_().register_hook(add)
+        return value
+
+    def _tensor(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        axis, data = self.axes[name], value.detach()
+        rows = data.movedim(axis, 0).flatten(1)
+        low, high = rows.amin(1).double().cpu(), rows.amax(1).double().cpu()
+        seen = self.tensors.setdefault(name, Seen(low, high, torch.zeros_like(low)))
+        seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
+
+        def add(gradient: torch.Tensor) -> None:
+            felt = (gradient * (data != 0)).movedim(axis, 0).flatten(1)
+            seen.gain += felt.double().square().sum(1).cpu()
+
+        value = value if value.requires_grad else data.requires_grad_()
+        value.register_hook(add)
+        return value

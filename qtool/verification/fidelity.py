@@ -1,0 +1,176 @@
+"""How near a quantized model comes to the float model, and what stands in the way.
+
+That a file computes what was planned is another matter (exact.py, parity.py): a plan can be carried
+out to the last bit and be of no use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qtool.data import Batch
+from qtool.graph import FloatGraph
+from qtool.graph.run import Executor
+from qtool.plan import Execution, Kind, QuantPlan
+from qtool.types import QuantParams
+
+__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "fidelity", "narrow_inputs"]
+
+ENOUGH = 20.0
+"""dB of an output below which people are warned: a tenth of its size is noise."""
+
+SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
+FEW = 16
+"""Codes, of 256, that an input of a concat should span at least."""
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """The outputs on a sample, beside those of the float model.
+
+    outputs: (name, signal to noise in dB; None without noise) of the outputs in float.
+    not_finite: outputs that hold NaN or Inf in the float model itself.
+    narrow: (concat, input, codes): inputs that span few codes of what a concat gives, since another
+        is much wider.
+    costly: (layer, dB that the outputs keep with it alone quantized), the worst first; looked for
+        where an output is below `ENOUGH`.
+    """
+
+    samples: int
+    outputs: tuple[tuple[str, float | None], ...]
+    not_finite: tuple[str, ...] = ()
+    costly: tuple[tuple[str, float], ...] = ()
+    narrow: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def worst(self) -> float:
+        """dB of the worst output; infinite where none has noise."""
+        return min((db for _, db in self.outputs if db is not None), default=float("inf"))
+
+    @property
+    def warning(self) -> str | None:
+        """In one line, where an output is below `ENOUGH`."""
+        low = [name for name, db in self.outputs if db is not None and db < ENOUGH]
+        if not low:
+            return None
+        layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
+        which = f"output {_listed(low)}" if len(low) == 1 else f"outputs {_listed(low)}"
+        why = f"; what costs most: {layers}" if layers else ""
+        return f"warning: {which} below {ENOUGH:g} dB of the float model's{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "sqnr": dict(self.outputs),
+            "not_finite": list(self.not_finite),
+            "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
+            "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
+            "warning": self.warning,
+        }
+
+    def __str__(self) -> str:
+        shown = sorted(self.outputs, key=lambda o: float("inf") if o[1] is None else o[1])
+        each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in shown]
+        more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
+        text = f"against the float model on {self.samples} samples: {', '.join(each[:SHOWN])}{more}"
+        if self.not_finite:
+            text += f"\nnote: NaN or Inf in the float model's own output {_listed(self.not_finite)}"
+        for concat, source, codes in self.narrow[:NAMED]:
+            text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
+            text += f"is wider; a recipe can leave '{concat}' in float"
+        return text if self.warning is None else f"{text}\n{self.warning}"
+
+
+def decibels(signal: float, noise: float) -> float | None:
+    """10 log10(signal / noise), of sums of squares; None without noise, and where neither is
+    finite; -200 without signal."""
+    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
+        return None
+    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
+
+
+def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) -> Fidelity:
+    """Compares outputs.
+
+    Args:
+        names: of the outputs. real, coded: of the float and of the quantized model.
+    """
+    outputs, wild = [], []
+    for name, a, b in zip(names, real, coded, strict=True):
+        if a.dtype.kind != "f" or not a.size:
+            continue
+        if not np.isfinite(a).all():
+            wild.append(name)
+        outputs.append((name, _signal_to_noise(a, b)))
+    return Fidelity(samples, tuple(outputs), tuple(wild))
+
+
+def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[str, float], ...]:
+    """The layers that leave least of the outputs when they alone are quantized.
+
+    Args:
+        graph: with its points. batch: bound to its inputs; a few samples of it are used.
+    """
+    run = Executor(graph)
+    real = run.run(batch.head(TRIED), frozenset())
+    layers: dict[str, set[str]] = {}
+    for point in plan:
+        layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
+        layers.setdefault(layer, set()).add(point.name)
+    found = []
+    for layer, points in layers.items():
+        new = run.again(real, points & run.points, points)
+        pairs = [(real[i].numpy(force=True), new[i]) for i in run.outputs if i in new]
+        kept = [_signal_to_noise(a, b.numpy(force=True)) for a, b in pairs]
+        found.append((layer, min((db for db in kept if db is not None), default=float("inf"))))
+    worst = sorted(found, key=lambda layer: layer[1])[:NAMED]
+    return tuple((name, db) for name, db in worst if db != float("inf"))
+
+
+def narrow_inputs(
+    graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
+) -> tuple[tuple[str, str, int], ...]:
+    """The inputs of integer concats that span less than `FEW` codes of the result, see `Fidelity`.
+
+    Args:
+        graph: with its points. batch: bound to its inputs; a few samples of it are used.
+    """
+    joins = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
+    found = []
+    if not joins:
+        return ()
+    run = Executor(graph)
+    values = run.run(batch.head(TRIED), frozenset())
+    for name in joins:
+        scale = params[name].scale if name in params else None
+        for i in dict.fromkeys(run.steps[run.numbers[name]].reads):
+            value = values[i]
+            if scale is None or not value.numel() or not value.is_floating_point():
+                continue
+            codes = int((value.max() - value.min()).cpu() / scale) + 1
+            if 1 < codes < FEW or (codes == 1 and bool(value.max() > value.min())):
+                found.append((name, run.name_of(i), codes))
+    return tuple(sorted(found, key=lambda each: each[2]))
+
+
+def _signal_to_noise(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float | None:
+    """Where the float model gives no number its answer is matched or not; a number is compared."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    real, off = a.astype(np.float64), np.zeros(a.shape)
+    np.subtract(b, real, out=off, where=~same)
+    if not np.isfinite(off).all():
+        return -200.0
+    finite = real[np.isfinite(real)]
+    return decibels(float(np.square(finite).sum()), float(np.square(off).sum()))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(f"'{n}'" for n in names[:SHOWN]) + more

@@ -1,0 +1,95 @@
+"""The pages of the documentation: links lead somewhere, what is generated is whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import tomllib
+from qtool.cli import main
+
+import qtool
+from qtool import targets
+from qtool.ops import rows
+from tests.docs.snippets import PAGES, ROOT
+
+LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def _generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = _generate()
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "reports/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for found in LINK.finditer(CODE.sub("", path.read_text("utf-8"))):
+        link = found[1] or found[2]
+        if not link.startswith(("http://", "https://", "mailto:")):
+            file, _, anchor = link.partition("#")
+            to = path.parent / file if file else path
+            assert to.exists(), f"{page}: {link}"
+            assert not anchor or anchor in _anchors(to), f"{page}: {link}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    (tree,) = re.findall(r"(```\{toctree\}.*)", (ROOT / "docs/index.md").read_text(), re.DOTALL)
+    pages = {p.stem for p in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert set(re.findall(r"^([\w-]+)$", tree, re.MULTILINE)) == pages
+
+
+def test_the_reference_has_every_command_and_option() -> None:
+    text = GENERATE.commands()
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        section = text.partition(f"## qtool {name}\n")[2].partition("\n## ")[0]
+        options = [p for p in main.get_command(context, name).params if isinstance(p, click.Option)]
+        assert all(p.opts[-1] in section for p in options), name
+        assert f"```sh\nqtool {name} " in section
+
+
+def test_the_table_has_every_operator_and_target() -> None:
+    text = GENERATE.operators()
+    assert all(f"| `{op.key}` |" in text for op in rows())
+    assert all(name in text for name in targets.TARGETS)
+
+
+def test_the_floors_are_those_that_are_checked() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (chain,) = (c for c in settings["tool"]["importlinter"]["contracts"] if "layers" in c)
+    floors = [room for layer in chain["layers"] for room in re.findall(r"\w+", layer)]
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", page, re.MULTILINE)
+    assert [room for row in rows for room in re.findall(r"`(\w+)`", row)] == floors
+
+
+def test_marks_stand_where_parts_are_put() -> None:
+    for page in GENERATE.PAGES:
+        assert (ROOT / "docs" / f"{page}.md").read_text("utf-8").count(GENERATE.MARK) == 1
+
+
+def test_the_reference_of_python_has_every_public_name() -> None:
+    text = (ROOT / "docs/api.md").read_text("utf-8")
+    named = {
+        n.rpartition(".")[2] for n in re.findall(r"^\.\. auto\w+:: ([\w.]+)$", text, re.MULTILINE)
+    }
+    assert set(qtool.__all__) <= named

@@ -1,0 +1,69 @@
+"""What an error comes to: gains beside derivatives worked out by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import qtool
+from qtool import graph as G
+from qtool.recovery.equalize_seen import Sensitivity, look
+
+
+class Sum(nn.Module):
+    """One output, so that the random sign does not matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def seen(x: torch.Tensor) -> tuple[G.FloatGraph, Sensitivity]:
+    torch.manual_seed(0)
+    graph = qtool.capture_model(Sum().eval(), torch.zeros(2, 3)).graph
+    axes = {"up": 1, "relu": 1}
+    names = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
+    weights = [n for n in names if n.endswith("weight")]
+    return graph, look(graph.module, [(x,)], axes, weights)
+
+
+def test_gains_are_squared_derivatives_over_the_power_of_the_output() -> None:
+    x = torch.tensor([[0.5, -1.0, 2.0]])
+    graph, found = seen(x)
+    with torch.no_grad():
+        y = float(graph.module(x))
+    values = {n: p.detach().double() for n, p in graph.module.named_parameters()}
+    up = x.double() @ values["up.weight"].T + values["up.bias"]
+    hidden = up.clamp(min=0)
+    assert torch.allclose(
+        found.tensors["relu"].gain, values["down.weight"][0] ** 2 * (hidden[0] > 0) / y**2
+    )
+    assert torch.allclose(found.weights["down.weight"], hidden**2 / y**2)
+    assert torch.allclose(found.tensors["up"].high, up[0], atol=1e-6)
+
+
+def test_zeros_have_no_error() -> None:
+    x = torch.tensor([[0.5, -1.0, 2.0]])
+    _, found = seen(x)
+    dead = found.tensors["relu"].high == 0
+    assert dead.any()
+    assert not found.tensors["relu"].gain[dead].any()
+
+
+def test_the_mean_over_batches_and_the_extremes_of_all() -> None:
+    graph, one = seen(torch.tensor([[0.5, -1.0, 2.0]]))
+    _, other = seen(torch.tensor([[1.5, 1.0, -2.0]]))
+    axes, inputs = {"relu": 1}, [torch.tensor([[0.5, -1.0, 2.0]]), torch.tensor([[1.5, 1.0, -2.0]])]
+    both = look(graph.module, [(x,) for x in inputs], axes, ()).tensors["relu"]
+    first, second = one.tensors["relu"], other.tensors["relu"]
+    assert torch.allclose(both.gain, (first.gain + second.gain) / 2)
+    assert torch.equal(both.high, torch.maximum(first.high, second.high))
+    assert torch.equal(both.low, torch.minimum(first.low, second.low))
+
+
+def test_parameters_are_left_without_gradients() -> None:
+    graph, _ = seen(torch.tensor([[0.5, -1.0, 2.0]]))
+    assert all(p.grad is None for p in graph.module.parameters())

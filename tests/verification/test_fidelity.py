@@ -1,0 +1,128 @@
+"""What an int8 model keeps of the float one is said, and what costs most is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.verification.fidelity import Fidelity, fidelity
+
+
+class Undone(nn.Module):
+    """Channels of very unlike size in the middle, which the last layer makes equal again."""
+
+    def __init__(self, ratio: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.middle, self.last = (
+            nn.Conv2d(3, 8, 3),
+            nn.Conv2d(8, 8, 3),
+            nn.Conv2d(8, 4, 1),
+        )
+        sizes = torch.logspace(0, np.log10(ratio), 8)
+        with torch.no_grad():
+            for parameter in (self.middle.weight, self.middle.bias):
+                parameter *= sizes.view(-1, *[1] * (parameter.dim() - 1))
+            self.last.weight /= sizes.view(1, -1, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.last(torch.relu(self.middle(self.first(x))))}
+
+
+DATA = torch.randn(8, 3, 10, 10, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_network_that_keeps_its_values_is_not_warned_of(tmp_path: Path) -> None:
+    model = qtool.quantize(Undone(1).eval(), [DATA])
+    found = model.export(tmp_path / "good.onnx").fidelity
+    ((name, db),) = found.outputs
+    assert (name, found.samples, found.warning, found.costly) == ("scores", 8, None, ())
+    with torch.no_grad():
+        real, coded = Undone(1).eval()(DATA)["scores"], model(DATA)["scores"]
+    simulated = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
+    assert db == pytest.approx(float(simulated), abs=0.5)  # dB; the runtime rounds otherwise
+    assert model.fidelity.worst == pytest.approx(float(simulated), abs=1e-3)
+
+
+def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) -> None:
+    model = qtool.quantize(Undone(1e6).eval(), [DATA], recipe={"recover": []})
+    found = model.export(tmp_path / "bad.onnx")
+    assert found.passed
+    assert found.fidelity.worst < 5
+    worst = [name for name, _ in found.fidelity.costly]
+    assert set(worst[:2]) == {"relu", "last"}  # the wide tensor, and the weights that undo it
+    assert found.fidelity.warning in str(found)
+    assert "output 'scores' below 20 dB" in found.fidelity.warning
+    assert found.to_json()["accuracy"]["warning"] == found.fidelity.warning
+
+
+@pytest.mark.parametrize(
+    ("real", "coded", "db"),
+    [
+        ([3.0, 4.0], [3.0, 4.0], None),
+        ([3.0, 4.0], [3.0, 4.5], 20.0),
+        ([0.0, 0.0], [0.0, 1.0], -200.0),
+        ([np.inf, 4.0, 3.0], [np.inf, 4.5, 3.0], 20.0),
+        ([np.nan, 4.0, 3.0], [np.nan, 4.0, 3.0], None),
+        ([1.0, 4.0, 3.0], [np.nan, 4.0, 3.0], -200.0),
+        ([np.inf, 4.0, 3.0], [2.0, 4.0, 3.0], -200.0),
+    ],
+)
+def test_by_hand(real: list[float], coded: list[float], db: float | None) -> None:
+    a, b = np.array(real, np.float32), np.array(coded, np.float32)
+    found = fidelity(1, ["y"], [a], [b])
+    assert dict(found.outputs)["y"] == (None if db is None else pytest.approx(db))
+    assert found.not_finite == (() if np.isfinite(a).all() else ("y",))
+
+
+def test_only_the_worst_of_many_are_shown() -> None:
+    text = str(Fidelity(4, tuple((f"o{i}", 40.0 - i) for i in range(9))))
+    assert text == (
+        "against the float model on 4 samples: o8 32.0 dB, o7 33.0 dB, o6 34.0 dB, o5 35.0 dB and "
+        "5 more"
+    )
+
+
+def test_integers_have_no_noise() -> None:
+    a = np.arange(3)
+    assert fidelity(1, ["i"], [a], [a + 1]).outputs == ()
+
+
+class Heads(nn.Module):
+    """Boxes of hundreds beside scores up to one, in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.boxes, self.scores = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.boxes(x).relu() * 64, self.scores(x).sigmoid()], 1)
+
+
+class Alike(Heads):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.boxes(x).relu(), self.scores(x).relu()], 1)
+
+
+def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Path) -> None:
+    model = qtool.quantize(Heads().eval(), [DATA])
+    assert model.plan.decision("cat").execution.value == "integer"
+    found = model.export(tmp_path / "heads.onnx").fidelity
+    ((concat, source, codes),) = found.narrow
+    assert (concat, source) == ("cat", "sigmoid")
+    assert 1 <= codes < 4
+    assert f"note: 'sigmoid' spans {codes} codes of 'cat'" in str(found)
+    apart = qtool.quantize(Heads().eval(), [DATA], recipe=[{"select": "cat", "as": "float"}])
+    assert apart.fidelity.narrow == ()
+
+
+def test_inputs_alike_are_not_named() -> None:
+    model = qtool.quantize(Alike().eval(), [DATA])
+    assert model.plan.decision("cat").execution.value == "integer"
+    assert model.fidelity.narrow == ()
