@@ -212,9 +212,7 @@ def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
     )
 
 
-def _explained(
-    model: nn.Module, example: Batch, two: Batch, error: BaseException
-) -> CaptureError:
+def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
     text = str(error)
     lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""

@@ -114,9 +114,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     return params
 
 
-def _odd(
-    point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams
-) -> Iterator[str]:
+def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams) -> Iterator[str]:
     """What is strange about a range, in sentences: nothing in it, or more than scales can say."""
     span = torch.maximum(high.double().clamp(min=0), -low.double().clamp(max=0))
     needed = (high.double().clamp(min=0) - low.double().clamp(max=0)) / params.qtype.levels

@@ -83,8 +83,8 @@ def published(model: onnx.ModelProto, path: str | Path, external: bool = False) 
     Raises:
         FileError: it cannot be written.
     """
-    path = Path(path)
     with atomic_path(path) as temporary:
+        path = Path(path).resolve()  # weights lie beside the file itself, not beside a link to it
         places, before = _places(model, external), _data_of(path)
         data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
         try:

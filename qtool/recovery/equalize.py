@@ -122,9 +122,7 @@ def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) 
         return {}
     statistics = work.calibration.statistics
     found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
-    highest = {
-        n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty
-    }
+    highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
     noise = noise_of(module, plan, streams, seen)
     logs = solve_factors(noise, limits_of(streams, highest))
     if float(predicted(noise, logs)) > WORTH * float(predicted(noise, torch.zeros_like(logs))):

@@ -107,6 +107,17 @@ def test_after_a_failure_all_is_as_it_was(tmp_path: Path, seed: int) -> None:
     assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
 
+def test_a_link_stays_and_weights_lie_beside_the_file(tmp_path: Path) -> None:
+    home, link = tmp_path / "home", tmp_path / "link.onnx"
+    home.mkdir()
+    link.symlink_to(home / "m.onnx")
+    with published(network(), link, external=True) as temporary:
+        expected = outputs(temporary)
+    assert link.is_symlink()
+    assert len(names(home)) == 2
+    assert np.array_equal(outputs(home / "m.onnx"), expected)
+
+
 def test_what_one_message_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert storage.fits(network())
     size = len(network().SerializeToString())
