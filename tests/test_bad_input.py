@@ -40,11 +40,16 @@ def refuses(tmp_path: Path) -> Callable[..., str]:
     return check
 
 
-@pytest.mark.parametrize("data", [[], iter(()), [x[:0]]], ids=["list", "iterator", "no samples"])
+@pytest.mark.parametrize("data", [[], iter(())], ids=["list", "iterator"])
 def test_empty_data(data: object, model: qtool.Captured, refuses: Callable[..., str]) -> None:
     message = refuses(qtool.DataError, qtool.quantize, model, data)
     assert "empty" in message
     assert "give at least one batch" in message
+
+
+def test_a_batch_without_samples(model: qtool.Captured, refuses: Callable[..., str]) -> None:
+    message = refuses(qtool.DataError, qtool.quantize, model, [x[:0]])
+    assert "batch 0, input 0 holds no sample; leave such batches out" in message
 
 
 @pytest.mark.parametrize("data", [x, {"x": x}, "images", 5, None], ids=lambda d: type(d).__name__)

@@ -22,6 +22,7 @@ from qtool.onnx_graph.file_info import FileInfo
 from qtool.recovery import equalize
 
 CHANNELS, SPREAD = 8, 2.5
+STEPS = ("equalize", "smooth")
 
 
 class Net(nn.Module):
@@ -77,7 +78,7 @@ def captured(unbalanced: bool = True) -> Captured:
 
 @functools.cache
 def quantized(unbalanced: bool = True) -> QuantizedModel:
-    return qtool.quantize(captured(unbalanced), batch(1, 256).split(32))
+    return qtool.quantize(captured(unbalanced), batch(1, 256).split(32), recover=STEPS)
 
 
 def steps(model: QuantizedModel) -> list[str]:
@@ -107,14 +108,14 @@ def test_unbalanced_channels_cost_half_a_decibel_at_most(
     found = sqnr(quantized(), tmp_path / "found.onnx")
     balanced = sqnr(quantized(False), tmp_path / "balanced.onnx")
     monkeypatch.setattr("qtool.recovery.equalize.FEWEST", 10**6)
-    plain = sqnr(qtool.quantize(captured(), batch(1, 256).split(32)), tmp_path / "plain.onnx")
+    plain = sqnr(qtool.quantize(captured(), batch(1, 256).split(32), recover=STEPS), tmp_path / "plain.onnx")
     assert found > balanced - 0.5
     assert plain < balanced - 4
 
 
 def test_an_onnx_file_of_it_as_well(tmp_path: Path) -> None:
     file = captured().export_float(tmp_path / "float.onnx")
-    model = qtool.quantize(load_onnx(file), batch(1, 256).split(32))
+    model = qtool.quantize(load_onnx(file), batch(1, 256).split(32), recover=STEPS)
     assert steps(model) == ["equalize"]
     assert sqnr(model, tmp_path / "found.onnx") == pytest.approx(
         sqnr(quantized(), tmp_path / "module.onnx"), abs=0.2
@@ -173,20 +174,20 @@ def test_what_makes_it_worse_on_the_samples_kept_aside_is_not_taken(
 
     monkeypatch.setattr(equalize, "solve_factors", wrong)
     monkeypatch.setattr(equalize, "WORTH", float("inf"))
-    assert steps(qtool.quantize(captured(), batch(1, 256).split(32))) == []
+    assert steps(qtool.quantize(captured(), batch(1, 256).split(32), recover=STEPS)) == []
 
 
 def test_few_samples_tell_nothing() -> None:
-    assert steps(qtool.quantize(captured(), [batch(1, equalize.FEWEST - 1)])) == []
-    assert steps(qtool.quantize(captured(), [batch(1, equalize.FEWEST)])) == ["equalize"]
+    assert steps(qtool.quantize(captured(), [batch(1, equalize.FEWEST - 1)], recover=STEPS)) == []
+    assert steps(qtool.quantize(captured(), [batch(1, equalize.FEWEST)], recover=STEPS)) == ["equalize"]
 
 
 def test_the_same_data_in_other_batches_and_another_order_gives_the_same_factors(
     tmp_path: Path,
 ) -> None:
     parts = batch(1, 256).split(32)
-    one = qtool.calibrate(captured(), parts[4:])
-    one.merge(qtool.calibrate(captured(), parts[:4])).save(tmp_path / "merged.calib")
+    one = qtool.calibrate(captured(), parts[4:], recover=STEPS)
+    one.merge(qtool.calibrate(captured(), parts[:4], recover=STEPS)).save(tmp_path / "merged.calib")
     merged = qtool.convert(captured(), tmp_path / "merged.calib")
     (first,), (second,) = merged.changes, quantized().changes
     assert first.arrays.keys() == second.arrays.keys()
@@ -195,7 +196,7 @@ def test_the_same_data_in_other_batches_and_another_order_gives_the_same_factors
 
 def test_where_every_channel_is_pinned_nothing_happens() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Sigmoid(), nn.Conv2d(8, 4, 1)).eval()
-    assert steps(qtool.quantize(net, [batch(1)])) == []
+    assert steps(qtool.quantize(net, [batch(1)], recover=STEPS)) == []
 
 
 def test_statistics_that_later_steps_wanted_are_of_the_tensor_as_it_is_now() -> None:
@@ -206,6 +207,6 @@ def test_statistics_that_later_steps_wanted_are_of_the_tensor_as_it_is_now() -> 
         net[0].weight[3] *= 50
         net[2].weight[:, 3] /= 50
     data = torch.randn(256, 6)
-    model = qtool.quantize(net, data.split(32))
+    model = qtool.quantize(net, data.split(32), recover=STEPS)
     assert steps(model) == ["equalize"]
     assert model.verify().passed

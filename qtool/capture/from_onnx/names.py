@@ -52,9 +52,9 @@ def _listed(text: str) -> list[Any]:
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
-    """Names as Python's, in order, each once."""
+    """Names as Python's, in order, each once; in small letters, as torch.export has them."""
     found: list[str] = []
     for name in names:
-        ascii_only = "".join(c if c.isascii() else "_" for c in name)
+        ascii_only = "".join(c if c.isascii() else "_" for c in name.lower())
         found.append(unique(G.free_name(nn.Module(), ascii_only), found))
     return found
