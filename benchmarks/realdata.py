@@ -1,6 +1,6 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
-    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--observer mse] [--mode dynamic]
+    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--accuracy balanced] [--mode dynamic]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -43,12 +43,20 @@ COLUMNS = (
 
 
 def measure(
-    network: networks.Network, folder: Path, observer: str, mode: str, seconds: float
+    network: networks.Network,
+    folder: Path,
+    options: argparse.Namespace,
 ) -> dict:
     file, plain = folder / "int8.onnx", folder / "float.onnx"
     start = time.perf_counter()
     captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
-    quantized = qtool.quantize(captured, network.calibration, observer=observer, mode=mode)
+    quantized = qtool.quantize(
+        captured,
+        network.calibration,
+        observer=options.observer,
+        mode=options.mode,
+        accuracy=options.accuracy,
+    )
     converted = time.perf_counter()
     result = quantized.export(file)
     exported = time.perf_counter()
@@ -56,7 +64,7 @@ def measure(
     found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
     arrays = Feeder(plain).arrays(network.timed, 0)
     ratio = {
-        n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=seconds).ratios[
+        n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=options.seconds).ratios[
             1
         ]
         for n in (1, 32)
@@ -89,6 +97,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(networks.NETWORKS))
     parser.add_argument("--observer", default=DEFAULT_OBSERVER)
     parser.add_argument("--mode", default="static")
+    parser.add_argument("--accuracy", default="fast")
     parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -98,7 +107,7 @@ def main() -> None:
     for name in options.networks.split(","):
         with tempfile.TemporaryDirectory() as folder:
             network = networks.load(options.folder, name)
-            row = measure(network, Path(folder), options.observer, options.mode, options.seconds)
+            row = measure(network, Path(folder), options)
         rows.append(row)
         cells = [row[c] if isinstance(row[c], str) else f"{row[c]:.2f}" for c in COLUMNS]
         print(
