@@ -1,6 +1,6 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
-    python benchmarks/realdata.py FOLDER [--networks resnet20,kws] [--accuracy balanced] [--mode dynamic]
+    python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy balanced] [--mode dynamic]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -63,12 +63,10 @@ def measure(
     captured.export_float(plain)
     found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
     arrays = Feeder(plain).arrays(network.timed, 0)
-    ratio = {
-        n: interleaved([plain, file], resized(plain, arrays, n) or arrays, seconds=options.seconds).ratios[
-            1
-        ]
-        for n in (1, 32)
-    }
+    ratio = {}
+    for n in (1, 32):
+        inputs = resized(plain, arrays, n) or arrays
+        ratio[n] = interleaved([plain, file], inputs, seconds=options.seconds).ratios[1]
     if network.metric is None:
         before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
     else:
