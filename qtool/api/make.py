@@ -69,7 +69,7 @@ def calibrate(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = _probes(captured, plan)
-    if not plan.observed() and not probes:
+    if not plan.observed() and not probes and not _keep(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
             "quantize, which takes one batch then"
@@ -154,7 +154,7 @@ def quantize(
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
     probes = _probes(captured, plan)
-    if plan.observed() or probes:
+    if plan.observed() or probes or _keep(plan):
         mark = captured.fingerprint
         calibration = observe(graph, plan, probes, data, mark, progress, _keep(plan))
     else:

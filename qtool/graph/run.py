@@ -140,7 +140,8 @@ class Executor:
             networks: the points that are on in each.
             visit: called with the name of a node when the first network has its values and before
                 the others have; it sees all values that are still needed, [network][batch][number
-                of node], and gives other values for points of constants, from there on.
+                of node], and gives other values for constants, by their points or, where they have
+                none, by their names: for the other networks, from there on.
         """
         last = self._last_uses(self.size)
         values = [[self._begin(batch) for batch in batches] for _ in networks]
@@ -167,9 +168,14 @@ class Executor:
         return self._compute(self.steps[self.numbers[name]], known, points)
 
     def _replace(self, point: str, value: torch.Tensor, values: Sequence[Sequence[Values]]) -> None:
-        """Another value behind the point of a constant, and where that stands already."""
-        found = next(i for i, s in self.steps.items() if s.point == point and i in self.rounded)
-        self.rounded[found] = value
+        """Another value behind the point of a constant, or of one without a point by its name;
+        also where it stands already."""
+        behind = (i for i, s in self.steps.items() if s.point == point and i in self.rounded)
+        found = next(behind, None)
+        if found is None:
+            found = self.numbers[point]
+        else:
+            self.rounded[found] = value
         for row in (row for network in values for row in network):
             row[found] = value
 

@@ -70,8 +70,8 @@ class _Work:
         self.shifted += 1
         point = f"{name}.bias"
         if point in self.conversion.plan:
-            made[point] = _params(self.conversion, point).round_trip(bias)
-        return made
+            return {**made, point: _params(self.conversion, point).round_trip(bias)}
+        return {**made, G.name_of(_node(node, 2)): bias}
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,16 +182,18 @@ def _shifted(
     return (bias.double() + total / count).to(bias.dtype)
 
 
-def _attribute(node: fx.Node, at: int) -> str:
+def _node(node: fx.Node, at: int) -> fx.Node:
     constant = node.args[at]
     assert isinstance(constant, fx.Node)
-    return str(constant.target)
+    return constant
+
+
+def _attribute(node: fx.Node, at: int) -> str:
+    return str(_node(node, at).target)
 
 
 def _constant(work: _Work, node: fx.Node, at: int) -> torch.Tensor:
-    constant = node.args[at]
-    assert isinstance(constant, fx.Node)
-    return G.tensor(work.conversion.graph.module, constant).detach().cpu()
+    return G.tensor(work.conversion.graph.module, _node(node, at)).detach().cpu()
 
 
 def _params(conversion: Conversion, point: str) -> QuantParams:
