@@ -6,6 +6,7 @@ threads that trace, both fail, and neither puts back what it found.
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import threading
@@ -19,6 +20,10 @@ __all__ = ["ALONE", "alone", "quiet"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_YOUNG = 100_000
+"""New objects after which garbage is looked for while torch traces: it makes so many that Python,
+at its own 700, walks all of them and all of torch several times, for a tenth of the time."""
 
 ALONE = threading.RLock()
 """Held by whoever traces a model, or runs one while another thread might trace."""
@@ -49,6 +54,10 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(level)
+        young, *older = gc.get_threshold()
+        stack.callback(gc.set_threshold, young, *older)
+        if young:  # else nobody collects
+            gc.set_threshold(max(young, _YOUNG), *older)
         if not errors:
             stack.enter_context(redirect_stderr(io.StringIO()))
         yield
