@@ -26,16 +26,8 @@ def _same(whole: Whole, x: torch.Tensor, *rest: Any, **named: Any) -> Any:
     return torch.empty_like(x) if x.is_floating_point() else whole(x, *rest, **named)
 
 
-def _softmax(whole: Whole, x: torch.Tensor, axis: int, wider: bool) -> Any:
-    if wider or not x.is_floating_point() or not -x.dim() <= axis < x.dim():
-        return whole(x, axis, wider)
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 def _batch_norm(whole: Whole, x: torch.Tensor, *rest: Any) -> Any:
-    given = [t for t in rest[:4] if t is not None]
-    known = x.dim() > 1 and isinstance(x.shape[1], int)
-    if not known or any(t.shape != x.shape[1:2] or t.dtype != x.dtype for t in given):
+    if any(t is not None and t.dtype != x.dtype for t in rest[:4]):
         return whole(x, *rest)
     nothing = x.new_empty(0)  # as the statistics of inference are
     return torch.empty_like(x), nothing, nothing
@@ -45,9 +37,7 @@ _QUICK: Mapping[Any, Callable[..., Any]] = {
     aten.relu.default: _same,
     aten.hardtanh.default: _same,
     aten.gelu.default: _same,
-    aten.silu.default: _same,
     aten.hardswish.default: _same,
-    aten._softmax.default: _softmax,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }
 

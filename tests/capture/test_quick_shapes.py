@@ -17,13 +17,10 @@ LAYERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu of integers": lambda x: F.relu(x.long()),
     "relu6": F.relu6,
     "gelu": F.gelu,
-    "silu": F.silu,
     "hardswish": F.hardswish,
-    "softmax": lambda x: x.softmax(1),
-    "softmax of what is transposed": lambda x: x.transpose(1, 2).softmax(-1),
     "relu of what is transposed": lambda x: F.relu(x.transpose(1, 2)),
     "relu of what is repeated": lambda x: F.relu(x[:, :1].expand(-1, 5, -1, -1)),
-    "softmax in float64": lambda x: x.softmax(1, dtype=torch.float64),
+    "relu6 of integers": lambda x: F.relu6(x.int()),
 }
 
 
@@ -40,6 +37,7 @@ NORMS = {
     "as it comes": nn.BatchNorm2d(4),
     "without weights": nn.BatchNorm2d(4, affine=False),
     "of the batch": nn.BatchNorm2d(4, track_running_stats=False),
+    "in float64": nn.BatchNorm2d(4).double(),
     "none": nn.Identity(),
 }
 
