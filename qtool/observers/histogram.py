@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, ldexp, prod
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,8 @@ class Histogram:
 
     def _codes(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
         """The counter of every element: those of a channel behind those of the one before."""
+        if self.channels == 1:
+            return self._codes_of_one(piece, negative)
         exponent, first = self.exponent[block], self.first[block]
         if negative and (exponent > 0).any():
             piece = piece.double()
@@ -186,6 +188,17 @@ class Histogram:
         if base.any():
             codes += _column(base, codes)
         return codes
+
+    def _codes_of_one(self, piece: torch.Tensor, negative: bool) -> torch.Tensor:
+        """The same where all is one channel, as for nearly every batch: in plain numbers."""
+        exponent, first = int(self.exponent[0]), int(self.first[0])
+        if negative and exponent > 0:
+            piece = piece.double()
+        index = piece * ldexp(1.0, -exponent)
+        if negative:
+            index = index.floor_()
+        codes = index.to(torch.int16 if self.bins < _INT16 else torch.int32)
+        return codes.sub_(first) if first else codes
 
     def merge(self, other: Statistic) -> None:
         check_mergeable(self, other)
