@@ -24,10 +24,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import qtool
 
 SIDES = ("reference", "qtool")
 
@@ -46,8 +47,6 @@ def _reference(network: Any, file: Path) -> Callable[[], None]:
 
 
 def _qtool(network: Any, file: Path, samples: int) -> Callable[[], None]:
-    import qtool
-
     first = network.calibration[0]
     size = len(next(iter(first.values())) if isinstance(first, dict) else first)
     batches = list(islice(network.calibration, max(1, samples // size)))
@@ -102,9 +101,7 @@ def main() -> None:
         row = measured(options.side, options.folder, options.networks, options.samples)
         print(json.dumps(row))
         return
-    home = find_spec("qtool")
-    assert home is not None and home.submodule_search_locations
-    compileall.compile_dir(home.submodule_search_locations[0], quiet=1)
+    compileall.compile_dir(Path(qtool.__file__).parent, quiet=1)
     print(f"{'network':>16}  {'reference s (MB)':>18}  {'qtool s (MB)':>18}  ratio")
     for name in options.networks.split(","):
         found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
