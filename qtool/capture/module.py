@@ -21,7 +21,7 @@ from qtool.capture.quick_shapes import quick_shapes
 from qtool.data import Batch
 from qtool.errors import CaptureError, said
 from qtool.graph.agreement import TOLERANCE, own_noise, worst
-from qtool.graph.alone import quiet
+from qtool.graph.alone import quiet, rarely_collecting
 
 __all__ = ["capture_module"]
 
@@ -80,7 +80,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet(), _plain_transformers(), quick_shapes():
+        with quiet(), rarely_collecting(), _plain_transformers(), quick_shapes():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )

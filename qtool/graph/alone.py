@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["ALONE", "alone", "quiet"]
+__all__ = ["ALONE", "alone", "quiet", "rarely_collecting"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,10 +54,18 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(level)
-        young, *older = gc.get_threshold()
-        stack.callback(gc.set_threshold, young, *older)
-        if young:  # else nobody collects
-            gc.set_threshold(max(young, _YOUNG), *older)
         if not errors:
             stack.enter_context(redirect_stderr(io.StringIO()))
         yield
+
+
+@contextmanager
+def rarely_collecting() -> Iterator[None]:
+    """While torch traces, garbage is looked for rarely; never, where a person wants none."""
+    young, *older = gc.get_threshold()
+    if young:
+        gc.set_threshold(max(young, _YOUNG), *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)

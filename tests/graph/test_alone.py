@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.graph.alone import quiet
+from qtool.graph.alone import quiet, rarely_collecting
 
 
 def state() -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> N
     try:
         for young, meanwhile in ((700, 100_000), (200_000, 200_000), (0, 0)):
             gc.set_threshold(young, 5, 6)
-            with quiet():
+            with rarely_collecting():
                 assert gc.get_threshold() == (meanwhile, 5, 6)
             assert gc.get_threshold() == (young, 5, 6)
     finally:
