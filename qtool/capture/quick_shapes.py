@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import _decomp
 
 __all__ = ["quick_shapes"]
 
@@ -46,6 +45,8 @@ _QUICK: Mapping[Any, Callable[..., Any]] = {
 def quick_shapes() -> Iterator[None]:
     """While it is open, torch infers the results of these operators in one step; whatever is out
     of the ordinary is left to torch. Where torch has no such table, all is."""
+    from torch import _decomp  # brings sympy, which sets filters of warnings when it is imported
+
     table = getattr(_decomp, "decomposition_table", {})
     quick = {op: partial(rule, table[op]) for op, rule in _QUICK.items() if op in table}
     with ExitStack() as stack:
