@@ -188,8 +188,6 @@ class Quantized:
         """
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
-            if verify and format == "qdq":
-                self._kept["model"] = artefact.model  # as it was read back: one copy of the weights
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
@@ -224,9 +222,9 @@ class Quantized:
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.pair_limit)
-        if is_qoperator(artefact.model):
+        if is_qoperator(artefact.file.outline):
             artefact = Artefact(artefact.path, qdq=self._model())
-        check_well_formed(artefact.model)
+        check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, missing = _asked(chosen)
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
