@@ -40,6 +40,7 @@ from qtool.verification import (
     compare,
     compare_codes,
     costliest,
+    executed,
     fidelity,
     narrow_inputs,
     planned,
@@ -230,7 +231,8 @@ class Quantized:
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked)
         if asked is None or not asked.audited:
-            return Verification(parity, None, planned(self.plan), self._near(batch), missing)
+            covered = self._covered(artefact, asked)
+            return Verification(parity, None, covered, self._near(batch), missing)
         near = self._near(batch, artefact.run(inputs))
         artefact.close()
         return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact), near)
@@ -251,16 +253,24 @@ class Quantized:
     def coverage(self) -> Coverage:
         """The integer coverage audit of the exported model; what `export` found, after it."""
         asked, _ = _asked(target(self.plan.target))
-        if asked is None or not asked.audited:
+        if asked is None:
             return planned(self.plan)
-        found: Coverage = self._found("coverage", self._audited)
+        found: Coverage = self._found("coverage", lambda: self._audited(asked))
         return found
 
-    def _audited(self) -> Coverage:
+    def _audited(self, asked: Runtime) -> Coverage:
         with scratch_folder() as folder:
             fresh = folder / "model.onnx"
             save(self._model(), fresh)
-            return audit(fresh)
+            return self._covered(Artefact(fresh), asked)
+
+    def _covered(self, artefact: Artefact, asked: Runtime | None) -> Coverage:
+        """What runs in integers: found in the runtime's graph, said by itself, or planned."""
+        if asked is not None and asked.audited:
+            return audit(artefact)
+        if asked is not None and asked.executed is not None:
+            return executed(artefact.path, self.plan, asked)
+        return planned(self.plan)
 
     @property
     def fidelity(self) -> Fidelity:
