@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy  # noqa: F401 - adds a filter of warnings when it is first imported
 import torch
 from torch import nn
 
