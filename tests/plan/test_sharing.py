@@ -1,4 +1,7 @@
-"""Which points share parameters: what passes codes on, and what only a concat reads."""
+"""Which points share parameters: what passes codes on, and what only a concat reads.
+
+A sigmoid behind a concat reads its codes; those that nobody reads so are joined in float.
+"""
 
 from __future__ import annotations
 
@@ -29,36 +32,36 @@ def convs(count: int) -> list[nn.Module]:
 
 def _shared_input(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
     y = a(x)
-    return torch.cat([y, b(y)], 1)
+    return torch.cat([y, b(y)], 1).sigmoid()
 
 
 def _two_concats(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) -> torch.Tensor:
-    return torch.cat([torch.cat([a(x), b(x)], 1), c(x)], 1)
+    return torch.cat([torch.cat([a(x), b(x)], 1), c(x)], 1).sigmoid()
 
 
 def _two_readers(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, ...]:
     y = a(x)
-    return torch.cat([y, b(x)], 1), torch.cat([b(x), y], 1)
+    return torch.cat([y, b(x)], 1).sigmoid(), torch.cat([b(x), y], 1).sigmoid()
 
 
 def _also_returned(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, ...]:
     y = a(x)
-    return torch.cat([y, b(x)], 1), y
+    return torch.cat([y, b(x)], 1).sigmoid(), y
 
 
 def _two_relus(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
-    return torch.cat([F.relu(a(x)), F.relu(b(x))], 1)
+    return torch.cat([F.relu(a(x)), F.relu(b(x))], 1).sigmoid()
 
 
 def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
-    return torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1)
+    return torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1).sigmoid()
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
         pytest.param(
-            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1), *convs(2)),
+            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).sigmoid(), *convs(2)),
             {"parts.0": "cat", "parts.1": "cat"},
             id="both inputs are the concat's alone",
         ),
@@ -78,7 +81,7 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
             id="an input of two concats keeps its own",
         ),
         pytest.param(
-            lambda: Function(lambda x, a: torch.cat([a(x), x], 1), *convs(1)),
+            lambda: Function(lambda x, a: torch.cat([a(x), x], 1).sigmoid(), *convs(1)),
             {"parts.0": "cat"},
             id="the model's input keeps its own",
         ),
@@ -121,7 +124,7 @@ class WithInput(nn.Module):
         (self.conv,) = convs(1)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.conv(x), F.max_pool2d(y, 1)], 1)
+        return torch.cat([self.conv(x), F.max_pool2d(y, 1)], 1).sigmoid()
 
 
 def test_an_input_keeps_its_own_parameters_though_a_concat_alone_reads_it() -> None:
