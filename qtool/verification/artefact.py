@@ -6,6 +6,7 @@ made of it, its outputs for one batch, the integer program.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import torch
 
 from qtool.atomic import scratch_folder
 from qtool.integer import DEFAULT_PROFILE, Program, lower
@@ -87,6 +89,26 @@ class Artefact:
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs without any optimisation, node by node."""
         return run(session(self.path, optimise=False, once=True), list(arrays))
+
+    def seen_as_written(
+        self, arrays: Arrays, asked: Iterable[str]
+    ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
+        """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
+        for that it computes."""
+        graph = self.qdq.graph
+        stated = [o.name for o in graph.output]
+        made = {o for n in graph.node if n.op_type != "Constant" for o in n.output}
+        more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
+        graph.output.extend(onnx.ValueInfoProto(name=n) for n in more)
+        try:
+            with scratch_folder() as folder:
+                storage.save(self.qdq, folder / "seen.onnx")
+                opened = session(folder / "seen.onnx", optimise=False, once=True)
+                found = run(opened, list(arrays))
+        finally:
+            del graph.output[len(stated) :]
+        tensors = map(torch.from_numpy, found)
+        return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
     @cached_property
     def running(self) -> onnx.ModelProto:
