@@ -53,7 +53,7 @@ def _targets() -> Iterable[str]:
 def _formats() -> Iterable[str]:
     from qtool.targets import TARGETS
 
-    return dict.fromkeys(f for t in TARGETS.values() for f in t.formats)
+    return dict.fromkeys(f for t in TARGETS.values() for f in t.file.formats)
 
 
 def _accuracies() -> Iterable[str]:

@@ -138,7 +138,7 @@ class Quantized:
         chosen = target(self.plan.target)
         check_format(chosen.name, format)
         model: onnx.ModelProto = self._found("model", self._written)
-        return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
+        return model if format == "qdq" else to_qoperator(model, chosen.types.activation.signed)
 
     def _lowered(self) -> fx.GraphModule:
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
@@ -148,10 +148,10 @@ class Quantized:
         return to_onnx(
             self._lowered(),
             self.graph,
-            chosen.opset,
-            chosen.ir_version,
+            chosen.file.opset,
+            chosen.file.ir_version,
             self.info.metadata(),
-            chosen.contrib,
+            chosen.file.contrib,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -192,8 +192,6 @@ class Quantized:
         """
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
-            if verify and format == "qdq":
-                self._kept["model"] = artefact.model  # as it was read back: one copy of the weights
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
@@ -227,10 +225,10 @@ class Quantized:
     def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
-        wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
-        if is_qoperator(artefact.model):
+        wanted = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.pair_limit)
+        if is_qoperator(artefact.file.outline):
             artefact = Artefact(artefact.path, qdq=self._model())
-        check_well_formed(artefact.model)
+        check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, missing = _asked(chosen)
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]

@@ -203,7 +203,7 @@ def _choose_wanted(work: Work) -> None:
         if _role(node) is Role.JOIN and not _read_in_codes(work, node):
             _join_in_float(work, node)
             takes_codes.discard(node)
-        on_codes = row is not None and row.key in work.target.on_codes and node in work.native
+        on_codes = row is not None and row.key in work.target.file.on_codes and node in work.native
         if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
         if node in takes_codes:

@@ -19,6 +19,7 @@ import torch
 from qtool.atomic import scratch_folder
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
+from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
 from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 
@@ -46,18 +47,18 @@ class Artefact:
         return file if isinstance(file, Artefact) else cls(file)
 
     @cached_property
-    def model(self) -> onnx.ModelProto:
+    def file(self) -> Reading:
         """The file, read.
 
         Raises:
             FileError: it is no ONNX file, or the data that it names is not there.
         """
-        return storage.load(self.path)
+        return Reading.of(self.path)
 
-    @property
-    def qdq(self) -> onnx.ModelProto:
+    @cached_property
+    def qdq(self) -> Reading:
         """The model in QDQ form."""
-        return self.model if self._qdq is None else self._qdq
+        return self.file if self._qdq is None else Reading.of(self._qdq)
 
     def program(self, profile: str | None = None) -> Program:
         """The integer program of the model, by default in the arithmetic of ONNX Runtime."""
@@ -95,34 +96,35 @@ class Artefact:
     ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
         """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
         for that it computes."""
-        graph = self.qdq.graph
+        model = storage.load(self.path) if self._qdq is None else self._qdq
+        graph = model.graph
         stated = [o.name for o in graph.output]
         made = {o for n in graph.node if n.op_type != "Constant" for o in n.output}
         more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
         graph.output.extend(onnx.ValueInfoProto(name=n) for n in more)
         try:
             with scratch_folder() as folder:
-                storage.save(self.qdq, folder / "seen.onnx")
+                storage.save(model, folder / "seen.onnx")
                 opened = session(folder / "seen.onnx", optimise=False, once=True)
                 found = run(opened, list(arrays))
         finally:
-            del graph.output[len(stated) :]
+            del graph.output[len(stated) :]  # it is somebody's
         tensors = map(torch.from_numpy, found)
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
     @cached_property
     def running(self) -> onnx.ModelProto:
         """The graph that the runtime executes, without its weights. Nodes of the file have names in
-        it: those without one are called after their first output, in `model` too."""
-        nameless = [n for n in self.model.graph.node if not n.name]
-        if not nameless:
+        it: those without one are called after their first output, in `file` too."""
+        if not self.file.unnamed:
             if self._optimised is None:
                 self._opened()
             assert self._optimised is not None
             return self._optimised
-        for node in nameless:
-            node.name = node.output[0]
+        model = storage.load(self.path)
+        for node in model.graph.node:
+            node.name = node.name or next(iter(node.output), "")
         with scratch_folder() as folder:
             named = folder / "named.onnx"
-            storage.save(self.model, named)
+            storage.save(model, named)
             return optimised_graph(named)

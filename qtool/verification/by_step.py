@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -33,6 +32,7 @@ from qtool.graph.agreement import TOLERANCE, distance, own_noise
 from qtool.integer import Program
 from qtool.integer.program import Step
 from qtool.onnx_graph import names
+from qtool.onnx_graph.reading import Reading, name_of
 from qtool.points import DynamicPoint, QuantPoint, points_of
 from qtool.types import QuantParams
 from qtool.verification.artefact import Artefact
@@ -283,11 +283,11 @@ def _floats_apart(
     return f"{_SPAN * off:.3g} codes from what is written, in float"
 
 
-def _jumping(model: onnx.ModelProto) -> set[str]:
+def _jumping(file: Reading) -> set[str]:
     """Tensors that a rounding or a comparison of floats has a part in, since the last codes."""
     found: set[str] = set()
-    for node in model.graph.node:
+    for node in file.nodes:
         apart = node.op_type in ("QuantizeLinear", "DequantizeLinear")
-        if node.op_type in _JUMPS or (not apart and found & set(node.input)):
-            found |= set(node.output)
+        if node.op_type in _JUMPS or (not apart and found & {name_of(i) for i in node.inputs}):
+            found |= {name_of(o) for o in node.outputs}
     return found

@@ -96,13 +96,13 @@ def test_the_comparison_sees_a_wrong_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_only_onnx_runtime_gets_operators_of_its_own(name: str) -> None:
-    assert TARGETS[name].contrib is FACTS[name][3]
+    assert TARGETS[name].file.contrib is FACTS[name][3]
 
 
 @pytest.mark.parametrize("name", [DEFAULT, "openvino"])
 def test_silu_and_gelu_are_written_for_the_target(name: str) -> None:
     domains = {n.domain for n in written("swishes", name).graph.node}
-    assert ("com.microsoft" in domains) is TARGETS[name].contrib
+    assert ("com.microsoft" in domains) is TARGETS[name].file.contrib
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -26,7 +26,7 @@ def checked(name: str, file: onnx.ModelProto | bytes, tmp_path: Path) -> Steps:
     path.write_bytes(data)
     artefact, made = Artefact(path), quantized(name)
     found, outputs = check_steps(artefact, made.module, made.sample.head(4), artefact.program())
-    assert len(outputs) == len(artefact.model.graph.output)
+    assert len(outputs) == len(artefact.file.outputs)
     return found
 
 
