@@ -194,9 +194,10 @@ class Quantized:
             artefact = Artefact(temporary)
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
+                why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
                 raise VerificationError(
-                    f"the exported model does not compute what was planned ({result.exactness}; "
-                    f"{result.parity}); {path} was not written"
+                    f"the exported model does not compute what was planned ({why}); "
+                    f"{path} was not written"
                 )
         if result is not None and format == "qdq":
             coverage = result.coverage
