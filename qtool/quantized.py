@@ -41,6 +41,7 @@ from qtool.verification import (
     compare,
     compare_codes,
     costliest,
+    executed,
     fidelity,
     narrow_inputs,
     planned,
@@ -237,17 +238,12 @@ class Quantized:
         few = batch.head(STEP_SAMPLES) if self._any_size else batch
         program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
-        parity = compare(
-            artefact,
-            inputs,
-            self._expected(batch),
-            self._steps(),
-            asked,
-            (self._expected(few), found),
-        )
+        written = self._expected(few), found
+        parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked, written)
         parity = replace(parity, steps=steps)
         if not known:
-            return Verification(parity, None, planned(self.plan), self._near(batch), missing)
+            covered = self._covered(artefact, asked)
+            return Verification(parity, None, covered, self._near(batch), missing)
         near = self._near(batch, artefact.run(inputs))
         artefact.close()
         exactness = compare_codes(artefact, [inputs])
@@ -276,16 +272,24 @@ class Quantized:
     def coverage(self) -> Coverage:
         """The integer coverage audit of the exported model; what `export` found, after it."""
         asked, _ = _asked(target(self.plan.target))
-        if asked is None or not asked.audited:
+        if asked is None:
             return planned(self.plan)
-        found: Coverage = self._found("coverage", self._audited)
+        found: Coverage = self._found("coverage", lambda: self._audited(asked))
         return found
 
-    def _audited(self) -> Coverage:
+    def _audited(self, asked: Runtime) -> Coverage:
         with scratch_folder() as folder:
             fresh = folder / "model.onnx"
             save(self._model(), fresh)
-            return audit(fresh)
+            return self._covered(Artefact(fresh), asked)
+
+    def _covered(self, artefact: Artefact, asked: Runtime | None) -> Coverage:
+        """What runs in integers: found in the runtime's graph, said by itself, or planned."""
+        if asked is not None and asked.audited:
+            return audit(artefact)
+        if asked is not None and asked.executed is not None:
+            return executed(artefact.path, self.plan, asked)
+        return planned(self.plan)
 
     @property
     def fidelity(self) -> Fidelity:

@@ -45,7 +45,7 @@ def runtime_graph(
     computed = tuple(n for n, array in read.items() if array is None)
     held = {n: array for n, array in read.items() if array is not None}
     opsets, functions = file.outline.opset_import, file.outline.functions
-    version, parts = file.outline.ir_version, [ir.to_proto(n) for n in nodes]
+    version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
     inside = [known[n] for n in made if n in known and n not in outputs]
     sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 

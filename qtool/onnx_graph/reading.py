@@ -162,8 +162,7 @@ def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
     """`folder`: where the second file lies; None where all weights are in the message."""
     try:
         model = _parsed(message)
-        ir.external_data.set_base_dir(model.graph, folder or "")
-        _hold_constants(model.graph)
+        _hold_constants(model.graph, folder or Path())
     except Exception as error:
         raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
     return Reading(model, outline(message))
@@ -179,25 +178,26 @@ def graph_of(message: onnx.ModelProto) -> ir.Graph:
     return _parsed(message).graph
 
 
-def _hold_constants(graph: ir.Graph) -> None:
+def _hold_constants(graph: ir.Graph, folder: Path) -> None:
     """Initializers, and what nodes of the kind Constant give, as arrays: each once."""
     files: dict[str, mmap.mmap] = {}
     for node in graph:
         if node.op_type == "Constant" and node.outputs:
             value = node.outputs[0]
             value.const_value = ir.convenience.get_const_tensor(value)
-            _hold(value, files)
+            _hold(value, folder, files)
     for value in graph.initializers.values():
-        _hold(value, files)
+        _hold(value, folder, files)
 
 
-def _hold(value: ir.Value, files: dict[str, mmap.mmap]) -> None:
+def _hold(value: ir.Value, folder: Path, files: dict[str, mmap.mmap]) -> None:
     tensor = value.const_value
     if tensor is None or tensor.dtype is ir.DataType.STRING:
         return
-    whole = tensor.dtype.bitwidth >= 8 and tensor.size
-    if isinstance(tensor, ir.ExternalTensor) and whole:
-        array = _view(tensor, files)
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.base_dir = folder
+        whole = tensor.dtype.bitwidth >= 8 and tensor.size
+        array = _view(tensor, files) if whole else np.array(tensor.numpy())
     else:
         array = np.array(tensor.numpy())
     value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=value.name)

@@ -2,7 +2,7 @@
 
 from qtool.verification.artefact import Artefact
 from qtool.verification.by_step import Steps, check_steps
-from qtool.verification.coverage import AuditRow, Coverage, audit, planned
+from qtool.verification.coverage import AuditRow, Coverage, audit, executed, planned
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
 from qtool.verification.parity import Difference, Parity, compare
@@ -25,6 +25,7 @@ __all__ = [
     "compare",
     "compare_codes",
     "costliest",
+    "executed",
     "fidelity",
     "narrow_inputs",
     "planned",

@@ -26,13 +26,15 @@ from qtool.onnx_graph.reading import (
     name_of,
     stored,
 )
+from qtool.onnx_graph.storage import message_of
 from qtool.ops import OPS
 from qtool.ops.onnx_count import HEAVY, WEIGHT, onnx_macs
-from qtool.plan import Execution, QuantPlan
+from qtool.plan import Decision, Execution, QuantPlan
+from qtool.runtimes import Runtime
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
 from qtool.verification.artefact import Artefact
 
-__all__ = ["AuditRow", "Coverage", "audit", "planned"]
+__all__ = ["AuditRow", "Coverage", "audit", "executed", "planned"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -151,16 +153,45 @@ def audit(file: Artefact | str | Path) -> Coverage:
 
 
 def planned(plan: QuantPlan) -> Coverage:
-    """What a plan says of each node, for a target whose runtime is not the one audited here."""
-    known = {row.key for row in OPS.values()}
+    """What a plan says of each node, for a target whose runtime cannot be asked here."""
     rows = tuple(
         AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
+        for d in _operators(plan)
+    )
+    return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
+
+
+def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
+    """What a runtime runs for each node of a plan: its own word, of a file made by that plan.
+
+    Raises:
+        VerificationError: the runtime does not take the file.
+    """
+    assert runtime.executed is not None
+    kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
+    made = {n.name: name_of(n.outputs[0]) for n in graph_of(message_of(path)) if n.outputs}
+    rows = []
+    for d in _operators(plan):
+        kernel = kernels.get(d.node) or kernels.get(made.get(d.node, ""))
+        if kernel is None and not d.macs:
+            continue  # done where its input is made, without a kernel
+        integer = kernel is not None and kernel.integer and d.computes_on_codes
+        other = f"{runtime.title} runs it in float" if d.computes_on_codes else d.reason
+        kind = "not found" if kernel is None else kernel.kind
+        rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, "" if integer else other))
+    return Coverage(str(runtime), tuple(rows))
+
+
+def _operators(plan: QuantPlan) -> list[Decision]:
+    """What an audit lists."""
+    known = {row.key for row in OPS.values()}
+    return [
+        d
         for d in plan.nodes
         if d.computes_on_codes
         or d.execution is Execution.WEIGHTS
         or (d.execution is Execution.FLOAT and d.op in known)
-    )
-    return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
+    ]
 
 
 def _name_in(node: ir.Node, planned: Mapping[str, Any]) -> str:
