@@ -1,9 +1,9 @@
 """From a canonical float graph and a target to the plan. Pure: nothing is changed or run.
 
 1. Which nodes compute in integers (forward): heavy operators always, the light ones between them
-   where an input already comes in codes; not those that the recipe leaves out.
-2. Which values are wanted in codes (backward). What is joined and then read by nobody in codes is
-   joined in float, each part with parameters of its own.
+   where an input already comes in codes; not those that the recipe leaves out, and no concat that
+   no layer in integers reads: each part of it keeps parameters of its own.
+2. Which values are wanted in codes (backward).
 3. A clamp behind an integer node is fused where the output's quantization does its work.
 4. A value gets a point where a node that runs in integers reads it, or where its own kernel gives
    codes and nothing else. Float nodes read the float value where there is one.
@@ -64,7 +64,6 @@ def make_plan(
             f"{_why_nothing(work)}; leave it in float, or choose another target"
         )
     _choose_wanted(work)
-    _follow(work)
     _fuse_clips(work)
     place_points(work)
     alike = {n for n in work.integer if key(n) in target.same_parameters}
@@ -90,11 +89,6 @@ def _op(node: fx.Node) -> str:
     if (kind := kept_kind(node)) is not None:
         return kind
     return str(node.target).removeprefix("aten.")
-
-
-def _role(node: fx.Node) -> Role | None:
-    row = row_of(node) if node.op == "call_function" else None
-    return row.role if row is not None else None
 
 
 def _choose_integer(work: Work) -> None:
@@ -175,6 +169,8 @@ def _objection(work: Work, node: fx.Node, row: Op) -> str | None:
         mixed = any(x.op == "call_function" and x not in work.native for x in sources)
         if mixed and not _for_a_layer(work, node):
             return "one of its inputs is float, and no layer reads its result"
+        if row.role is Role.JOIN and not _for_integers(work, node):
+            return "no layer in integers reads its result"
     return None
 
 
@@ -196,13 +192,35 @@ def _for_a_layer(work: Work, node: fx.Node) -> bool:
     return False
 
 
+def _for_integers(work: Work, node: fx.Node) -> bool:
+    """Whether a layer that computes in integers reads a result, directly or through what computes
+    on codes. Nothing of the kind stands behind the end of a network: one scale for all that is
+    joined there would be as wide as its widest part (boxes beside their scores)."""
+    ahead, seen = [node], {node}
+    while ahead:
+        for user in ahead.pop().users:
+            row = row_of(user) if user.op == "call_function" else None
+            if row is None or user in seen or _stays_float(work, user, row):
+                continue
+            if row.weight is not None:
+                return True
+            seen.add(user)
+            ahead.append(user)
+    return False
+
+
+def _stays_float(work: Work, node: fx.Node, row: Op) -> bool:
+    scheme = work.choices[G.name_of(node)].scheme
+    if scheme.when is not When.STATIC and (row.weight is not None or scheme.when is When.FLOAT):
+        return True
+    rule = work.target.kernels.get(row.key)
+    return row.role is not Role.CLIP and (rule is None or rule.refuse(node) is not None)
+
+
 def _choose_wanted(work: Work) -> None:
     takes_codes: set[fx.Node] = set(work.integer)
     for node in reversed(list(G.calls(work.graph))):
         row = row_of(node)
-        if _role(node) is Role.JOIN and not _read_in_codes(work, node):
-            _join_in_float(work, node)
-            takes_codes.discard(node)
         on_codes = row is not None and row.key in work.target.file.on_codes and node in work.native
         if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
@@ -211,27 +229,6 @@ def _choose_wanted(work: Work) -> None:
             for source in data_inputs(node):
                 if isinstance(source, fx.Node) and source is not rule.stays_float(node):
                     work.wanted.add(source)
-
-
-def _read_in_codes(work: Work, node: fx.Node) -> bool:
-    """Whether somebody computes with the codes of a value, or with those of a clamp behind it."""
-    clamps = [u for u in node.users if _role(u) is Role.CLIP]
-    return any(n in work.wanted for n in (node, *clamps))
-
-
-def _join_in_float(work: Work, node: fx.Node) -> None:
-    """A concat at the end of a network. One scale for all of it would be as wide as its widest part
-    (boxes beside their scores), and codes that nobody computes with are only dequantized."""
-    if work.integer.pop(node, None) is not None:
-        work.native.discard(node)
-        work.reasons[node] = "nobody reads its result in codes"
-
-
-def _follow(work: Work) -> None:
-    """What moves or clamps a value that comes in float after all gives floats, too."""
-    for node in G.calls(work.graph):
-        if _role(node) in (Role.PASS, Role.CLIP) and node.args[0] not in work.native:
-            work.native.discard(node)
 
 
 def _fuse_clips(work: Work) -> None:

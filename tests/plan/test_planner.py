@@ -230,7 +230,8 @@ def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) 
         ),
         pytest.param(
             lambda: Function(
-                lambda x, a, b: torch.cat([a(x), b(x)], 1).relu().sigmoid(), conv(), conv()
+                lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1).relu()),
+                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
             ),
             IMAGE,
             [
@@ -238,7 +239,7 @@ def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) 
                 "parts.1: conv integer -> own",
                 "cat: concat integer -> float",
                 "relu: relu fused -> own",
-                "sigmoid: sigmoid integer -> own",
+                "parts.2: conv integer -> own",
             ],
             id="a relu behind a concat needs what is below zero in its inputs",
         ),
@@ -291,6 +292,32 @@ def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) 
                 "softmax: softmax float -> float",
             ],
             id="joined for an operator in float",
+        ),
+        pytest.param(
+            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).sigmoid(), conv(), conv()),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "parts.1: conv integer -> own",
+                "cat: concat float -> float",
+                "sigmoid: sigmoid float -> float",
+            ],
+            id="joined for the output, with a light operator behind it",
+        ),
+        pytest.param(
+            lambda: Function(
+                lambda x, a, b, c: c(F.silu(torch.cat([a(x), b(x)], 1))),
+                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
+            ),
+            IMAGE,
+            [
+                "parts.0: conv integer -> as cat",
+                "parts.1: conv integer -> as cat",
+                "cat: concat integer -> own",
+                "silu: silu float -> own",
+                "parts.2: conv integer -> own",
+            ],
+            id="joined for a layer behind an operator between codes",
         ),
         pytest.param(
             lambda: Function(_two_heads, nn.Linear(4, 4), nn.Linear(4, 4)),
