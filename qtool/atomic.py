@@ -151,7 +151,7 @@ def _own_folder(place: Path, prefix: str, suffix: str) -> AbstractContextManager
     def make() -> tuple[int, Path]:
         while True:
             folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-            with suppress(FileNotFoundError):  # somebody swept it before it could be opened
+            with suppress(FileNotFoundError):  # somebody swept it in between
                 return os.open(folder, os.O_RDONLY), folder
 
     _sweep(place, prefix, suffix)
