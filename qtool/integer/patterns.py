@@ -2,7 +2,7 @@
 
 All data inputs of an operator come from codes, the result goes to one QuantizeLinear (a Relu or
 Clip between that the quantization makes redundant is dropped), and on x86 int8 codes only count
-where the runtime turns them into uint8 (`QdqGraph.lifts`).
+where the runtime turns them into uint8 (`QdqGraph.becomes_uint8`).
 """
 
 from __future__ import annotations
@@ -122,10 +122,12 @@ def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> b
 
 
 def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
-    """Whether the runtime computes on these codes: on x86 not where they stay int8."""
+    """Whether the runtime computes on these codes: on uint8, and int8 where it makes that of it."""
     maker = codes.producer()
-    signed = params is not None and params.qtype.signed
-    return not (graph.lifts and signed and maker is not None and maker.op_type == "QuantizeLinear")
+    unsigned = params is None or not params.qtype.signed
+    if graph.signed or unsigned or maker is None or maker.op_type != "QuantizeLinear":
+        return True
+    return graph.becomes_uint8(maker)
 
 
 def _quantized_by(

@@ -68,7 +68,7 @@ class QdqGraph:
         shift, held = 0, qtype
         if self.signed and qtype is UINT8:
             shift, held = -128, INT8
-        elif qtype is INT8 and self.lifted(node):
+        elif self.lifted(node):
             shift, held = 128, UINT8
         return QuantParams(
             held,
@@ -78,18 +78,20 @@ class QdqGraph:
         )
 
     def lifted(self, node: ir.Node) -> bool:
-        """Of a Quantize- or DequantizeLinear of int8, whether the runtime makes a pair of uint8
-        of it and the other one: there is one of each, and one operator reads the result."""
+        """Whether the int8 codes of a Quantize- or DequantizeLinear are taken for uint8."""
+        return self.lifts and self.becomes_uint8(node)
+
+    def becomes_uint8(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime on x86 makes a pair of uint8 of a Quantize- or DequantizeLinear of
+        int8 and the other one: there is one of each, and one operator reads the result."""
         codes = node.outputs[0] if node.op_type == "QuantizeLinear" else input_at(node, 0)
         maker = None if codes is None else codes.producer()
-        if not self.lifts or codes is None or maker is None or maker.op_type != "QuantizeLinear":
+        if codes is None or maker is None or maker.op_type != "QuantizeLinear":
             return False
         source, zero = input_at(maker, 0), array_of(input_at(maker, 2))
-        if zero is None or zero.dtype != np.int8:
+        if source is None or stored(source) or zero is None or zero.dtype != np.int8:
             return False
-        if source is None or stored(source) or codes.is_graph_output() or len(codes.uses()) != 1:
-            return False
-        if len(self.quantizers(source)) > 1:  # one, which several read
+        if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
             return False
         (use,) = codes.uses()
         real = use.node.outputs[0]
