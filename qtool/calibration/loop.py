@@ -14,6 +14,7 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool import observers
 from qtool.calibration.file import Calibration
+from qtool.calibration.growth import Growth
 from qtool.data import Batch, batches
 from qtool.data.kept import Kept
 from qtool.errors import DataError
@@ -129,6 +130,8 @@ def observe(
     chosen = watched(prepared, plan, probes)
     samples, kept = 0, Kept(keep)
     split = _first_size(G.placeholders(prepared.graph)) is not None
+    specs = {name: watch.statistic for name, watch in chosen.items()}
+    growth = Growth(specs)
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     with observing(prepared, chosen) as statistics, torch.inference_mode():
         for index, batch in enumerate(progress(batches(data, graph.module))):
@@ -138,9 +141,9 @@ def observe(
             kept.update(graph.tensors_of(bound), split)
             with ALONE:
                 _run(prepared, bound.to(device), index)
+            growth.look(samples, statistics)
     if not samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    specs = {name: watch.statistic for name, watch in chosen.items()}
     return Calibration(
         fingerprint,
         plan.target,
@@ -151,6 +154,7 @@ def observe(
         specs,
         statistics,
         kept,
+        growth.notes(samples, statistics),
     )
 
 
