@@ -6,6 +6,7 @@ from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
 from qtool.passes.flatten_linear import flatten_linear
 from qtool.passes.fold_batch_norm import fold_batch_norm
+from qtool.passes.fold_bias import fold_bias
 from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
@@ -23,6 +24,7 @@ CANONICAL = [
     recurrent,
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
+    fold_bias,
     fold_batch_norm,
     low_pad,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
