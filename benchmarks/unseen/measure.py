@@ -41,8 +41,8 @@ class Record:
     sentence; "wrong", a file that is not what was planned; "traceback". error: the sentence.
     parameters: of the float model. seconds: capture to verification. share, weighted_share: of
     all MACs, and of those of layers with weights, in integer kernels. in_float: kernels that the
-    runtime runs in float. identical, elements: outputs equal to the integer engine's. said: notes and
-    warnings of the conversion and of the file. names: of the outputs. sqnr: dB of each output
+    runtime runs in float. identical, elements: outputs equal to the integer engine's. said: notes
+    and warnings of the conversion and of the file. names: of the outputs. sqnr: dB of each output
     against the eager float model on held-out inputs. bf16: the same of the network in bfloat16
     (None where torch cannot run it). other: "yes", or what goes wrong at another size. sqnr_other:
     dB of the worst output there. ratio: float latency over int8, one sample, one thread.

@@ -26,8 +26,8 @@ class Network:
     names of `forward`. dynamic: input -> {dimension: name}, for `qtool.capture_model`; the batch
     alone where it is empty. other: makes inputs of other dynamic sizes of a batch, by default three
     samples and, along other dynamic dimensions, `SHORTER` steps less. exporter, opset:
-    "torchscript" or "dynamo", for a network that qtool is given as the ONNX file that torch.onnx writes of it.
-    file: an ONNX file that is there already (the network is only asked for inputs).
+    "torchscript" or "dynamo", for a network that qtool is given as the ONNX file that torch.onnx
+    writes of it. file: an ONNX file that is there already (the network is asked for inputs only).
     """
 
     group: str
