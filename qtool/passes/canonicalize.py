@@ -4,8 +4,8 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 `qtool::conv_transpose`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
-lookups, pools and what moves elements have files of their own (product_forms.py, lookup_forms.py,
-pool_forms.py, move_forms.py).
+recurrent cells, lookups, pools and what moves elements have files of their own (product_forms.py,
+cell_forms.py, lookup_forms.py, pool_forms.py, move_forms.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
@@ -190,6 +191,7 @@ RULES: Mapping[Any, Rule] = {
     aten.pad.default: _pad,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
+    **CELL_RULES,
     **LOOKUP_RULES,
     **POOL_RULES,
     **PRODUCT_RULES,
