@@ -92,7 +92,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         with quiet():
             module = program.module(check_guards=False)
             if not make_functional(module):
-                program = program.run_decompositions({})  # no in-place operators are left
+                program = _decomposed(program)
                 module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(
@@ -113,6 +113,24 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         constraints=dict(program.range_constraints),
         dims=dims,
     )
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Without in-place operators.
+
+    Of some constants that a module inside the model makes in its forward (the empty tensors of a
+    cache of keys and values) torch 2.13 asks for the last part of the name alone, so they are there
+    under it meanwhile.
+    """
+    held = program.constants
+    short = {name.rpartition(".")[2]: value for name, value in held.items()}
+    added = [name for name in short if name not in held]
+    held.update({name: short[name] for name in added})
+    try:
+        return program.run_decompositions({})
+    finally:
+        for name in added:
+            del held[name]
 
 
 def _drop_effects(module: fx.GraphModule) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +145,39 @@ def test_from_program_leaves_the_program_alone() -> None:
     before = str(program.graph)
     from_program(program)
     assert str(program.graph) == before
+
+
+class Makes(nn.Module):
+    """Makes a constant of numbers whenever it is called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([0.5, 2.0, -1.0])
+
+
+class Inside(nn.Module):
+    """Has it in a module of a module, beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(3, 3), nn.Sequential(Makes()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x)
+
+
+def test_constants_that_inner_modules_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch looks for some of them (those of caches of keys and values) by the end of their name."""
+    model = Inside().eval()
+    program = export(model, torch.randn(2, 3))
+    before, seen = set(program.constants), set()
+    take_apart = ExportedProgram.run_decompositions
+
+    def noting(self: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+        seen.update(self.constants)
+        return take_apart(self, table)
+
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", noting)
+    graph = from_program(program)
+    assert_same(model, graph.module, (torch.randn(5, 3),), tolerance=1e-6)
+    assert seen == before | {"lifted_tensor_0"}
+    assert set(program.constants) == before
