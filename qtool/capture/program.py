@@ -127,7 +127,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     added = [name for name in short if name not in held]
     held.update({name: short[name] for name in added})
     try:
-        return program.run_decompositions({})
+        found: ExportedProgram = program.run_decompositions({})
+        return found
     finally:
         for name in added:
             del held[name]

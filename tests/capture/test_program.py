@@ -166,7 +166,7 @@ class Inside(nn.Module):
 
 
 def test_constants_that_inner_modules_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch looks for some of them (those of caches of keys and values) by the end of their name."""
+    """torch looks for some of them (of caches of keys and values) by the end of their name."""
     model = Inside().eval()
     program = export(model, torch.randn(2, 3))
     before, seen = set(program.constants), set()
