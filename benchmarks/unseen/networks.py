@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from detection import DETECTION
 from from_timm import TIMM
 from from_transformers import SERIES, TEXT, VISION
+from more_by_name import MORE_BY_NAME
 from more_images import MORE_IMAGES
 from more_others import MORE_OTHERS
 from network import Network
@@ -30,4 +31,5 @@ NETWORKS: Mapping[str, Network] = {
     **FILES,
     **MORE_IMAGES,
     **MORE_OTHERS,
+    **MORE_BY_NAME,
 }
