@@ -78,6 +78,13 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
+_WRITES = "if the model writes to its own inputs, let it write to a copy"
+_LOST = (
+    "torch loses a tensor that the model makes while it runs, as caches of keys and values do: call "
+    "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
+)
+
+
 def from_program(program: ExportedProgram) -> G.FloatGraph:
     """The float graph of an exported program: functional ATen, parameters as attributes, named.
 
@@ -92,12 +99,12 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         with quiet():
             module = program.module(check_guards=False)
             if not make_functional(module):
-                program = _decomposed(program)
+                program = program.run_decompositions({})  # no in-place operators are left
                 module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
-            "if the model writes to its own inputs, let it write to a copy"
+            f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
         ) from error
     assert isinstance(module, fx.GraphModule)
     _drop_effects(module)
@@ -113,25 +120,6 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         constraints=dict(program.range_constraints),
         dims=dims,
     )
-
-
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Without in-place operators.
-
-    Of some constants that a module inside the model makes in its forward (the empty tensors of a
-    cache of keys and values) torch 2.13 asks for the last part of the name alone, so they are there
-    under it meanwhile.
-    """
-    held = program.constants
-    short = {name.rpartition(".")[2]: value for name, value in held.items()}
-    added = [name for name in short if name not in held]
-    held.update({name: short[name] for name in added})
-    try:
-        found: ExportedProgram = program.run_decompositions({})
-        return found
-    finally:
-        for name in added:
-            del held[name]
 
 
 def _drop_effects(module: fx.GraphModule) -> None:

@@ -6,7 +6,6 @@ import io
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -147,37 +146,22 @@ def test_from_program_leaves_the_program_alone() -> None:
     assert str(program.graph) == before
 
 
-class Makes(nn.Module):
-    """Makes a constant of numbers whenever it is called."""
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Constant tensor lifted_tensor_0 is not in the constants dictionary.", "use_cache=False"),
+        ("something else", "write to a copy"),
+    ],
+)
+def test_what_torch_cannot_take_apart(
+    message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = export(NETWORKS["residual"].model(), torch.randn(2, 3, 8, 8))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.tensor([0.5, 2.0, -1.0])
+    def fails(self: ExportedProgram, table: object) -> ExportedProgram:
+        raise RuntimeError(message)
 
-
-class Inside(nn.Module):
-    """Has it in a module of a module, beside a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.Linear(3, 3), nn.Sequential(Makes()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.block(x)
-
-
-def test_constants_that_inner_modules_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch looks for some of them (of caches of keys and values) by the end of their name."""
-    model = Inside().eval()
-    program = export(model, torch.randn(2, 3))
-    before, seen = set(program.constants), set()
-    take_apart = ExportedProgram.run_decompositions
-
-    def noting(self: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
-        seen.update(self.constants)
-        return take_apart(self, table)
-
-    monkeypatch.setattr(ExportedProgram, "run_decompositions", noting)
-    graph = from_program(program)
-    assert_same(model, graph.module, (torch.randn(5, 3),), tolerance=1e-6)
-    assert seen == before | {"lifted_tensor_0"}
-    assert set(program.constants) == before
+    monkeypatch.setattr("qtool.capture.program.make_functional", lambda _: False)
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", fails)
+    with pytest.raises(CaptureError, match=remedy):
+        from_program(program)
