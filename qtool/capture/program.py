@@ -80,7 +80,7 @@ def _no_unpickling() -> Iterator[None]:
 
 _WRITES = "if the model writes to its own inputs, let it write to a copy"
 _LOST = (
-    "torch loses a tensor that the model makes while it runs, as caches of keys and values do: call "
+    "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
     "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
 )
 
