@@ -96,6 +96,17 @@ def measure(network: Network, seconds: float) -> Record:
     return record
 
 
+class ByPlace(nn.Module):
+    """A network whose inputs are given by place, as the older exporter gives them."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.model(**dict(zip(self.names, inputs, strict=True)))
+
+
 def _given(network: Network, model: nn.Module, example: Batch, file: Path) -> nn.Module:
     """What qtool is given: the module, or an ONNX file read."""
     if network.file:
@@ -111,7 +122,12 @@ def _given(network: Network, model: nn.Module, example: Batch, file: Path) -> nn
         options |= {"dynamo": False, "dynamic_axes": dims}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model, (), str(file), kwargs=example, verbose=False, **options)
+        if network.exporter == "dynamo":
+            torch.onnx.export(model, (), str(file), kwargs=example, verbose=False, **options)
+        else:
+            torch.onnx.export(
+                ByPlace(model, list(example)), tuple(example.values()), str(file), **options
+            )
     return load_onnx(file)
 
 
@@ -202,7 +218,8 @@ def _run(loaded: Any, batch: Batch) -> Arrays:
 def _eager(model: nn.Module, batch: Batch) -> Arrays:
     given = {k: v.clone() if _is_tensor(v) else v for k, v in batch.items()}  # some write to them
     with torch.no_grad():
-        found = model(**given)
+        named = all(name.isidentifier() for name in given)  # not of every ONNX file
+        found = model(**given) if named else model(*given.values())
     return [t.detach().float().numpy() for t in pytree.tree_leaves(found) if _is_tensor(t)]
 
 

@@ -195,7 +195,7 @@ class Seq2Seq(nn.Module):
         return self.output(torch.cat([out, torch.bmm(share, memory)], -1)), share
 
 
-@own("maskedpool", joined(ids(16), mask(16)), dynamic={"ids": TIME, "mask": TIME})
+@own("maskedpool", joined(ids(16), mask(16)))
 class MaskedPool(nn.Module):
     def __init__(self) -> None:
         super().__init__()
