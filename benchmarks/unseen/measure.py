@@ -72,7 +72,7 @@ def measure(network: Network, seconds: float) -> Record:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     data = [network.inputs(BATCH, generator) for _ in range(BATCHES)]
-    held_out = network.inputs(HELD_OUT, generator)
+    held_out = network.inputs(BATCH if network.fixed else HELD_OUT, generator)
     model = network.build().eval()
     if isinstance(model, nn.Sequential):  # which calls it so
         data, held_out = (

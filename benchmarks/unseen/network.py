@@ -27,7 +27,8 @@ class Network:
     alone where it is empty. other: makes inputs of other dynamic sizes of a batch, by default three
     samples and, along other dynamic dimensions, `SHORTER` steps less. exporter, opset:
     "torchscript" or "dynamo", for a network that qtool is given as the ONNX file that torch.onnx
-    writes of it. file: an ONNX file that is there already (the network is asked for inputs only).
+    writes of it. fixed: it takes batches of one size only. file: an ONNX file that is there
+    already (the network is asked for inputs only).
     """
 
     group: str
@@ -37,6 +38,7 @@ class Network:
     other: Callable[[Batch], Batch] | None = None
     exporter: str = ""
     opset: int = 0
+    fixed: bool = False
     file: str = ""
 
     def other_sizes(self, batch: Batch) -> Batch:

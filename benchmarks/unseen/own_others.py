@@ -99,7 +99,7 @@ def _gnn() -> nn.Module:
     return _GNN()
 
 
-@own("gnn_default", _graph, other=_part)
+@own("gnn_default", _graph, other=_part, fixed=True)
 def _gnn_default() -> nn.Module:
     return _GNN()
 

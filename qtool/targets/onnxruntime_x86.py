@@ -69,7 +69,6 @@ ONNXRUNTIME_X86 = Target(
     },
     no_kernel={
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
-        **dict.fromkeys(rules.CELLS, "ONNX Runtime has no integer kernel of a recurrent step"),
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
     },
     weights_only={
