@@ -19,6 +19,8 @@ SEEN_IN = "2.13.0"
 PRIVATE = {
     "torch._C.DispatchKey": "operators that torch itself composes of others",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "the same",
+    "torch._decomp": "shapes of norms and activations, told in one step",
+    "torch._dynamo": "the cache of shapes, which costs more than it saves",
     "torch._dispatch.python.enable_python_dispatcher": "shapes of decomposed operators",
     "torch._ops.HigherOrderOperator": "control flow in captured programs",
     "torch._ops.OpOverload": "what a call of a graph names",
