@@ -78,6 +78,13 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
+_WRITES = "if the model writes to its own inputs, let it write to a copy"
+_LOST = (
+    "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
+    "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
+)
+
+
 def from_program(program: ExportedProgram) -> G.FloatGraph:
     """The float graph of an exported program: functional ATen, parameters as attributes, named.
 
@@ -97,7 +104,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
-            "if the model writes to its own inputs, let it write to a copy"
+            f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
         ) from error
     assert isinstance(module, fx.GraphModule)
     _drop_effects(module)

@@ -265,26 +265,3 @@ def test_the_general_convolution(rank: int, transposed: bool) -> None:
     )
     ops = rewritten(model, (2, 4, *[5] * rank), passes=[canonicalize]).ops()
     assert ops == ["conv_transpose" if transposed else "conv"]
-
-
-@pytest.mark.parametrize(
-    ("function", "ops"),
-    [
-        pytest.param(lambda x, m: torch.addmm(m.bias, x, m.weight), ["linear"], id="addmm"),
-        pytest.param(lambda x, m: torch.mm(x, m.weight), ["linear"], id="mm"),
-        pytest.param(lambda x, m: x @ m.weight, ["linear"], id="matmul"),
-        pytest.param(
-            lambda x, m: torch.addmm(m.bias, x, m.weight, alpha=2), ["addmm"], id="a scaled product"
-        ),
-        pytest.param(
-            lambda x, m: torch.addmm(x[:, :1], x, m.weight), ["slice", "addmm"], id="a computed sum"
-        ),
-        pytest.param(lambda x, m: m.weight @ x.t(), ["t", "matmul"], id="from the left"),
-        pytest.param(lambda x, m: x @ m.bias, ["matmul"], id="a vector"),
-    ],
-)
-def test_products_with_a_stored_matrix(
-    function: Callable[..., torch.Tensor], ops: list[str]
-) -> None:
-    found = rewritten(Function(function, nn.Linear(5, 5)), (3, 5)).ops()
-    assert found == ops
