@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,3 +214,22 @@ def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
         assert folder.is_dir()
     assert target.read_bytes() == b"first"
     assert names(tmp_path) == ["file"]
+
+
+def test_a_folder_that_another_process_sweeps_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making and locking, a folder looks like one that a kill left."""
+    made, real = [], tempfile.mkdtemp
+
+    def swept(**options: str) -> str:
+        made.append(real(**options))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with scratch_folder() as folder:
+        assert folder == Path(made[1])
+    assert not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.capture.attribute_names import writable
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
 from qtool.errors import CaptureError
@@ -90,6 +91,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     dims = _dimension_names(program)
     try:
         with quiet():
+            program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
                 program = program.run_decompositions({})  # no in-place operators are left

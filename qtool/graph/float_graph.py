@@ -68,6 +68,15 @@ class FloatGraph:
         filled = [next(given) if isinstance(x, torch.Tensor) else x for x in leaves]
         return Batch(*pytree.tree_unflatten(filled, spec))
 
+    def head(self, batch: Batch, count: int) -> Batch:
+        """At most so many samples of a bound batch; all of it where their number is fixed, or
+        where inputs have numbers of samples of their own."""
+        open_ = [i.shape[0] for i in self.inputs if i.shape and isinstance(i.shape[0], str)]
+        if len(set(open_)) != 1:
+            return batch
+        tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
+        return self.call_of([t[:count] if i.shape[:1] == (open_[0],) else t for i, t in tensors])
+
     def bind(self, batch: Batch, index: int = 0) -> Batch:
         """The batch as arguments of this graph, checked against its inputs.
 
