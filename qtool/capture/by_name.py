@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 
 from qtool.capture.from_onnx import load_onnx
 from qtool.capture.program import first_line, load_program
+from qtool.data.archives import bomb
 from qtool.errors import CaptureError, QtoolError, said
 from qtool.graph.alone import quiet
 
@@ -50,7 +51,13 @@ def load_model(source: str, weights: str | Path | None = None) -> nn.Module | Ex
         raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
     if weights is not None:
         load_weights(model, weights)
-    return model.eval()
+    try:
+        return model.eval()
+    except RecursionError as error:
+        raise CaptureError(
+            f"{source} holds itself as a module inside; keep such a reference where torch does not "
+            "look for modules, in a list or a dict"
+        ) from error
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
@@ -81,6 +88,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     file = Path(path)
     if not file.is_file():
         raise CaptureError(f"{file}: no such weights file")
+    if (why := bomb(file)) is not None:
+        raise CaptureError(f"{file} is not read: {why}")
     try:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)
