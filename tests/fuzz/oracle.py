@@ -55,7 +55,7 @@ FAR = 15.0  # dB of an output on the sample, below which something has to have b
 GONE = 3.0  # the same on new data, which may lie where the sample did not
 APART = 12.0  # dB that a file may lose on new data against its own simulation
 ENOUGH = 16  # samples of which so much can be said
-LIMIT = 120  # seconds
+LIMIT, WAITS = 120, 10  # seconds of work; times as many of waiting
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,16 @@ def _limited() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         raise _Hangs
 
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT)
+    old = [signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)]
+    signal.alarm(WAITS * LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)  # of work: others may have the machine
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGALRM, old[0])
+        signal.signal(signal.SIGPROF, old[1])
 
 
 def judged(check: Callable[[], Verdict]) -> Verdict:
