@@ -147,17 +147,12 @@ def folder_beside(target: Path) -> AbstractContextManager[Path]:
     return _own_folder(target.parent, _prefix(target), _PART)
 
 
-class _Swept(Exception):  # noqa: N818  # not an error: another name is tried
-    """Another process took a folder that was not locked yet for one that a kill left."""
-
-
 def _own_folder(place: Path, prefix: str, suffix: str) -> AbstractContextManager[Path]:
     def make() -> tuple[int, Path]:
-        folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-        try:
-            return os.open(folder, os.O_RDONLY), folder
-        except FileNotFoundError as error:
-            raise _Swept from error
+        while True:
+            folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
+            with suppress(FileNotFoundError):  # somebody swept it in between
+                return os.open(folder, os.O_RDONLY), folder
 
     _sweep(place, prefix, suffix)
     return _held(*_locked(make))
@@ -175,10 +170,7 @@ def _held(handle: int, folder: Path) -> Iterator[Path]:
 def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
     """What was made, once it is locked; made again where somebody swept it before it was."""
     while True:
-        try:
-            handle, path = make()
-        except _Swept:
-            continue
+        handle, path = make()
         with suppress(OSError, AttributeError):  # a file system, or a system, without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         if path.exists():

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.capture.by_name import load_model
 from qtool.errors import CaptureError, PlanError, QtoolError
+from qtool.sources.models import load_model
 
 IMAGE = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

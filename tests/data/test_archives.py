@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from qtool.capture import load_program
-from qtool.capture.by_name import load_weights
 from qtool.data import archives
 from qtool.data.archives import bomb
 from qtool.data.array_files import read_arrays
 from qtool.errors import CaptureError, DataError
+from qtool.sources.weights import load_weights
 
 
 @pytest.fixture(autouse=True)
