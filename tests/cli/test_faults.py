@@ -145,7 +145,10 @@ def test_the_longer_commands(
                 points += 1
                 said = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
                 assert len(said) == (result.exit_code == 2), (fault, call, result.stderr)
-                assert bytes_of(target) == before, (fault, call)
+                after = bytes_of(target)
+                assert after.keys() == before.keys(), (fault, call)
+                assert after == before or result.exit_code == 0, (fault, call)
+                before = after  # of a report that was made all the same: its times differ
                 assert left(scratch) == set(), (fault, call)
                 assert {p.name for p in out.iterdir()} <= {target.name, f".{target.name}.resume"}
     assert points >= 8
