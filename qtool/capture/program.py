@@ -14,8 +14,10 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.capture.attribute_names import writable
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
+from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
 from qtool.graph.unique import all_unique
@@ -48,6 +50,8 @@ def load_program(path: str | Path) -> ExportedProgram:
     """
     if not Path(path).is_file():
         raise CaptureError(f"{path}: no such file")
+    if (why := bomb(Path(path))) is not None:
+        raise CaptureError(f"{path} is not read: {why}")
     try:
         with quiet(), _no_unpickling():
             return torch.export.load(path)
@@ -97,6 +101,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     dims = _dimension_names(program)
     try:
         with quiet():
+            program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
                 program = program.run_decompositions({})  # no in-place operators are left

@@ -168,6 +168,23 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, node.target, (a, scaled))
 
 
+def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """-softplus(-x): the exporter's log(sigmoid(x)) is -inf where sigmoid(x) is 0 in float32."""
+    minus = made(node, aten.neg.default, (node.args[0],), "minus")
+    plus = made(node, aten.softplus.default, (minus,), "plus")
+    return made(node, aten.neg.default, (plus,))
+
+
+def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """max(a, b) + softplus(-|a - b|): the exporter's log(exp(a) + exp(b)) is Inf from 89 on."""
+    a, b = node.args
+    apart = made(node, aten.abs.default, (made(node, aten.sub.Tensor, (a, b), "minus"),), "apart")
+    minus = made(node, aten.neg.default, (apart,), "near")
+    near = made(node, aten.softplus.default, (minus,), "plus")
+    most = made(node, aten.maximum.default, (a, b), "most")
+    return made(node, aten.add.Tensor, (most, near))
+
+
 RULES: Mapping[Any, Rule] = {
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
@@ -189,6 +206,8 @@ RULES: Mapping[Any, Rule] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.rsub.Scalar: _reversed,
     aten.pad.default: _pad,
+    aten.log_sigmoid.default: _log_sigmoid,
+    aten.logaddexp.default: _log_add_exp,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
     **CELL_RULES,

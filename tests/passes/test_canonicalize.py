@@ -265,3 +265,26 @@ def test_the_general_convolution(rank: int, transposed: bool) -> None:
     )
     ops = rewritten(model, (2, 4, *[5] * rank), passes=[canonicalize]).ops()
     assert ops == ["conv_transpose" if transposed else "conv"]
+
+
+@pytest.mark.parametrize(
+    ("function", "ops"),
+    [
+        (F.logsigmoid, ["neg", "softplus", "neg"]),
+        (
+            lambda x: torch.logaddexp(x, x * 2),
+            ["mul", "sub", "abs", "neg", "softplus", "maximum", "add"],
+        ),
+    ],
+)
+def test_logarithms_stay_finite_in_float32(function: Callable[..., object], ops: list[str]) -> None:
+    """The exporter's formulas take the logarithm of 0, and of Inf."""
+    result = rewritten(Function(function), (2, 3), passes=[canonicalize])
+    assert result.ops() == ops
+    far = torch.tensor([[-1e4, -100.0, 0.0], [1.0, 100.0, 1e4]])
+    assert torch.allclose(result.graph.module(far), function(far), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d], ids=["max", "average"])
+def test_a_window_larger_than_the_image_that_ceil_mode_takes(pool: Callable[..., object]) -> None:
+    rewritten(Function(lambda x: pool(x, 2, 3, ceil_mode=True)), (2, 4, 5, 1))
