@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
@@ -145,6 +146,9 @@ class Quantized:
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
 
     def _written(self) -> onnx.ModelProto:
+        if (read := self._kept.get("file")) is not None:
+            model: onnx.ModelProto = ir.to_proto(read.model)
+            return model
         chosen = target(self.plan.target)
         return to_onnx(
             self._lowered(),
@@ -193,6 +197,9 @@ class Quantized:
         """
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
+            if format == "qdq" and verify:  # as it was read back: one copy of the weights
+                self._kept["file"] = artefact.file
+                self._kept.pop("model", None)
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 why = f"{result.exactness}; {result.parity}".replace("\n", "; ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -26,34 +28,46 @@ _ELEMENTWISE = frozenset(
 )
 
 
+Valued = dict[tuple[Any, ...], fx.Node]
+"""Sizes and dtype -> a flat node that has them: what is known need not be inferred again."""
+
+
 def _is_deep(node: fx.Node) -> bool:
     return node.target is aten.linear.default and G.rank(node) > 2
 
 
 def _rewrite(module: fx.GraphModule) -> int:
     found = [n for n in G.calls(module.graph) if _is_deep(n)]
+    valued: Valued = {}
     for node in found:
-        _flatten(node)
+        _flatten(node, valued)
     for node in G.calls(module.graph):
         _join_reshapes(node)
     return len(found)
 
 
-def _flatten(node: fx.Node) -> None:
+def _flatten(node: fx.Node, valued: Valued) -> None:
     x, name = node.args[0], G.name_of(node)
     assert isinstance(x, fx.Node)
     sizes = leading(node, x, G.rank(x) - 1)
     features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
-    flat = G.add_call(node, aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", node)
-    result = G.add_call(node, aten.linear.default, (flat, *node.args[1:]), name, node)
+
+    def add(target: Any, args: tuple[Any, ...], name: str, width: int) -> fx.Node:
+        key = (*map(str, G.shape(x)[:-1]), width, G.value(x).dtype)
+        made = G.add_call(node, target, args, name, node, valued.get(key))
+        valued.setdefault(key, made)
+        return made
+
+    flat = add(aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", features_in)
+    result = add(aten.linear.default, (flat, *node.args[1:]), name, features_out)
     last = node
     while (unary := _only_elementwise(last)) is not None:  # it stays flat, next to its layer
         args = (result, *unary.args[1:])
-        moved = G.add_call(unary, unary.target, args, G.name_of(unary), unary)
+        moved = G.add_call(unary, unary.target, args, G.name_of(unary), unary, result)
         moved.kwargs = unary.kwargs
-        result, last = G.infer(moved), unary
+        result, last = moved, unary
     back = (result, [*sizes, features_out])
-    made = G.add_call(last, aten.reshape.default, back, f"{name}.unflatten", node)
+    made = G.add_call(last, aten.reshape.default, back, f"{name}.unflatten", node, last)
     last.replace_all_uses_with(made)
 
 

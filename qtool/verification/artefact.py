@@ -22,7 +22,7 @@ from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
 from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
-from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
+from qtool.runtimes.onnxruntime import give_back, optimised_graph, read_graph, run, session
 
 __all__ = ["Artefact"]
 
@@ -103,6 +103,7 @@ class Artefact:
         with scratch_folder() as folder:
             self._write_with(more, folder / "seen.onnx")
             found = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
+        give_back()  # a session as written holds all weights in float
         tensors = map(torch.from_numpy, found)
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
