@@ -84,7 +84,7 @@ ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         (5, 1, 8),
         "MatMulNBits",
     ),
-    "per channel": ({"as": "int8-weights", "weights": "int4"}, (12, 5), "Gemm"),
+    "per channel": ({"as": "int8-weights", "weights": "int4"}, (12, 5), "MatMulNBits"),
     "dynamic": ({"as": "dynamic", "weights": "int4"}, (12, 5), "DynamicQuantizeMatMul"),
 }
 

@@ -50,7 +50,7 @@ class Row:
         return tuple(k for k in ("image", "sound", "text") if getattr(self, k) is not None)
 
     def __str__(self) -> str:
-        return str(getattr(self, self.kinds[0]))[:80] if self.kinds else "nothing"
+        return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
 
 
 def find_rows(path: Path) -> list[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Counted:
         self.calls, self.fails = 0, 0
         real: Callable[..., Any] = getattr(self.owner, self.name)
 
+        @wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
             if self.calls == self.fails:
@@ -108,10 +110,10 @@ def test_the_old_file_or_the_new_one(
     for call in range(1, min(counted.calls, MOST) + 1):
         target.write_bytes(b"old")
         counted.at(call)
-        result = sample(*COMMANDS[command], code=2)
+        result = sample(*COMMANDS[command], code=(0, 2))  # 0: it can do without
         said = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-        assert len(said) == 1, (call, result.stderr)
-        assert target.read_bytes() in (b"old", new)
+        assert len(said) == (result.exit_code == 2), (call, result.stderr)
+        assert target.read_bytes() in ((b"old", new) if said else (new,))
         assert left(out) == {target.name}
         assert left(scratch) == set()
         counted.at(0)
@@ -147,7 +149,8 @@ def test_the_longer_commands(
                 assert len(said) == (result.exit_code == 2), (fault, call, result.stderr)
                 after = bytes_of(target)
                 assert after.keys() == before.keys(), (fault, call)
-                assert after == before or result.exit_code == 0, (fault, call)
+                placed = fault == "sync"  # the last ones are said when the new report is in place
+                assert after == before or result.exit_code == 0 or placed, (fault, call)
                 before = after  # of a report that was made all the same: its times differ
                 assert left(scratch) == set(), (fault, call)
                 assert {p.name for p in out.iterdir()} <= {target.name, f".{target.name}.resume"}
