@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -90,9 +90,13 @@ class Kept:
             samples.append(sample)
         return cls(limit, samples)
 
-    def batches(self, size: int) -> list[tuple[torch.Tensor, ...]]:
-        """The samples in batches of at most `size` of equal shapes, always the same ones."""
-        by_shape = sorted(self, key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
+    def batches(self, size: int, most: int | None = None) -> list[tuple[torch.Tensor, ...]]:
+        """The samples in batches of at most `size` of equal shapes, always the same ones.
+
+        Args:
+            most: how many in all, those with the smallest hashes.
+        """
+        by_shape = sorted(islice(self, most), key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):
             samples = list(group)
