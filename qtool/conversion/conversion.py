@@ -56,11 +56,11 @@ class Conversion:
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
 
-    def batches(self, size: int = 32, most: int | None = None) -> list[Batch]:
-        """The samples kept with the calibration, or `most` of them, as arguments of the graph."""
+    def batches(self, size: int = 32, most: int | None = None, aside: bool = False) -> list[Batch]:
+        """The samples kept with the calibration, as arguments of the graph; see `Kept.batches`."""
         if self.calibration is None:
             return []
-        return [self.graph.call_of(t) for t in self.calibration.kept.batches(size, most)]
+        return [self.graph.call_of(t) for t in self.calibration.kept.batches(size, most, aside)]
 
     def rewritten(
         self,

@@ -4,7 +4,7 @@ After GPTQ (Frantar et al. 2022): with the second moments H of the inputs, the e
 column makes is best repaired by the columns that are still free, and by how much is read from the
 Cholesky factor of the inverse of H. Columns are taken in the order of their inputs' size. Unlike
 there, the weights first move to what is wanted of the layer, given the inputs that it has in the
-quantized network (as in GPTAQ, Li et al. 2025): by a ridge regression, drawn towards where they are.
+quantized network (as in GPTAQ, Li et al. 2025): by a ridge regression, drawn to where they are.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ def towards(weight: torch.Tensor, missing: torch.Tensor, inverse: Inverse) -> to
         weight: [groups, out, d]. missing: sums of r xq^T for the r that results lack, like it.
     """
     found = torch.empty_like(weight)
-    found[:, :, inverse.order] = (
-        missing[:, :, inverse.order] @ inverse.upper.mT
-    ) @ inverse.upper
+    upper = inverse.upper
+    found[:, :, inverse.order] = missing[:, :, inverse.order] @ upper.mT @ upper
     return weight + found
 
 

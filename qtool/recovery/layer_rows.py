@@ -20,6 +20,7 @@ from qtool.graph import torch_ops
 __all__ = ["as_matrix", "as_weight", "is_product", "mean_of", "results_of", "rows_of"]
 
 aten = torch.ops.aten
+ALL = 1 << 62  # rows
 
 
 def is_product(node: fx.Node) -> bool:
@@ -35,7 +36,8 @@ def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
     """Weights as [groups, out / groups, inputs of a position]."""
     if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
         turned = weight.flip(tuple(range(2, weight.dim())))
-        return turned.unflatten(0, (_groups(node), -1)).transpose(1, 2).flatten(2)
+        parts: torch.Tensor = turned.unflatten(0, (_groups(node), -1))
+        return parts.transpose(1, 2).flatten(2)
     matrix: torch.Tensor = weight.flatten(1).unflatten(0, (_groups(node), -1))
     return matrix
 
@@ -43,8 +45,8 @@ def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
 def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The inverse of `as_matrix`."""
     if node.target is torch_ops.conv_transpose:
-        parts = matrix.unflatten(2, (-1, *shape[2:])).transpose(1, 2).flatten(0, 1)
-        return parts.flip(tuple(range(2, len(shape))))
+        parts: torch.Tensor = matrix.unflatten(2, (-1, *shape[2:]))
+        return parts.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, len(shape))))
     return matrix.flatten(0, 1).reshape(shape)
 
 
@@ -83,7 +85,7 @@ def mean_of(node: fx.Node, batches: Iterable[torch.Tensor]) -> torch.Tensor:
     total, count = torch.zeros((), dtype=torch.float64), 0
     for x in batches:
         first = x.reshape(-1, x.shape[-1]) if node.target is aten.linear.default else x
-        summed = rows_of(node, first.sum(0, keepdim=True), first.numel())
+        summed = rows_of(node, first.sum(0, keepdim=True), ALL)
         total = total + summed.double().sum(1)
         count += summed.shape[1] * len(first)
     return total / max(count, 1)
@@ -101,7 +103,8 @@ def _as_read(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], l
         end = [b + m for b, m in zip(begin, more, strict=True)]
         sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], apart, strict=True)]
         spread = x.new_zeros(*x.shape[:2], *sizes)
-        spread[(..., *(slice(None, None, s) for s in apart))] = x
+        every = [slice(None), slice(None), *(slice(None, None, s) for s in apart)]
+        spread[tuple(every)] = x
         x, stride = spread, [1] * len(apart)
     widths = [w for pair in zip(reversed(begin), reversed(end), strict=True) for w in pair]
     return (F.pad(x, widths) if any(widths) else x), stride, dilation

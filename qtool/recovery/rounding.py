@@ -42,7 +42,7 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-SAMPLES = 256
+SAMPLES = 192  # kept with a calibration
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 16
 KEPT_ASIDE = 4  # every so many batches are for judging alone
@@ -68,8 +68,8 @@ class _Work:
     shifted: int = 0
 
     def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        node, (exact, coded) = self.layers[name], values
-        seen = _Seen(node, [row[self.reads[name]] for row in coded], _wanted(self, name, values))
+        node, at = self.layers[name], self.reads[name]
+        seen = _Seen(node, [row[at] for row in values[1]], _wanted(self, name, values))
         weight = _round(self, node, seen) if self.weights else None
         made = {}
         if weight is not None:
@@ -211,10 +211,16 @@ def _shifted(
     matrix = as_matrix(node, given).double()
     product = (matrix @ mean_of(node, seen.inputs)[:, :, None]).flatten()
     channel = -1 if node.target is aten.linear.default else 1
-    lines = [y.movedim(channel, 0).flatten(1) for y in seen.wanted]
-    wanted = torch.stack([y.sum(1, dtype=torch.float64) for y in lines]).sum(0)
+    sums = [_along(y, channel) for y in seen.wanted]
     bias = _constant(work, node, 2)
-    return (wanted / sum(y.shape[1] for y in lines) - product).to(bias.dtype)
+    count = sum(y.numel() for y in seen.wanted) / len(bias)
+    return (torch.stack(sums).sum(0) / count - product).to(bias.dtype)
+
+
+def _along(y: torch.Tensor, channel: int) -> torch.Tensor:
+    """Sums by channel: float64 [channels]."""
+    others = [d for d in range(y.dim()) if d != channel % y.dim()]
+    return y.sum(others, dtype=torch.float64) if others else y.double()
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
