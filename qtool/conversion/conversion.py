@@ -128,7 +128,8 @@ class Step:
         has nothing to do.
     probes: what it wants to have seen of a float graph, given the plan of that graph.
     accuracy: from which accuracy on it is taken where nobody names steps; see `Recipe`. "": never.
-    samples: how many samples it wants to run the network on; they are kept with the calibration.
+    samples: how many samples it wants to learn from by running the network; they are kept with the
+        calibration, and half as many to judge by.
     replay: does a recorded change again, without calibration. By default nothing is done: values of
         weights alone are taken from the codes in the file.
     """

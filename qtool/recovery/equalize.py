@@ -39,9 +39,9 @@ Factors = Mapping[str, torch.Tensor]
 
 REASON = "channels brought to one width, their factors taken into the weights around them"
 
-SAMPLES = 192  # kept with a calibration; ranges are found anew on those that may be learned from
+SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
-CHOOSING, JUDGES = 48, 32  # samples that are run backwards too, and those that nothing was made of
+CHOOSING, JUDGES = 64, 32  # samples that are run backwards too, and those that nothing was made of
 BATCH = 16  # samples at once
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
 WORTH = 0.98  # of the noise, what has to be predicted at most

@@ -24,7 +24,7 @@ from qtool.recovery.equalize_streams import Streams
 
 __all__ = ["Limits", "Noise", "limits_of", "noise_of", "predicted", "solve_factors"]
 
-STEPS, RATE = 40, 0.12  # of Adam; in octaves
+STEPS, RATE = 60, 0.08  # of Adam; in octaves
 SHARP = 24  # the exponent of the norm that stands for the largest of several
 SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
 ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
