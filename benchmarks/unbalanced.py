@@ -116,9 +116,7 @@ def _sqnr(model: nn.Module, network: networks.Network, folder: Path) -> tuple[fl
     """SQNR in dB of the exported file on the evaluation data; share of MACs in integers."""
     captured = qtool.capture_model(model, network.calibration[0], network.dynamic)
     file = folder / "int8.onnx"
-    checked = qtool.quantize(
-        captured, network.calibration, accuracy="balanced"
-    ).export(file)
+    checked = qtool.quantize(captured, network.calibration, accuracy="balanced").export(file)
     found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
     return found.sqnr_db, checked.coverage.share
 

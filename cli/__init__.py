@@ -100,8 +100,8 @@ HELP = {
 def main(imports: tuple[str, ...]) -> None:
     """A trained PyTorch model in, a verified int8 ONNX model out."""
     if imports:
-        from qtool.capture.by_name import import_object
         from qtool.errors import CaptureError
+        from qtool.sources import import_object
 
         for name in imports:
             import_object(name, CaptureError)

@@ -65,7 +65,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=options.parse_dynamic(dynamic),
+        dynamic=options.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     found.save(output_)

@@ -48,11 +48,12 @@ def command(
     """
     import qtool
 
+    batches = options.load_data(data, given["batch_size"], given["labels"])
     found = qtool.compare(
         files,
-        options.load_data(data, given["batch_size"], given["labels"]),
+        batches,
         output_,
-        options.asked({"data": data, **given}),
+        options.asked({"data": data, **given}, batches),
         reference=reference,
         bars=output.progress,
     )

@@ -47,16 +47,16 @@ def command(
     """
     import qtool
 
-    numbers = options.load_labels(labels, data)
     loaded = options.load_model(model, weights)
     batches = options.load_data(data, batch_size, labels)
+    numbers = options.load_labels(labels, data, batches)
     found = qtool.evaluate(
         int8_file,
         loaded,
         batches,
         numbers,
         threads=threads,
-        dynamic=options.parse_dynamic(dynamic),
+        dynamic=options.dynamic_of(dynamic, batches),
         progress=output.progress("evaluating", output.length_of(batches)),
     )
     output.show(found, as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +53,7 @@ def _targets() -> Iterable[str]:
 def _formats() -> Iterable[str]:
     from qtool.targets import TARGETS
 
-    return dict.fromkeys(f for t in TARGETS.values() for f in t.formats)
+    return dict.fromkeys(f for t in TARGETS.values() for f in t.file.formats)
 
 
 def _accuracies() -> Iterable[str]:
@@ -94,20 +94,87 @@ def _report_folder(
 
 # --- models, data, conversion ------------------------------------------------------------------
 
+
+def _kept(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
+    """An option that `load_model` and `load_data` look up, and no command has to hand on."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.meta[f"{__name__}.{name}"] = value
+
+    return click.option(*spelled, expose_value=False, callback=keep, **options)
+
+
+def _kept_value(name: str) -> Any:
+    return click.get_current_context().meta.get(f"{__name__}.{name}")
+
+
+def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order they are listed in the help."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 model = click.argument("model")
-weights = click.option(
-    "--weights",
-    type=Path_,
-    help="State dict for MODEL: .safetensors, or .pt (read without unpickling code).",
+weights = apply(
+    click.option(
+        "--weights",
+        type=Path_,
+        help="State dict for MODEL: .safetensors, or .pt (read without unpickling code).",
+    ),
+    _kept(
+        "task",
+        "--task",
+        help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
+        "by default what its weights were saved with.",
+    ),
 )
-data = click.option(
-    "--data",
-    required=True,
-    help="A folder of .npy/.npz files, one such file, or package.module:function that returns an "
-    "iterable of batches.",
+_reading = apply(
+    _kept(
+        "transform",
+        "--transform",
+        metavar="NAME",
+        help="How images become tensors: torchvision's weights as ResNet18_Weights.DEFAULT, timm, "
+        "or package.module:function; by default what lies in MODEL's folder.",
+    ),
+    _kept(
+        "processor",
+        "--processor",
+        type=Path_,
+        help="A folder with a tokenizer, image processor or feature extractor; by default MODEL.",
+    ),
+    _kept("max_length", "--max-length", type=click.IntRange(1), help="Of texts, in tokens."),
+    _kept(
+        "padded",
+        "--pad-to-max-length",
+        is_flag=True,
+        help="Pad every text to --max-length; by default to the longest of its batch.",
+    ),
+    _kept(
+        "unreadable",
+        "--unreadable",
+        default=0.0,
+        show_default=True,
+        type=click.FloatRange(0, 1),
+        help="The share of images or sounds that may be damaged, and is left out.",
+    ),
 )
-data_or_random = click.option(
-    "--data", help="As for `qtool quantize`; by default random inputs are made."
+data = apply(
+    click.option(
+        "--data",
+        required=True,
+        help="A folder of images, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
+        "package.module:function that returns an iterable of batches.",
+    ),
+    _reading,
+)
+data_or_random = apply(
+    click.option("--data", help="As for `qtool quantize`; by default random inputs are made."),
+    _reading,
 )
 batch_size = click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="For data files."
@@ -250,17 +317,6 @@ min_speedup = click.option(
 )
 
 
-def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order they are listed in the help."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
 # --- what the values stand for -----------------------------------------------------------------
 
 
@@ -270,10 +326,12 @@ def names(text: str | None) -> list[str] | None:
 
 
 def load_model(source: str, weights: Path | None) -> Any:
-    """The model behind MODEL and --weights."""
-    from qtool.capture import load_model as load
+    """The model behind MODEL, --weights and --task; data of the command is read for it."""
+    from qtool.sources import load_model as load
 
-    return load(source, weights)
+    found = load(source, weights, _kept_value("task"))
+    click.get_current_context().meta[f"{__name__}.model"] = (source, found)
+    return found
 
 
 def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:
@@ -282,34 +340,35 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
     Raises:
         DataError: there is none.
     """
-    from qtool.capture import import_object
-    from qtool.data.array_files import ArrayFiles
-    from qtool.errors import DataError, QtoolError, said
+    from qtool.sources import load_data as load
 
-    if ":" in source and not Path(source).exists():
-        made = import_object(source, DataError)
-        try:
-            found: Iterable[Any] = made() if callable(made) else made
-        except QtoolError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise DataError(f"calling {source}() failed: {said(error)}") from error
-        return found
+    name, model = _kept_value("model") or (None, None)
     inside = labels is not None and not Path(labels).is_file()
-    files = ArrayFiles(Path(source), batch_size, (labels,) if inside and labels else ())
-    files.files()
-    return files
+    found = load(
+        source,
+        batch_size,
+        model=model,
+        folder=_kept_value("processor") or (name if name and Path(name).is_dir() else None),
+        transform=_kept_value("transform"),
+        max_length=_kept_value("max_length"),
+        padded=bool(_kept_value("padded")),
+        unreadable=_kept_value("unreadable") or 0.0,
+        without=(labels,) if inside and labels else (),
+    )
+    if unread := getattr(found, "unread", ()):
+        click.echo(f"left out {len(unread)} samples of {source}: {'; '.join(unread)}", err=True)
+    return found
 
 
-def load_labels(key: str | None, data: str) -> Any:
-    """The array behind --labels; None without the option.
+def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
+    """The array behind --labels; without the option what the data says itself, or None.
 
     Raises:
         DataError: there is none.
     """
     from qtool.data.array_files import find_labels
 
-    return None if key is None else find_labels(key, Path(data))
+    return getattr(batches, "labels", None) if key is None else find_labels(key, Path(data))
 
 
 def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
@@ -318,8 +377,8 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     Raises:
         DataError: it cannot be imported, or is no function.
     """
-    from qtool.capture import import_object
     from qtool.errors import DataError
+    from qtool.sources import import_object
 
     if source is None:
         return None
@@ -330,17 +389,24 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     return made
 
 
-def asked(given: dict[str, Any]) -> ReportOptions:
+def asked(given: dict[str, Any], batches: Iterable[Any]) -> ReportOptions:
     """What the options of a report ask for; what a command has no option for is as by default."""
     same = ("batch_sizes", "threads", "seconds", "samples", "budget")
     return ReportOptions(
-        labels=load_labels(given["labels"], given["data"]),
+        labels=load_labels(given["labels"], given["data"], batches),
         function=load_metrics(given["evaluate"]),
         where=given["evaluate"] or "",
         lower_is_better=given["minimize"],
         goals=Goals(given["max_drop"], given["min_speedup"], given["min_coverage"]),
         **{name: given[name] for name in same if name in given},
     )
+
+
+def dynamic_of(
+    given: tuple[str, ...], batches: Iterable[Any]
+) -> Mapping[str, Mapping[int, str]] | None:
+    """What --dynamic says; without the option what the data says of its sizes."""
+    return parse_dynamic(given) or getattr(batches, "dynamic", None)
 
 
 def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:

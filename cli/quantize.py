@@ -77,7 +77,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=options.parse_dynamic(dynamic),
+        dynamic=options.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     goals = (min_coverage, min_sqnr)

@@ -80,15 +80,18 @@ def command(
     import qtool
 
     size = given["batch_size"]
+    made = _file_or_model(source, weights)
+    reference = None if model is None else _file_or_model(model, weights)
+    batches = options.load_data(data, size, given["labels"])
     found = qtool.report(
-        _file_or_model(source, weights),
-        options.load_data(data, size, given["labels"]),
+        made,
+        batches,
         output_,
-        options.asked({"data": data, **given}),
-        model=None if model is None else _file_or_model(model, weights),
+        options.asked({"data": data, **given}, batches),
+        model=reference,
         calibration=calibration,
         calibration_data=options.load_data(calibration_data, size) if calibration_data else None,
-        dynamic=options.parse_dynamic(dynamic),
+        dynamic=options.dynamic_of(dynamic, batches),
         bars=output.progress,
         **{name: given[name] for name in ("target", "observer", "recipe", "mode")},
     )

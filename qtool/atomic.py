@@ -149,8 +149,10 @@ def folder_beside(target: Path) -> AbstractContextManager[Path]:
 
 def _own_folder(place: Path, prefix: str, suffix: str) -> AbstractContextManager[Path]:
     def make() -> tuple[int, Path]:
-        folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-        return os.open(folder, os.O_RDONLY), folder
+        while True:
+            folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
+            with suppress(FileNotFoundError):  # somebody swept it in between
+                return os.open(folder, os.O_RDONLY), folder
 
     _sweep(place, prefix, suffix)
     return _held(*_locked(make))

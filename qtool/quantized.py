@@ -40,6 +40,7 @@ from qtool.verification import (
     compare,
     compare_codes,
     costliest,
+    executed,
     fidelity,
     narrow_inputs,
     planned,
@@ -136,7 +137,7 @@ class Quantized:
         chosen = target(self.plan.target)
         check_format(chosen.name, format)
         model: onnx.ModelProto = self._found("model", self._written)
-        return model if format == "qdq" else to_qoperator(model, chosen.activation.signed)
+        return model if format == "qdq" else to_qoperator(model, chosen.types.activation.signed)
 
     def _lowered(self) -> fx.GraphModule:
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
@@ -146,10 +147,10 @@ class Quantized:
         return to_onnx(
             self._lowered(),
             self.graph,
-            chosen.opset,
-            chosen.ir_version,
+            chosen.file.opset,
+            chosen.file.ir_version,
             self.info.metadata(),
-            chosen.contrib,
+            chosen.file.contrib,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -190,8 +191,6 @@ class Quantized:
         """
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
-            if verify and format == "qdq":
-                self._kept["model"] = artefact.model  # as it was read back: one copy of the weights
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 raise VerificationError(
@@ -225,16 +224,17 @@ class Quantized:
     def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
-        wanted = Expected(chosen.bias is not None, chosen.symmetric, chosen.pair_limit)
-        if is_qoperator(artefact.model):
+        wanted = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.pair_limit)
+        if is_qoperator(artefact.file.outline):
             artefact = Artefact(artefact.path, qdq=self._model())
-        check_well_formed(artefact.model)
+        check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, missing = _asked(chosen)
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked)
         if asked is None or not asked.audited:
-            return Verification(parity, None, planned(self.plan), self._near(batch), missing)
+            covered = self._covered(artefact, asked)
+            return Verification(parity, None, covered, self._near(batch), missing)
         near = self._near(batch, artefact.run(inputs))
         artefact.close()
         return Verification(parity, compare_codes(artefact, [inputs]), audit(artefact), near)
@@ -255,16 +255,24 @@ class Quantized:
     def coverage(self) -> Coverage:
         """The integer coverage audit of the exported model; what `export` found, after it."""
         asked, _ = _asked(target(self.plan.target))
-        if asked is None or not asked.audited:
+        if asked is None:
             return planned(self.plan)
-        found: Coverage = self._found("coverage", self._audited)
+        found: Coverage = self._found("coverage", lambda: self._audited(asked))
         return found
 
-    def _audited(self) -> Coverage:
+    def _audited(self, asked: Runtime) -> Coverage:
         with scratch_folder() as folder:
             fresh = folder / "model.onnx"
             save(self._model(), fresh)
-            return audit(fresh)
+            return self._covered(Artefact(fresh), asked)
+
+    def _covered(self, artefact: Artefact, asked: Runtime | None) -> Coverage:
+        """What runs in integers: found in the runtime's graph, said by itself, or planned."""
+        if asked is not None and asked.audited:
+            return audit(artefact)
+        if asked is not None and asked.executed is not None:
+            return executed(artefact.path, self.plan, asked)
+        return planned(self.plan)
 
     @property
     def fidelity(self) -> Fidelity:

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +172,7 @@ def test_a_circle_of_links(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from qtool.atomic import (
     atomic_path,
     check_writable,
@@ -213,3 +216,22 @@ def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
         assert folder.is_dir()
     assert target.read_bytes() == b"first"
     assert names(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = tempfile.mkdtemp
+    gone: list[str] = []
+
+    def swept(*args: Any, **kwargs: Any) -> str:
+        folder = made(*args, **kwargs)
+        if not gone:
+            gone.append(folder)
+            Path(folder).rmdir()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with scratch_folder() as folder:
+        assert folder.is_dir()
+    assert str(folder) not in gone

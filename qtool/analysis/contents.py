@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
 
 from qtool.calibration import Calibration
 from qtool.formats import table
-from qtool.onnx_graph.storage import load
+from qtool.onnx_graph.reading import Reading, array_of, input_at, name_of
 from qtool.verification import Coverage, audit
 
 __all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
@@ -129,16 +128,13 @@ def parameters(path: str | Path) -> list[TensorParameters]:
     Raises:
         FileError: not an ONNX file.
     """
-    model = load(path)
-    arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     found: dict[str, TensorParameters] = {}
-    for node in model.graph.node:
-        if node.op_type != "DequantizeLinear" or node.input[1] not in arrays:
+    for node in Reading.of(path).nodes:
+        codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
+        if node.op_type != "DequantizeLinear" or scale is None:
             continue
-        name, scale = node.input[0], arrays[node.input[1]]
-        has_zero = len(node.input) > 2 and node.input[2] in arrays
-        zero = arrays[node.input[2]] if has_zero else np.zeros(scale.shape, np.uint8)
-        dtype = arrays[name].dtype if name in arrays else zero.dtype
+        zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
+        name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype
         scales = tuple(map(float, np.ravel(scale)))
         found[name] = TensorParameters(name, str(dtype), scales, tuple(map(int, np.ravel(zero))))
     return list(found.values())

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 
 from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
 from qtool.onnx_graph import names
+from qtool.onnx_graph.reading import graph_of, input_at, name_of
+from qtool.onnx_graph.storage import message_of
 from qtool.runtimes.onnxruntime import (
     RUNTIME,
     SILENT,
@@ -72,8 +75,8 @@ def profiled(
 
 def _ordered(files: Sequence[Path], names: set[str]) -> list[str]:
     """Inputs first, then in the order of the files' nodes, then what belongs to none."""
-    graphs = [onnx.load(f, load_external_data=False).graph for f in files]
-    found = [n.name for g in graphs for n in (*g.input, *g.node)]
+    graphs = [graph_of(message_of(f)) for f in files]
+    found = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
     return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
 
 
@@ -83,7 +86,7 @@ def _one(
     """Name in the file -> (kernels, microseconds a run)."""
     with scratch_folder() as folder:
         events, optimised = _events(file, inputs, threads, runs, folder)
-    names = _names(onnx.load(file, load_external_data=False), optimised)
+    names = _names(graph_of(message_of(file)), graph_of(optimised))
     kernels: dict[str, dict[str, None]] = {}
     durations: dict[str, list[float]] = {}
     for event in events:
@@ -120,28 +123,28 @@ def _events(
     return nodes[len(nodes) // (runs + 1) :], read_graph(folder / "optimised.onnx")
 
 
-def _names(source: onnx.ModelProto, optimised: onnx.ModelProto) -> dict[str, str]:
+def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
     """Node of the optimised graph -> the operator of the file that it belongs to.
 
     The runtime keeps node names with marks of its own; a node it made up is known by the tensor it
     computes. A QuantizeLinear counts to the operator whose result it rounds, a clamp to the one
     before it: as a rule they are one kernel.
     """
-    known = {n.name for n in source.graph.node if n.name}
-    makers = {o: n.name for n in source.graph.node for o in n.output if n.name}
-    clamped = {n.name: makers.get(n.input[0]) for n in source.graph.node if n.op_type in _CLAMPS}
+    known = {str(n.name) for n in source if n.name}
+    makers = {name_of(o): str(n.name) for n in source for o in n.outputs if n.name}
+    clamped = {n.name: makers.get(name_of(input_at(n, 0))) for n in source if n.op_type in _CLAMPS}
     found = {}
-    for node in optimised.graph.node:
-        plain = without_suffix(node.name)
+    for node in optimised:
+        plain = without_suffix(str(node.name))
         name = plain if plain in known else None
-        for output in node.output:
-            name = name or makers.get(without_suffix(output))
+        for output in node.outputs:
+            name = name or makers.get(without_suffix(name_of(output)))
         name = _base(name, known, source) if name else OTHER
-        found[node.name] = clamped.get(name) or name
+        found[str(node.name)] = clamped.get(name) or name
     return found
 
 
-def _base(name: str, known: set[str], source: onnx.ModelProto) -> str:
+def _base(name: str, known: set[str], source: ir.Graph) -> str:
     short = names.base_of(name)
-    known_too = short in known or any(i.name == short for i in source.graph.input)
+    known_too = short in known or any(i.name == short for i in source.inputs)
     return short if short is not None and known_too else name

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
-from onnx import numpy_helper
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from qtool import graph as G
 from qtool.conversion import Captured, Conversion, Parameters, replay
@@ -20,7 +20,8 @@ from qtool.graph import torch_ops
 from qtool.integer.qdq import QdqGraph
 from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
-from qtool.onnx_graph.storage import load
+from qtool.onnx_graph.reading import Reading, array_of, input_at
+from qtool.onnx_graph.storage import message_of
 from qtool.plan import Execution, Kind, Point, QuantPlan
 from qtool.points import points_of
 from qtool.quantized import Quantized
@@ -31,10 +32,13 @@ __all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
-    """Raises FileError unless the file is an ONNX model."""
+    """A file without its weights, where they stand in a second one.
+
+    Raises FileError unless the file is an ONNX model.
+    """
     if not Path(path).is_file():
         raise FileError(f"{path}: no such file")
-    model = load(path)
+    model = message_of(path)
     if not model.graph.node and not model.graph.output:
         raise FileError(f"{path}: not an ONNX model, or an empty one")
     return model
@@ -58,8 +62,8 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
     Raises:
         VerificationError: the file was not made by qtool, or from another model.
     """
-    model = read_onnx(path)
-    info = FileInfo.of(model)
+    file = Reading.of(path)
+    info = FileInfo.of(file.outline)
     if info is None:
         raise VerificationError(f"{path} was not made by qtool")
     try:
@@ -74,7 +78,7 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
         if d.execution is not Execution.SHAPE
     }:
         raise VerificationError(f"{path} was made from another model, or with other options")
-    stored = _Stored(model)
+    stored = _Stored(file)
     params = {
         p.name: _params(p, work.plan, stored)
         for p in work.plan.placed
@@ -88,9 +92,9 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
 class _Stored:
     """What a file holds of each point: arrays, by the names that export gives them."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-        self.readers = {n.name: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
+    def __init__(self, file: Reading) -> None:
+        self.stored = file.model.graph.initializers
+        self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
     def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale (float32) and zero point (int64), in the shapes that they are stored in.
@@ -99,19 +103,21 @@ class _Stored:
             VerificationError: there are none.
         """
         node = self.readers.get(names.dequantize(point)) or self.readers.get(names.dequantize(root))
-        own = (names.scale(point), names.zero_point(point))
-        read = own if node is None else node.input[1:3]
-        scale = self.arrays.get(read[0]) if read else None
+        if node is None:
+            own = (names.scale(point), names.zero_point(point))
+            scale, zero = (array_of(self.stored.get(name)) for name in own)
+        else:
+            scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
         if scale is None:
             raise VerificationError(f"the file holds no parameters of '{point}'")
-        zero = self.arrays.get(read[1]) if len(read) > 1 else None
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
         return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
 
     def codes(self, point: str) -> torch.Tensor | None:
         node = self.readers.get(names.dequantize(point))
-        found = self.arrays.get(names.codes(point) if node is None else node.input[0])
-        return None if found is None else torch.from_numpy(found.copy())
+        value = self.stored.get(names.codes(point)) if node is None else input_at(node, 0)
+        found = array_of(value)
+        return None if found is None else torch.from_numpy(found)
 
 
 def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
@@ -170,63 +176,41 @@ def float_twin(path: str | Path) -> onnx.ModelProto:
     Raises:
         VerificationError: the file is no QDQ model.
     """
-    model = read_onnx(path)
-    graph = QdqGraph(model)
-    aliases: dict[str, str] = {}
-    kept, constants = [], {}
-    for node in graph.nodes:
-        if node.op_type == "QuantizeLinear":
-            aliases[node.output[0]] = node.input[0]
-        elif node.op_type == "DequantizeLinear":
-            codes = graph.codes(node.output[0])
-            assert codes is not None
-            if codes.constant is not None:
-                constants[node.output[0]] = codes.params.dequantize(codes.constant).numpy()
-            else:
-                aliases[node.output[0]] = node.input[0]
-        else:
-            kept.append(node)
-    if len(kept) == len(graph.nodes):
+    file = Reading.of(path)
+    graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
+    rounded = [n for n in file.nodes if n.op_type in ends]
+    if not any(n.op_type == ends[0] for n in rounded):
         raise VerificationError(
             f"{path} holds no QuantizeLinear nodes to take out; give its float model with --model"
         )
-    return _rewired(model, kept, aliases, constants)
+    for node in rounded:
+        made, source = node.outputs[0], node.inputs[0]
+        codes = graph.codes(made)
+        if codes is not None and codes.constant is not None:
+            real = codes.params.dequantize(codes.constant).numpy()
+            source = ir.Value(name=f"{made.name}/float", const_value=ir.Tensor(real))
+            file.model.graph.register_initializer(source)
+        if source is None or source is made:
+            raise VerificationError(f"the file is no graph: '{made.name}' is made from itself")
+        _stand_in(made, source)
+    RemoveUnusedNodesPass()(file.model)
+    return ir.to_proto(file.model)
 
 
-def _rewired(
-    model: onnx.ModelProto, kept: list[Any], aliases: dict[str, str], constants: dict[str, Any]
-) -> onnx.ModelProto:
-    def source(name: str) -> str:
-        met = {name}
-        while name in aliases:
-            name = aliases[name]
-            if name in met:
-                raise VerificationError(f"the file is no graph: '{name}' is made from itself")
-            met.add(name)
-        return name
-
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:], result.graph.value_info[:]
-    for node in kept:
-        new = result.graph.node.add()
-        new.CopyFrom(node)
-        new.input[:] = [source(n) for n in node.input]
-    for output in result.graph.output:
-        if output.name in aliases:
-            new = result.graph.node.add(op_type="Identity", name=f"{output.name}/Identity")
-            new.input.append(source(output.name))
-            new.output.append(output.name)
-    read = {n for node in result.graph.node for n in node.input}
-    old = [i for i in result.graph.initializer if i.name in read]
-    del result.graph.initializer[:]
-    result.graph.initializer.extend(old)
-    result.graph.initializer.extend(
-        numpy_helper.from_array(np.ascontiguousarray(v), k)
-        for k, v in constants.items()
-        if k in read
-    )
-    return result
+def _stand_in(made: ir.Value, source: ir.Value) -> None:
+    """What reads one tensor reads another; an output keeps its name."""
+    graph = made.graph
+    assert isinstance(graph, ir.Graph)
+    if made.is_graph_output():
+        node = ir.Node("", "Identity", [source], name=f"{made.name}/Identity")
+        output = node.outputs[0]
+        output.name, output.type, output.shape = made.name, made.type, made.shape
+        made.name = f"{made.name}/rounded"
+        graph.append(node)
+        for i, each in enumerate(graph.outputs):
+            if each is made:
+                graph.outputs[i] = output
+    made.replace_all_uses_with(source)
 
 
 def restored(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:

@@ -47,20 +47,20 @@ class QuantizedModel(Quantized):
             DataError: data, labels or the evaluation function are of no use.
             FileError: the folder cannot be written, or holds something else than a report.
         """
-        from qtool.page import write_report  # draws, and loads what draws
+        from qtool.page import MODEL, write_report  # draws, and loads what draws
 
         place, asked = Path(folder), options or ReportOptions()
         if not asked.title:
             asked = replace(asked, title=place.resolve().name)
         with scratch_folder() as work:
-            file = work / "model.int8.onnx"
+            file = work / MODEL
 
             def measure(keep: Path) -> Report:
                 return measure_quantized(
                     self, file, data, asked, origin=origin, keep=keep, bars=bars
                 )
 
-            return write_report(place, measure, {file.name: file})
+            return write_report(place, measure, file)
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.

@@ -121,7 +121,8 @@ def observe(
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
     prepared = insert_points(graph.module, replace(plan, points=static))
     chosen = watched(prepared, plan, probes)
-    samples, kept, split = 0, Kept(keep), _has_samples(graph)
+    samples, kept = 0, Kept(keep)
+    split = _first_size(G.placeholders(prepared.graph)) is not None
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     with observing(prepared, chosen) as statistics, torch.inference_mode():
         for index, batch in enumerate(progress(batches(data, graph.module))):
@@ -145,12 +146,6 @@ def observe(
         statistics,
         kept,
     )
-
-
-def _has_samples(graph: FloatGraph) -> bool:
-    """Whether one dynamic dimension comes first in every input: the samples."""
-    first = {i.shape[0] if i.shape else None for i in graph.inputs}
-    return len(first) == 1 and isinstance(next(iter(first)), str)
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:

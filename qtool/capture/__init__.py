@@ -1,6 +1,5 @@
 """Capture: one file per kind of source, each giving the same float graph."""
 
-from qtool.capture.by_name import import_object, load_model, load_weights
 from qtool.capture.from_onnx import OnnxModule, capture_onnx, load_onnx
 from qtool.capture.module import capture_module
 from qtool.capture.program import from_program, load_program
@@ -10,9 +9,6 @@ __all__ = [
     "capture_module",
     "capture_onnx",
     "from_program",
-    "import_object",
-    "load_model",
     "load_onnx",
     "load_program",
-    "load_weights",
 ]

@@ -17,10 +17,11 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.capture.program import first_line, from_program
+from qtool.capture.quick_shapes import quick_shapes
 from qtool.data import Batch
 from qtool.errors import CaptureError, said
 from qtool.graph.agreement import TOLERANCE, own_noise, worst
-from qtool.graph.alone import quiet
+from qtool.graph.alone import quiet, rarely_collecting
 
 __all__ = ["capture_module"]
 
@@ -79,7 +80,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet(), _plain_transformers():
+        with quiet(), rarely_collecting(), _plain_transformers(), quick_shapes():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )

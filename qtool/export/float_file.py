@@ -22,7 +22,7 @@ def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto
         ExportError: an operator cannot be written; names it.
     """
     chosen = target(target_name)
-    return to_onnx(graph.module, graph, chosen.opset, chosen.ir_version, float_metadata())
+    return to_onnx(graph.module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

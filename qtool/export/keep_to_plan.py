@@ -19,13 +19,13 @@ __all__ = ["keep_to_plan"]
 
 
 def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
-    """Puts idle operators into a QDQ graph, in place, where `target.takes_float` asks for them."""
-    taken = [d for d in plan.nodes if d.op in target.takes_float]
+    """Puts idle operators into a QDQ graph, in place, where the runtime fuses unasked."""
+    taken = [d for d in plan.nodes if d.op in target.file.fused_unasked]
     floats = {d.node for d in taken if d.execution is Execution.FLOAT}
     results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
         row = row_of(node)
-        if row is not None and row.kept is not None and target.takes_float:
+        if row is not None and row.kept is not None and target.file.fused_unasked:
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])

@@ -9,45 +9,51 @@ order of their schemas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.integer.patterns import Fused, fused, moved
+from qtool.integer.patterns import Fused, Moved, fused, moved
 from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.reading import Reading, attributes_of
 
 __all__ = ["is_qoperator", "to_qoperator"]
 
 CONTRIB = "com.microsoft"
 FORMAT = "qtool_format"
 _MARK = {FORMAT: "qoperator"}
+Values = list[ir.Value | None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Writer:
     graph: QdqGraph
-    added: list[onnx.TensorProto] = field(default_factory=list)
 
-    def codes(self, name: str) -> list[str]:
-        """The names of codes, scale and zero point behind a dequantized tensor."""
-        return self._with_zero(self.graph.makers[name])
+    def codes(self, value: ir.Value | None) -> Values:
+        """Codes, scale and zero point behind a dequantized tensor."""
+        maker = None if value is None else value.producer()
+        assert maker is not None
+        return self._with_zero(maker)
 
-    def parameters(self, node: onnx.NodeProto) -> list[str]:
-        """The names of scale and zero point of a Q or DQ."""
+    def parameters(self, node: ir.Node) -> Values:
+        """Scale and zero point of a Q or DQ."""
         return self._with_zero(node)[1:]
 
-    def _with_zero(self, node: onnx.NodeProto) -> list[str]:
-        names = list(node.input)
-        if len(names) > 2 and names[2]:
-            return names
-        params, name = self.graph.params(node), f"{names[1]}.zero"
-        if not any(t.name == name for t in self.added):
+    def _with_zero(self, node: ir.Node) -> Values:
+        found = list(node.inputs)
+        if len(found) > 2 and found[2] is not None:
+            return found
+        assert found[1] is not None
+        params, name = self.graph.params(node), f"{found[1].name}.zero"
+        stored = self.graph.file.model.graph.initializers
+        if name not in stored:
             zero = params.zero_point.numpy().astype(params.qtype.numpy_dtype)
-            self.added.append(numpy_helper.from_array(zero, name))
-        return [*names[:2], name]
+            stored.add(ir.Value(name=name, const_value=ir.Tensor(zero, name=name)))
+        return [*found[:2], stored[name]]
 
 
 def is_qoperator(model: onnx.ModelProto) -> bool:
@@ -63,119 +69,126 @@ def to_qoperator(model: onnx.ModelProto, int8: bool = False) -> onnx.ModelProto:
         int8: the file is for a runtime that computes on int8 activations however many nodes read
             them, as ONNX Runtime does on ARM.
     """
-    writer = _Writer(QdqGraph(model, signed=int8))
-    done: set[int] = set()
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        if id(node) in done:
+    file = Reading.of(model)
+    writer = _Writer(QdqGraph(file, signed=int8))
+    for found in _found(writer):  # all of them before the first is replaced: patterns count readers
+        _replace(file.model.graph, writer, found)
+    RemoveUnusedNodesPass()(file.model)  # most Q and DQ are part of a node now
+    if any(n.domain == CONTRIB for n in file.nodes):
+        file.model.opset_imports.setdefault(CONTRIB, 1)
+    file.model.metadata_props.update(_MARK)
+    return ir.to_proto(file.model)
+
+
+def _found(writer: _Writer) -> list[Fused | Moved]:
+    """What is written as one node, in the order of the graph."""
+    done: set[ir.Node] = set()
+    found: list[Fused | Moved] = []
+    for node in writer.graph.file.nodes:
+        if node in done:
             continue
-        if (found := fused(writer.graph, node)) is not None and _writable(writer, found):
-            done |= {id(n) for n in found.covered}
-            nodes.append(_WRITERS[node.op_type](writer, found))
+        if (whole := fused(writer.graph, node)) is not None and _writable(writer, whole):
+            done |= set(whole.covered)
+            found.append(whole)
         elif (move := moved(writer.graph, node)) is not None:
-            done.add(id(move.end))
-            copy = _copy(node, [move.codes.name, *node.input[1:]], move.end.output[0])
-            nodes.append(copy)
-        else:
-            nodes.append(node)
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:]
-    result.graph.node.extend(_needed(nodes, writer.graph.outputs))
-    result.graph.initializer.extend(writer.added)
-    _tidy(result)
-    helper.set_model_props(result, {p.key: p.value for p in model.metadata_props} | _MARK)
-    return result
+            done.add(move.end)
+            found.append(move)
+    return found
+
+
+def _replace(graph: ir.Graph, writer: _Writer, found: Fused | Moved) -> None:
+    """Puts one node in the place of an operator and what quantizes its result."""
+    node = found.node
+    if isinstance(found, Fused):
+        new, last = _WRITERS[node.op_type](writer, found), found.end or node
+    else:
+        new, last = _copy(node, [*writer.codes(node.inputs[0])[:1], *node.inputs[1:]]), found.end
+    new.name = node.name
+    old, made = last.outputs[0], new.outputs[0]
+    made.name, made.type, made.shape = old.name, old.type, old.shape
+    graph.insert_before(node, new)
+    old.replace_all_uses_with(made, replace_graph_outputs=True)
 
 
 def _writable(writer: _Writer, found: Fused) -> bool:
     """A bias has to be stored as codes, and a pool without holes: the operators take no other."""
     if found.node.op_type not in _WRITERS:
         return False
-    if "dilations" in writer.graph.attributes(found.node) and found.node.op_type == "AveragePool":
+    if "dilations" in found.node.attributes and found.node.op_type == "AveragePool":
         return False
-    if not found.operator.weight or len(found.node.input) < 3:
+    if not found.operator.weight or len(found.node.inputs) < 3:
         return True
-    bias = writer.graph.codes(found.node.input[2])
+    bias = writer.graph.codes(found.node.inputs[2])
     return bias is not None and bias.constant is not None
 
 
-def _made(
-    found: Fused, op: str, inputs: list[str], domain: str = CONTRIB, **attributes: Any
-) -> onnx.NodeProto:
-    output = (found.end if found.end is not None else found.node).output[0]
-    name = found.node.name
-    return helper.make_node(op, inputs, [output], name=name, domain=domain, **attributes)
+def _made(op: str, inputs: Values, domain: str = CONTRIB, **attributes: Any) -> ir.Node:
+    return ir.node(op, inputs, attributes, domain=domain)
 
 
-def _copy(node: onnx.NodeProto, inputs: list[str], output: str) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.input[:], copy.output[:] = inputs, [output]
-    return copy
+def _copy(node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+    return ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()))
 
 
-def _out(writer: _Writer, found: Fused) -> list[str]:
+def _out(writer: _Writer, found: Fused) -> Values:
     return [] if found.end is None else writer.parameters(found.end)
 
 
-def _conv(writer: _Writer, found: Fused) -> onnx.NodeProto:
-    x, weight, *bias = found.node.input
+def _conv(writer: _Writer, found: Fused) -> ir.Node:
+    x, weight, *bias = found.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight), *_out(writer, found)]
     inputs += [writer.codes(b)[0] for b in bias]
-    attributes = writer.graph.attributes(found.node)
-    return _made(found, "QLinearConv", inputs, "", **attributes)
+    return _made("QLinearConv", inputs, "", **attributes_of(found.node))
 
 
-def _gemm(writer: _Writer, found: Fused) -> onnx.NodeProto:
-    x, weight, *bias = found.node.input
+def _gemm(writer: _Writer, found: Fused) -> ir.Node:
+    x, weight, *bias = found.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight)]
-    inputs += [writer.codes(b)[0] for b in bias] or [""]
-    transposed = int(writer.graph.attributes(found.node).get("transB", 0))
+    inputs += [writer.codes(b)[0] for b in bias] or [None]
+    transposed = int(attributes_of(found.node).get("transB", 0))
     inputs += _out(writer, found)
-    return _made(found, "QGemm", inputs, alpha=1.0, transA=0, transB=transposed)
+    return _made("QGemm", inputs, alpha=1.0, transA=0, transB=transposed)
 
 
-def _matmul(writer: _Writer, found: Fused) -> onnx.NodeProto:
-    a, b = (writer.codes(name) for name in found.node.input)
+def _matmul(writer: _Writer, found: Fused) -> ir.Node:
+    a, b = (writer.codes(value) for value in found.node.inputs)
     if found.end is None:
-        return _made(found, "MatMulIntegerToFloat", [a[0], b[0], a[1], b[1], a[2], b[2]])
-    return _made(found, "QLinearMatMul", [*a, *b, *_out(writer, found)], "")
+        return _made("MatMulIntegerToFloat", [a[0], b[0], a[1], b[1], a[2], b[2]])
+    return _made("QLinearMatMul", [*a, *b, *_out(writer, found)], "")
 
 
-def _binary(op: str) -> Callable[[_Writer, Fused], onnx.NodeProto]:
-    def write(writer: _Writer, found: Fused) -> onnx.NodeProto:
-        a, b = (writer.codes(name) for name in found.node.input)
-        return _made(found, op, [*a, *b, *_out(writer, found)])
+def _binary(op: str) -> Callable[[_Writer, Fused], ir.Node]:
+    def write(writer: _Writer, found: Fused) -> ir.Node:
+        a, b = (writer.codes(value) for value in found.node.inputs)
+        return _made(op, [*a, *b, *_out(writer, found)])
 
     return write
 
 
-def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, Fused], onnx.NodeProto]:
-    def write(writer: _Writer, found: Fused) -> onnx.NodeProto:
-        own = writer.graph.attributes(found.node)
+def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, Fused], ir.Node]:
+    def write(writer: _Writer, found: Fused) -> ir.Node:
+        own = attributes_of(found.node)
         kept = {name: own[name] for name in names if name in own}
-        inputs = [*writer.codes(found.node.input[0]), *_out(writer, found)]
-        return _made(found, op, inputs, **kept, **fixed)
+        inputs = [*writer.codes(found.node.inputs[0]), *_out(writer, found)]
+        return _made(op, inputs, **kept, **fixed)
 
     return write
 
 
-def _concat(writer: _Writer, found: Fused) -> onnx.NodeProto:
-    inputs = [part for name in found.node.input for part in writer.codes(name)]
-    axis = writer.graph.attributes(found.node)["axis"]
-    return _made(found, "QLinearConcat", [*_out(writer, found), *inputs], axis=axis)
+def _concat(writer: _Writer, found: Fused) -> ir.Node:
+    inputs = [part for value in found.node.inputs for part in writer.codes(value)]
+    axis = attributes_of(found.node)["axis"]
+    return _made("QLinearConcat", [*_out(writer, found), *inputs], axis=axis)
 
 
-def _max_pool(writer: _Writer, found: Fused) -> onnx.NodeProto:
+def _max_pool(writer: _Writer, found: Fused) -> ir.Node:
     """The operator itself takes codes."""
-    assert found.end is not None
-    return _copy(found.node, writer.codes(found.node.input[0])[:1], found.end.output[0])
+    return _copy(found.node, writer.codes(found.node.inputs[0])[:1])
 
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
-_WRITERS: Mapping[str, Callable[[_Writer, Fused], onnx.NodeProto]] = {
+_WRITERS: Mapping[str, Callable[[_Writer, Fused], ir.Node]] = {
     "Add": _binary("QLinearAdd"),
     "AveragePool": _unary("QLinearAveragePool", *_POOL, channels_last=0),
     "Concat": _concat,
@@ -188,28 +201,3 @@ _WRITERS: Mapping[str, Callable[[_Writer, Fused], onnx.NodeProto]] = {
     "Mul": _binary("QLinearMul"),
     "Sigmoid": _unary("QLinearSigmoid"),
 }
-
-
-def _needed(nodes: list[onnx.NodeProto], outputs: list[str]) -> list[onnx.NodeProto]:
-    """The nodes that an output depends on: most Q and DQ are part of a node now."""
-    needed, kept = set(outputs), []
-    for node in reversed(nodes):
-        if needed & set(node.output):
-            needed |= set(node.input)
-            kept.append(node)
-    return kept[::-1]
-
-
-def _tidy(model: onnx.ModelProto) -> None:
-    """Drops what nothing reads, and declares the domain where it is used."""
-    graph = model.graph
-    read = {name for node in graph.node for name in node.input} | {o.name for o in graph.output}
-    made = {name for node in graph.node for name in node.output}
-    stored = [i for i in graph.initializer if i.name in read]
-    typed = [v for v in graph.value_info if v.name in made]
-    del graph.initializer[:], graph.value_info[:]
-    graph.initializer.extend(stored)
-    graph.value_info.extend(typed)
-    declared = {o.domain for o in model.opset_import}
-    if CONTRIB not in declared and any(n.domain == CONTRIB for n in graph.node):
-        model.opset_import.append(helper.make_opsetid(CONTRIB, 1))

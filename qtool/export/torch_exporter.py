@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+from unittest import mock
 
 import onnx_ir as ir
 import torch
@@ -47,9 +49,10 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     for node in G.calls(program.graph_module.graph):
         node.target = _SPELLED.get(node.target, node.target)
     with quiet(logging.ERROR, *_LOGGERS, errors=True):
-        registry = _registry(opset, tuple(table.items()))
-        if registry is not None and all(map(registry.is_registered, _operators(program))):
-            return _in_opset(_as_it_is(program, registry, table), opset)
+        wanted = _operators(program)
+        registry = _registry(opset, tuple(table.items()), wanted)
+        if registry is not None and all(map(registry.is_registered, wanted)):
+            return _in_opset(_as_it_is(program, table, opset), opset)
         written = torch.onnx.export(
             program,
             dynamo=True,
@@ -62,12 +65,13 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     return written.model
 
 
-def _as_it_is(program: ExportedProgram, registry: Any, table: Table) -> ir.Model:
+def _as_it_is(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     from torch.onnx._internal.exporter import _core, _fx_passes
 
     module = program.graph_module
     if any(n.target not in table and _mixes_types(n) for n in G.calls(module.graph)):
         _fx_passes.insert_type_promotion_nodes(module)
+    registry = _registry(opset, tuple(table.items()), _operators(program))
     model: ir.Model = _core._exported_program_to_onnx_program(program, registry=registry).model
     if model.functions:
         InlinePass()(model)
@@ -83,13 +87,17 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 @lru_cache(maxsize=4)
-def _registry(opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...]) -> Any:
-    """The translations that torch.onnx would take; None where torch has no such parts."""
+def _registry(
+    opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], wanted: frozenset[Any]
+) -> Any:
+    """The translations that torch.onnx would take of these operators; None where torch has no such
+    parts."""
     try:  # seen in torch 2.8 to 2.13
         from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
         parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes
-        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        with _library_of(wanted):
+            registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
     except (ImportError, AttributeError, TypeError):
         return None
     assert all(map(callable, parts))
@@ -98,9 +106,26 @@ def _registry(opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...]) -> 
     return registry
 
 
-def _operators(program: ExportedProgram) -> set[Any]:
+@contextmanager
+def _library_of(wanted: Set[Any]) -> Iterator[None]:
+    """Lets onnxscript's library hold these operators alone: of each that it holds, the source is
+    parsed again to register it, which takes longer than translating a network."""
+    from onnxscript.function_libs.torch_lib import ops, registration
+
+    del ops  # their import fills the library
+    names = {target.name() for target in wanted if isinstance(target, torch._ops.OpOverload)}
+    few = {
+        name: functions
+        for name, functions in registration.default_registry.items()
+        if name in names or name.startswith(("_operator::", "math::"))  # of Python, not of torch
+    }
+    with mock.patch.object(registration, "default_registry", few):
+        yield
+
+
+def _operators(program: ExportedProgram) -> frozenset[Any]:
     called = {n.target for n in G.calls(program.graph_module.graph)}
-    return called - {operator.getitem}
+    return frozenset(called - {operator.getitem})
 
 
 def _mixes_types(node: fx.Node) -> bool:

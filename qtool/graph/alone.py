@@ -6,6 +6,7 @@ threads that trace, both fail, and neither puts back what it found.
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import threading
@@ -15,10 +16,14 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["ALONE", "alone", "quiet"]
+__all__ = ["ALONE", "alone", "quiet", "rarely_collecting"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_YOUNG = 100_000
+"""New objects after which garbage is looked for while torch traces: it makes so many that Python,
+at its own 700, walks all of them and all of torch several times, for a tenth of the time."""
 
 ALONE = threading.RLock()
 """Held by whoever traces a model, or runs one while another thread might trace."""
@@ -52,3 +57,15 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
         if not errors:
             stack.enter_context(redirect_stderr(io.StringIO()))
         yield
+
+
+@contextmanager
+def rarely_collecting() -> Iterator[None]:
+    """While torch traces, garbage is looked for rarely; never, where a person wants none."""
+    young, *older = gc.get_threshold()
+    if young:
+        gc.set_threshold(max(young, _YOUNG), *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)

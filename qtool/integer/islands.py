@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import onnx
+import onnx_ir as ir
 
 from qtool.integer.program import Step
-from qtool.integer.qdq import QdqGraph
 from qtool.integer.runtime_node import runtime_graph
-from qtool.onnx_graph.storage import outline
+from qtool.onnx_graph.reading import Reading, name_of
 
 __all__ = ["join"]
 
 
-def join(
-    steps: tuple[Step, ...], nodes: Mapping[str, onnx.NodeProto], graph: QdqGraph
-) -> tuple[Step, ...]:
+def join(steps: tuple[Step, ...], nodes: Mapping[str, ir.Node], file: Reading) -> tuple[Step, ...]:
     """The steps, with one for all float nodes of a level.
 
     Args:
@@ -34,13 +31,13 @@ def join(
     for step in ordered:
         if step.output in nodes:
             members.setdefault(levels[step.output], []).append(step)
-    known, joined = _known(graph.model), list[Step]()
+    joined = list[Step]()
     for step in ordered:
         island = members.get(levels[step.output], []) if step.output in nodes else []
         if len(island) < 2 or all(s.kind != "float" for s in island):
             joined.append(step)
         elif step is island[0]:
-            joined.append(_island(island, steps, nodes, graph, known))
+            joined.append(_island(island, steps, nodes, file))
     return tuple(joined)
 
 
@@ -58,15 +55,16 @@ def _levels(steps: tuple[Step, ...], nodes: Collection[str]) -> dict[str, int]:
 def _island(
     island: list[Step],
     steps: tuple[Step, ...],
-    nodes: Mapping[str, onnx.NodeProto],
-    graph: QdqGraph,
-    known: Mapping[str, onnx.ValueInfoProto],
+    nodes: Mapping[str, ir.Node],
+    file: Reading,
 ) -> Step:
     inside = {id(s) for s in island}
-    wanted = {n for s in steps if id(s) not in inside for n in s.inputs} | set(graph.outputs)
+    wanted = {n for s in steps if id(s) not in inside for n in s.inputs} | set(
+        map(name_of, file.outputs)
+    )
     outputs = tuple(o for s in island for o in s.outputs if o in wanted)
     parts = [nodes[s.output] for s in island]
-    kernel, inputs = runtime_graph(parts, graph, outputs, known)
+    kernel, inputs = runtime_graph(parts, file, outputs, file.known)
     count = sum(s.nodes for s in island if s.kind == "float")
     first, last = island[0].name, island[-1].name
     return replace(
@@ -78,13 +76,3 @@ def _island(
         outputs=outputs,
         nodes=count,
     )
-
-
-def _known(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Types and shapes that the model states, and those that ONNX's own inference finds."""
-    stated = [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    try:
-        found = onnx.shape_inference.infer_shapes(outline(model)).graph.value_info
-    except (ValueError, onnx.shape_inference.InferenceError):  # contradictory shapes
-        found = []
-    return {info.name: info for info in (*found, *stated)}

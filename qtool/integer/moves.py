@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.reading import array_of, attributes_of
 
 __all__ = ["MOVES", "move_of"]
 
@@ -19,14 +19,16 @@ Attributes = Mapping[str, Any]
 Constants = Sequence[np.ndarray[Any, Any] | None]
 
 
-def move_of(node: onnx.NodeProto, graph: QdqGraph) -> Move | None:
+def move_of(node: ir.Node) -> Move | None:
     """What the node does to its first input; None if it is no move, or has computed arguments."""
     maker = MOVES.get(node.op_type)
-    constants = [graph.constant(node, i) for i in range(1, len(node.input))]
-    unknown = [n for n, c in zip(node.input[1:], constants, strict=True) if n and c is None]
-    if maker is None or unknown or len(node.output) != 1:
+    constants = [array_of(v) for v in node.inputs[1:]]
+    unknown = [
+        v for v, c in zip(node.inputs[1:], constants, strict=True) if v is not None and c is None
+    ]
+    if maker is None or unknown or len(node.outputs) != 1:
         return None
-    return maker(graph.attributes(node), constants)
+    return maker(attributes_of(node), constants)
 
 
 def _ints(constant: np.ndarray[Any, Any] | None) -> list[int] | None:
@@ -115,11 +117,11 @@ def _expand(attributes: Attributes, constants: Constants) -> Move:
 
 
 def _depth_to_space(attributes: Attributes, constants: Constants) -> Move:
-    block, mode = attributes["blocksize"], attributes.get("mode", b"DCR")
+    block, mode = attributes["blocksize"], attributes.get("mode", "DCR")
 
     def move(x: Tensor) -> Tensor:
         n, c, h, w = x.shape
-        if mode == b"CRD":
+        if mode == "CRD":
             return torch.nn.functional.pixel_shuffle(x, block)
         parts = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
         return parts.reshape(n, c // block**2, h * block, w * block)
@@ -134,9 +136,9 @@ def _tile(attributes: Attributes, constants: Constants) -> Move:
 
 def _resize(attributes: Attributes, constants: Constants) -> Move | None:
     """Nearest neighbours, the lower one, at positions that are multiples of the input's size."""
-    floor = attributes.get("nearest_mode") == b"floor"
-    asymmetric = attributes.get("coordinate_transformation_mode") == b"asymmetric"
-    if attributes.get("mode", b"nearest") != b"nearest" or not (floor and asymmetric):
+    floor = attributes.get("nearest_mode") == "floor"
+    asymmetric = attributes.get("coordinate_transformation_mode") == "asymmetric"
+    if attributes.get("mode", "nearest") != "nearest" or not (floor and asymmetric):
         return None
     _, scales, sizes = ([*constants, None, None])[:3]
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
+import onnx_ir as ir
 import torch
 
 from qtool.errors import KernelError
 from qtool.integer.qdq import Codes, QdqGraph
 from qtool.kernels import Profile
+from qtool.onnx_graph.reading import array_of, attributes_of, input_at
 from qtool.types import INT32, QuantParams
 
 __all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator", "same"]
@@ -24,7 +25,7 @@ class Call:
     inputs: codes of its data inputs. out: parameters of its output, None where that is float.
     """
 
-    node: onnx.NodeProto
+    node: ir.Node
     graph: QdqGraph
     profile: Profile
     inputs: Sequence[Codes]
@@ -32,19 +33,20 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return self.graph.attributes(self.node)
+        return attributes_of(self.node)
 
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         return self.profile.bind(op, *args, **kwargs)
 
     def bias(self, index: int, weight: Codes) -> torch.Tensor | None:
         """Bias codes; a float constant is quantized as the runtime does it."""
-        if len(self.node.input) <= index or not self.node.input[index]:
+        value = input_at(self.node, index)
+        if value is None:
             return None
-        codes = self.graph.codes(self.node.input[index])
+        codes = self.graph.codes(value)
         if codes is not None and codes.constant is not None:
             return codes.constant
-        real = self.graph.constant(self.node, index)
+        real = array_of(value)
         if real is None:
             raise KernelError(f"{self.node.name}: its bias is computed at run time")
         scale = self.inputs[0].params.scale * weight.params.scale
@@ -82,7 +84,7 @@ def same(a: QuantParams, b: QuantParams | None) -> bool:
 
 
 def _weight(call: Call) -> Codes:
-    weight = call.graph.codes(call.node.input[1])
+    weight = call.graph.codes(input_at(call.node, 1))
     if weight is None or weight.constant is None:
         raise KernelError(f"{call.node.name}: its weight is not a dequantized constant")
     return weight
@@ -90,7 +92,7 @@ def _weight(call: Call) -> Codes:
 
 def _spatial(call: Call, rank: int) -> dict[str, Any]:
     found = call.attributes
-    if found.get("auto_pad", b"NOTSET") != b"NOTSET":
+    if found.get("auto_pad", "NOTSET") != "NOTSET":
         raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
     return {
         "stride": found.get("strides", [1] * rank),
@@ -124,7 +126,7 @@ def _gemm(call: Call) -> Callable[..., Any]:
 
 
 def _matmul(call: Call) -> Callable[..., Any]:
-    second = call.graph.codes(call.node.input[1])
+    second = call.graph.codes(input_at(call.node, 1))
     if second is not None and second.constant is not None and second.constant.dim() == 2:
         return _linear(call, transposed=False, bias_at=2)
     if second is None:

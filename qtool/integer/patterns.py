@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
+import onnx_ir as ir
 import torch
 
 from qtool.integer.moves import move_of
 from qtool.integer.operators import OPERATORS, SIGNED_OPERATORS, Operator, same
 from qtool.integer.qdq import Codes, QdqGraph
+from qtool.onnx_graph.reading import array_of, input_at
 from qtool.types import Bounds, QuantParams
 
 __all__ = ["Fused", "Moved", "fused", "moved"]
@@ -32,27 +33,27 @@ class Fused:
     float. bounds: of a clamp between. covered: the nodes behind the operator that it stands for.
     """
 
-    node: onnx.NodeProto
+    node: ir.Node
     operator: Operator
     inputs: list[Codes]
-    end: onnx.NodeProto | None
+    end: ir.Node | None
     out: QuantParams | None
     bounds: Bounds
-    covered: tuple[onnx.NodeProto, ...]
+    covered: tuple[ir.Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Moved:
     """DequantizeLinear, an operator that moves elements, QuantizeLinear of equal parameters."""
 
-    node: onnx.NodeProto
+    node: ir.Node
     codes: Codes
     move: Callable[..., torch.Tensor]
-    end: onnx.NodeProto
+    end: ir.Node
     params: QuantParams
 
 
-def fused(graph: QdqGraph, node: onnx.NodeProto) -> Fused | None:
+def fused(graph: QdqGraph, node: ir.Node) -> Fused | None:
     """The integer operator that `node` is the heart of, or None if it runs in float."""
     operator = (SIGNED_OPERATORS if graph.signed else OPERATORS).get(node.op_type)
     if operator is None:
@@ -65,18 +66,18 @@ def fused(graph: QdqGraph, node: onnx.NodeProto) -> Fused | None:
         whole = operator.float_output and _reads_integer_bias(graph, node) is not False
         return Fused(node, operator, inputs, None, None, bounds, ()) if whole else None
     out = graph.params(end)
-    if not _counts(graph, end.output[0], out):
+    if not _counts(graph, end.outputs[0], out):
         return None
     if not operator.fits(inputs[0].params, out):
         return None
     return Fused(node, operator, inputs, end, out, bounds, covered)
 
 
-def moved(graph: QdqGraph, node: onnx.NodeProto) -> Moved | None:
+def moved(graph: QdqGraph, node: ir.Node) -> Moved | None:
     """The move of codes that `node` is the heart of, or None."""
-    codes = graph.codes(node.input[0]) if node.input else None
-    end = graph.only_reader(node.output[0]) if node.output else None
-    move = move_of(node, graph)
+    codes = graph.codes(input_at(node, 0))
+    end = graph.file.only_reader(node.outputs[0]) if node.outputs else None
+    move = move_of(node)
     if codes is None or codes.constant is not None or move is None or end is None:
         return None
     if end.op_type != "QuantizeLinear" or not same(codes.params, graph.params(end)):
@@ -84,21 +85,20 @@ def moved(graph: QdqGraph, node: onnx.NodeProto) -> Moved | None:
     return Moved(node, codes, move, end, graph.params(end))
 
 
-def _reads_integer_bias(graph: QdqGraph, node: onnx.NodeProto) -> bool | None:
+def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
     """Without an output quantization a float bias keeps the runtime's Gemm in float."""
-    if len(node.input) < 3:
+    if len(node.inputs) < 3:
         return None
-    return graph.codes(node.input[2]) is not None
+    return graph.codes(node.inputs[2]) is not None
 
 
-def _data_inputs(graph: QdqGraph, node: onnx.NodeProto, operator: Operator) -> list[Codes] | None:
+def _data_inputs(graph: QdqGraph, node: ir.Node, operator: Operator) -> list[Codes] | None:
     """The codes of every data input, or None if one is float."""
     found = []
-    names = list(node.input) if operator.inputs is None else list(node.input[: operator.inputs])
-    for name in names:
-        codes = graph.codes(name)
+    for value in node.inputs[: operator.inputs]:
+        codes = graph.codes(value)
         if codes is None or not (
-            codes.constant is not None or _counts(graph, codes.name, codes.params)
+            codes.constant is not None or _counts(graph, codes.value, codes.params)
         ):
             return None
         found.append(codes)
@@ -107,31 +107,31 @@ def _data_inputs(graph: QdqGraph, node: onnx.NodeProto, operator: Operator) -> l
     return found
 
 
-def _constants_in_codes(graph: QdqGraph, node: onnx.NodeProto, operator: Operator) -> bool:
+def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> bool:
     if not operator.weight:
         return True
-    weight = graph.codes(node.input[1])
+    weight = graph.codes(input_at(node, 1))
     return weight is not None and weight.constant is not None
 
 
-def _counts(graph: QdqGraph, codes: str, params: QuantParams | None) -> bool:
+def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
     """Whether the runtime computes on these codes: uint8 always, int8 with one reader only."""
-    maker = graph.makers.get(codes)
+    maker = codes.producer()
     signed = params is not None and params.qtype.signed
     if graph.signed or not signed or maker is None or maker.op_type != "QuantizeLinear":
         return True
-    return len(graph.readers.get(codes, [])) == 1
+    return len(graph.file.readers(codes)) == 1
 
 
 def _quantized_by(
-    graph: QdqGraph, node: onnx.NodeProto
-) -> tuple[onnx.NodeProto | None, Bounds, tuple[onnx.NodeProto, ...]]:
+    graph: QdqGraph, node: ir.Node
+) -> tuple[ir.Node | None, Bounds, tuple[ir.Node, ...]]:
     """The QuantizeLinear behind a node, the bounds of a clamp between, and the nodes up to it."""
-    reader, bounds = graph.only_reader(node.output[0]), (None, None)
-    passed: tuple[onnx.NodeProto, ...] = ()
+    reader, bounds = graph.file.only_reader(node.outputs[0]), (None, None)
+    passed: tuple[ir.Node, ...] = ()
     if reader is not None and reader.op_type in _CLAMPS:
-        bounds, passed = _bounds(graph, reader), (reader,)
-        reader = graph.only_reader(reader.output[0])
+        bounds, passed = _bounds(reader), (reader,)
+        reader = graph.file.only_reader(reader.outputs[0])
     if reader is None or reader.op_type != "QuantizeLinear":
         return None, (None, None), ()
     if passed and not _redundant(graph.params(reader), bounds):
@@ -139,10 +139,10 @@ def _quantized_by(
     return reader, bounds, (*passed, reader)
 
 
-def _bounds(graph: QdqGraph, clamp: onnx.NodeProto) -> Any:
+def _bounds(clamp: ir.Node) -> Any:
     if clamp.op_type == "Relu":
         return (0.0, None)
-    limits = [graph.constant(clamp, i) for i in (1, 2)]
+    limits = [array_of(input_at(clamp, i)) for i in (1, 2)]
     return tuple(None if v is None else float(v) for v in limits)
 
 

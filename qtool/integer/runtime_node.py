@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import torch
 from onnx import helper, numpy_helper
 
 from qtool.errors import KernelError
-from qtool.graph.onnx_part import reads
-from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.reading import Reading, array_of, name_of, reads
 
 __all__ = ["runtime_graph"]
 
@@ -28,7 +28,7 @@ Known = Mapping[str, onnx.ValueInfoProto]
 
 
 def runtime_graph(
-    nodes: Sequence[onnx.NodeProto], graph: QdqGraph, outputs: Sequence[str], known: Known
+    nodes: Sequence[ir.Node], file: Reading, outputs: Sequence[str], known: Known
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """A function that runs some nodes of a model in the runtime, and the names of its inputs.
 
@@ -40,12 +40,12 @@ def runtime_graph(
 
     The function raises KernelError where the runtime does not take the nodes.
     """
-    made = dict.fromkeys(o for n in nodes for o in n.output)
-    read = dict.fromkeys(i for n in nodes for i in reads(n) if i not in made)
-    computed = tuple(n for n in read if n not in graph.arrays)
-    held = {n: graph.arrays[n] for n in read if n in graph.arrays}
-    opsets, functions = graph.model.opset_import, graph.model.functions
-    version = graph.model.ir_version
+    made = dict.fromkeys(name_of(o) for n in nodes for o in n.outputs)
+    read = {name_of(v): array_of(v) for n in nodes for v in reads(n) if name_of(v) not in made}
+    computed = tuple(n for n, array in read.items() if array is None)
+    held = {n: array for n, array in read.items() if array is not None}
+    opsets, functions = file.outline.opset_import, file.outline.functions
+    version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
     inside = [known[n] for n in made if n in known and n not in outputs]
     sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 
@@ -57,7 +57,7 @@ def runtime_graph(
             ]
             options = ort.SessionOptions()
             stored = _stored(held, options)
-            body = helper.make_graph(nodes, "float", inputs, given, stored, value_info=inside)
+            body = helper.make_graph(parts, "float", inputs, given, stored, value_info=inside)
             model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = version
             options.log_severity_level = 4

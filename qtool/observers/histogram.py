@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, ldexp, prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from qtool.observers.statistic import (
     channels_of,
     check_mergeable,
     check_range_state,
+    ends_of,
     finite_ends,
     piece_ends,
     pieces,
@@ -97,6 +98,8 @@ class Histogram:
         channels = channels_of(x, self.axis, self.channels)
         if channels == 0:
             return
+        if self.axis is None and self._count_inside((p for _, p in pieces(x, None, 1)), 1):
+            return
         seen = self._unfilled(channels)
         rows = max(1, _COUNTERS // (self.bins + 1))
         for start, piece in pieces(x, self.axis, rows):  # once: memory is what costs time here
@@ -119,8 +122,7 @@ class Histogram:
             self.update(x)
             return
         channels_of(x, None, self.channels)
-        parts = _rows_of(_samples(x.detach()), step)
-        if not self.empty and self._count_inside(parts, step):
+        if self._count_inside(_rows_of(_samples(x.detach()), step), step):
             return
         seen = self._unfilled(1)
         for piece in _rows_of(_samples(x.detach()), step):
@@ -133,10 +135,12 @@ class Histogram:
     def _count_inside(self, parts: Iterable[torch.Tensor], step: int) -> bool:
         """Counts a batch that lies within the range of now, as most do, without moving the grid;
         False, and nothing is changed, where it does not (or holds NaN)."""
+        if self.empty:
+            return False
         least, most = float(self.low[0]), float(self.high[0])
         total: torch.Tensor | int = 0
         for piece in parts:
-            low, high = (float(end) for end in (piece.amin(), piece.amax()))
+            low, high = ends_of(piece)
             if not (least <= low and high <= most):
                 return False
             codes = self._codes(piece[:, ::step].float(), slice(None), low < 0)
@@ -170,6 +174,8 @@ class Histogram:
 
     def _codes(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
         """The counter of every element: those of a channel behind those of the one before."""
+        if self.channels == 1:
+            return self._codes_of_one(piece, negative)
         exponent, first = self.exponent[block], self.first[block]
         if negative and (exponent > 0).any():
             piece = piece.double()
@@ -182,6 +188,17 @@ class Histogram:
         if base.any():
             codes += _column(base, codes)
         return codes
+
+    def _codes_of_one(self, piece: torch.Tensor, negative: bool) -> torch.Tensor:
+        """The same where all is one channel, as for nearly every batch: in plain numbers."""
+        exponent, first = int(self.exponent[0]), int(self.first[0])
+        if negative and exponent > 0:
+            piece = piece.double()
+        index = piece * ldexp(1.0, -exponent)
+        if negative:
+            index = index.floor_()
+        codes = index.to(torch.int16 if self.bins < _INT16 else torch.int32)
+        return codes.sub_(first) if first else codes
 
     def merge(self, other: Statistic) -> None:
         check_mergeable(self, other)

@@ -20,6 +20,7 @@ __all__ = [
     "check_mergeable",
     "check_range_state",
     "check_state",
+    "ends_of",
     "extremes",
     "finite_ends",
     "piece_ends",
@@ -177,7 +178,19 @@ def piece_ends(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Both apart: on the CPU aminmax takes longer, along an axis ten times as long.
     """
+    if piece.shape[0] == 1:
+        low, high = ends_of(piece)
+        return piece.new_full((1,), low), piece.new_full((1,), high)
     return piece.amin(1), piece.amax(1)
+
+
+def ends_of(x: torch.Tensor) -> tuple[float, float]:
+    """Lowest and highest of all elements, NaN where there is one; what numpy can read it does in
+    half of torch's time."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        array = x.numpy()
+        return float(array.min()), float(array.max())
+    return float(x.amin()), float(x.amax())
 
 
 def finite_ends(low: torch.Tensor, high: torch.Tensor) -> tuple[Floats, Floats]:

@@ -22,11 +22,22 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
+from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.atomic import atomic_path
 from qtool.errors import FileError
 
-__all__ = ["LIMIT", "files_of", "fits", "load", "outline", "published", "save", "stored_bytes"]
+__all__ = [
+    "LIMIT",
+    "files_of",
+    "fits",
+    "load",
+    "message_of",
+    "outline",
+    "published",
+    "save",
+    "stored_bytes",
+]
 
 LIMIT = 2**31 - 1
 """Bytes of one message."""
@@ -49,6 +60,26 @@ def load(path: str | Path) -> onnx.ModelProto:
         return onnx.load(path)
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+
+
+def message_of(path: str | Path) -> onnx.ModelProto:
+    """A model whose weights stay in the second file, if they stand in one; but for small tensors,
+    which shapes may be computed from.
+
+    Raises:
+        FileError: it is no ONNX file, or the data that it names is not there.
+    """
+    try:
+        model = onnx.load(path, load_external_data=False)
+        for tensor in model.graph.initializer:
+            apart = tensor.data_location == TensorProto.EXTERNAL
+            if apart and stored_bytes(tensor) <= _SMALL:
+                load_external_data_for_tensor(tensor, str(Path(path).parent))
+                tensor.data_location = TensorProto.DEFAULT
+                del tensor.external_data[:]
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    return model
 
 
 def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:

@@ -39,6 +39,7 @@ for _row in (
     *products.PRODUCTS,
     *lookups.LOOKUPS,
     *recurrent.RECURRENT,
+    *recurrent.CELLS,
     *elementwise.ELEMENTWISE,
     *pools.POOLS,
     *moves.MOVES,

@@ -1,7 +1,9 @@
-"""Multiply-accumulates of calls at the captured sizes."""
+"""Multiply-accumulates, from sizes: of calls at the captured sizes, and of nodes in ONNX files
+(see onnx_count.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,7 +11,56 @@ from torch import fx
 
 from qtool import graph as G
 
-__all__ = ["attention", "einsum", "layer", "product", "recurrent", "transposed"]
+__all__ = [
+    "Sizes",
+    "attention",
+    "cell",
+    "einsum",
+    "layer",
+    "of_einsum",
+    "of_layer",
+    "of_product",
+    "of_recurrent",
+    "of_transposed",
+    "product",
+    "recurrent",
+    "transposed",
+]
+
+Sizes = Sequence[int]
+
+
+def of_layer(result: Sizes, weight: Sizes) -> int:
+    """A convolution or a linear layer: one row of the weight for each output."""
+    return prod(result) * prod(weight[1:])
+
+
+def of_transposed(x: Sizes, weight: Sizes) -> int:
+    """A transposed convolution: every weight for each position of the input."""
+    return prod(weight) * x[0] * prod(x[2:])
+
+
+def of_product(result: Sizes, second: Sizes) -> int:
+    """A product of matrices."""
+    return prod(result) * (second[-2] if len(second) > 1 else second[0])
+
+
+def of_einsum(equation: str, operands: Sequence[Sizes]) -> int:
+    """The product of all indices, as written; 0 for an equation with an ellipsis."""
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    if "." in equation or len(operands) < 2:
+        return 0
+    sizes = {
+        i: s
+        for term, operand in zip(terms, operands, strict=True)
+        for i, s in zip(term, operand, strict=True)
+    }
+    return prod(sizes.values())
+
+
+def of_recurrent(steps: Sizes, *weights: Sizes) -> int:
+    """A recurrent layer: every weight for each step of each sample."""
+    return prod(steps) * sum(map(prod, weights))
 
 
 def _sizes(argument: Any) -> list[int]:
@@ -18,20 +69,16 @@ def _sizes(argument: Any) -> list[int]:
 
 
 def layer(node: fx.Node) -> int:
-    """Of a convolution or a linear layer: one row of the weight for each output."""
-    return prod(_sizes(node)) * prod(_sizes(node.args[1])[1:])
+    return of_layer(_sizes(node), _sizes(node.args[1]))
 
 
 def transposed(node: fx.Node) -> int:
-    """Of a transposed convolution: every weight for each position of the input."""
-    source = _sizes(node.args[0])
-    return prod(_sizes(node.args[1])) * source[0] * prod(source[2:])
+    return of_transposed(_sizes(node.args[0]), _sizes(node.args[1]))
 
 
 def product(node: fx.Node, second: int = 1) -> int:
     """Of a product of matrices, the second of which is the argument at `second`."""
-    sizes = _sizes(node.args[second])
-    return prod(_sizes(node)) * (sizes[-2] if len(sizes) > 1 else sizes[0])
+    return of_product(_sizes(node), _sizes(node.args[second]))
 
 
 def attention(node: fx.Node) -> int:
@@ -41,20 +88,15 @@ def attention(node: fx.Node) -> int:
 
 
 def einsum(node: fx.Node) -> int:
-    """The product of all indices, as written; 0 for an equation with an ellipsis."""
     equation, operands = node.args[:2]
-    terms = str(equation).replace(" ", "").split("->")[0].split(",")
     assert isinstance(operands, list | tuple)
-    if "." in str(equation) or len(operands) < 2:
-        return 0
-    sizes = {
-        i: s
-        for t, o in zip(terms, operands, strict=True)
-        for i, s in zip(t, _sizes(o), strict=True)
-    }
-    return prod(sizes.values())
+    return of_einsum(str(equation), [_sizes(o) for o in operands])
 
 
 def recurrent(node: fx.Node) -> int:
-    """Of a recurrent layer: both weights for each step of each sample."""
-    return prod(_sizes(node.args[0])[:2]) * sum(prod(_sizes(w)) for w in node.args[1:3])
+    return of_recurrent(_sizes(node.args[0])[:2], *map(_sizes, node.args[1:3]))
+
+
+def cell(node: fx.Node) -> int:
+    """Of one step of a recurrent layer: x [samples, in], state, weight, recurrent."""
+    return of_recurrent(_sizes(node.args[0])[:-1], *map(_sizes, node.args[2:4]))

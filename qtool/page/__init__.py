@@ -9,18 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.page.folder import check_folder, publish
+    from qtool.page.folder import MODEL, check_folder, publish
     from qtool.page.render import pages
     from qtool.page.write import write_report
 
 _HOME_OF = {
+    "MODEL": "folder",
     "check_folder": "folder",
     "pages": "render",
     "publish": "folder",
     "write_report": "write",
 }
 
-__all__ = ["check_folder", "pages", "publish", "write_report"]
+__all__ = ["MODEL", "check_folder", "pages", "publish", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

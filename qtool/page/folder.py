@@ -5,16 +5,24 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from qtool.atomic import folder_beside
 from qtool.errors import FileError
 
-__all__ = ["FILES", "check_folder", "publish", "resume_folder"]
+__all__ = ["MODEL", "check_folder", "publish", "resume_folder"]
 
-FILES = frozenset({"report.json", "report.md", "report.html", "model.int8.onnx"})
+MODEL = "model.int8.onnx"
+_FILES = frozenset({"report.json", "report.md", "report.html", MODEL})
+_DATA = re.compile(rf"{re.escape(MODEL)}(\.\w+)?\.data")  # of a model in two files
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD of renameat2(2)
+
+
+def _is_part(name: str) -> bool:
+    return name in _FILES or _DATA.fullmatch(name) is not None
 
 
 def check_folder(folder: Path) -> None:
@@ -26,7 +34,7 @@ def check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileError(f"cannot write {folder}: it is a file; name a folder for the report")
     if folder.is_dir():
-        foreign = sorted(p.name for p in folder.iterdir() if p.name not in FILES)
+        foreign = sorted(p.name for p in folder.iterdir() if not _is_part(p.name))
         if foreign:
             raise FileError(
                 f"{folder} holds '{foreign[0]}', which is no part of a report; name a new folder"
@@ -44,8 +52,8 @@ def resume_folder(folder: Path) -> Path:
     return folder.resolve().parent / f".{folder.resolve().name}.resume"
 
 
-def publish(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes the files as `folder`, in place of what was there.
+def publish(folder: Path, files: Mapping[str, bytes | Path]) -> None:
+    """Writes the files as `folder`, in place of what was there: contents, or copies of files.
 
     They are written to a folder beside it, which then takes its place in one step of the file
     system.
@@ -53,7 +61,8 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         FileError: it cannot be written.
     """
-    assert set(files) <= FILES, f"not part of a report: {sorted(set(files) - FILES)}"
+    foreign = [name for name in files if not _is_part(name)]
+    assert not foreign, f"not part of a report: {foreign}"
     check_folder(folder)
     target = folder.resolve()
     try:
@@ -75,9 +84,13 @@ def _mode() -> int:
     return 0o777 & ~umask
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes | Path) -> None:
     with path.open("wb") as file:
-        file.write(data)
+        if isinstance(data, Path):
+            with data.open("rb") as source:
+                shutil.copyfileobj(source, file)  # weights may be more than the memory holds
+        else:
+            file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -97,11 +110,13 @@ def _replace(new: Path, old: Path) -> None:
         return
     if _exchange(new, old):
         return
-    made = sorted(new.iterdir())
+    made = sorted(new.iterdir(), reverse=True)  # data before the model that names it
     for file in made:  # each file whole, where folders cannot be exchanged
         file.replace(old / file.name)
-    for name in FILES - {file.name for file in made}:
-        (old / name).unlink(missing_ok=True)
+    names = {file.name for file in made}
+    for file in old.iterdir():
+        if _is_part(file.name) and file.name not in names:
+            file.unlink()
 
 
 def _exchange(a: Path, b: Path) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from qtool.analysis.report import Report
+from qtool.onnx_graph.storage import files_of
 from qtool.page.folder import check_folder, publish, resume_folder
 from qtool.page.render import pages
 from qtool.store import Store
@@ -14,14 +15,15 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    folder: Path, measure: Callable[[Path], Report], extra: Mapping[str, Path] | None = None
+    folder: Path, measure: Callable[[Path], Report], model: Path | None = None
 ) -> Report:
     """Measures and replaces the folder; what was measured is kept until that is done.
 
     Args:
         measure: makes the report; it is given a folder for results, from which it goes on after an
             interruption.
-        extra: files that belong to the report, by their names in it; read after `measure`.
+        model: an ONNX file that belongs to the report, with the data that it names; it is there
+            after `measure`.
 
     Raises:
         FileError: the folder cannot be written, or holds something else than a report.
@@ -29,7 +31,7 @@ def write_report(
     check_folder(folder)
     keep = resume_folder(folder)
     report = measure(keep)
-    others = {name: path.read_bytes() for name, path in (extra or {}).items()}
-    publish(folder, pages(report) | others)
+    parts = [] if model is None else files_of(model)
+    publish(folder, {**pages(report), **{part.name: part for part in parts}})
     Store(keep).clear()
     return report

@@ -68,12 +68,12 @@ def _type(work: Work, node: fx.Node) -> QType:
     """The type that a value has in codes: what its operator computes with; of what is moved, that
     of its source; of a float value, what its first reader takes."""
     if node in work.integer:
-        return work.integer[node].activations or work.target.activation
+        return work.integer[node].activations or work.target.types.activation
     row, source = row_of(node), node.args[0] if node.args else None
     moved = row is not None and row.role in (Role.PASS, Role.CLIP) and _in_codes(work, node)
     if moved and isinstance(source, fx.Node):
         return _type(work, source)
-    return _read_type(work, node) or work.target.activation
+    return _read_type(work, node) or work.target.types.activation
 
 
 def _taken(work: Work, user: fx.Node) -> QType | None:
@@ -100,7 +100,7 @@ def _one_output(work: Work, node: fx.Node) -> bool:
 
 
 def _observed(work: Work, observer: ObserverSpec, qtype: QType) -> Observed:
-    return Observed(qtype, observer, symmetric=work.target.symmetric)
+    return Observed(qtype, observer, symmetric=work.target.types.symmetric)
 
 
 def _observer(work: Work, node: fx.Node) -> ObserverSpec:
@@ -139,7 +139,7 @@ def _place_constants(work: Work, node: fx.Node) -> None:
     )
     work.points.append(w)
     bias = G.argument(node, row.bias, "bias") if row.bias is not None else None
-    if isinstance(bias, fx.Node) and work.target.bias is not None:
+    if isinstance(bias, fx.Node) and work.target.types.bias is not None:
         edge = Edge(G.name_of(bias), name)
         derived = Derived(_point(work, data, scheme.activations), w.name)
         work.points.append(Point(f"{name}.bias", Kind.BIAS, derived, (edge,)))

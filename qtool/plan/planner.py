@@ -193,7 +193,7 @@ def _choose_wanted(work: Work) -> None:
     takes_codes: set[fx.Node] = set(work.integer)
     for node in reversed(list(G.calls(work.graph))):
         row = row_of(node)
-        on_codes = row is not None and row.key in work.target.on_codes and node in work.native
+        on_codes = row is not None and row.key in work.target.file.on_codes and node in work.native
         if node in work.moves and (node in work.wanted or on_codes):
             takes_codes.add(node)
         if node in takes_codes:

@@ -40,7 +40,7 @@ def no_kernel(scheme: Scheme, choice: Choice, target: Target) -> str:
 def alone(asked: Scheme, target: Target) -> Scheme:
     """The scheme of an operator whose weights are always stored alone: as near as can be to what
     was asked for."""
-    offered = [s.or_else(target.activation, target.weight) for s in STORED]
+    offered = [s.or_else(target.types.activation, target.types.weight) for s in STORED]
     return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
 
 
@@ -69,7 +69,7 @@ def place(
     assert scheme.weights is not None
     found: list[Point] = []
     if scheme.when is When.DYNAMIC:
-        seen = Dynamic(target.activation)
+        seen = Dynamic(target.types.activation)
         found.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, seen))
     signed = scheme.weights.signed
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)

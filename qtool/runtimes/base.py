@@ -9,11 +9,24 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arrays", "Run", "Runtime"]
+__all__ = ["Arrays", "Kernel", "Run", "Runtime"]
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
 """One batch, in the order of the file's inputs, to the outputs in the order of the file's."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the graph that a runtime makes of a file.
+
+    kind: its operator and type, as the runtime calls them. integer: it computes on codes. nodes:
+    of the file, by name or by what they make, that it stands for.
+    """
+
+    kind: str
+    integer: bool
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,8 @@ class Runtime:
         version: of the one that is installed; None where none is.
         open: a file, ready to run with the runtime's own optimisation. Raises VerificationError,
             with the runtime's words, where it does not take the file.
+        executed: the kernels that it really runs for a file, where it tells which nodes each stands
+            for. Raises VerificationError as `open` does.
         audited: whether qtool reads back the graph that it really runs, and knows its arithmetic
             to the last bit.
     """
@@ -36,6 +51,7 @@ class Runtime:
     package: str
     version: Callable[[], str | None]
     open: Callable[[str | Path], Run]
+    executed: Callable[[str | Path], tuple[Kernel, ...]] | None = None
     audited: bool = False
 
     def __str__(self) -> str:

@@ -52,6 +52,6 @@ def check_format(name: str, wanted: str) -> None:
         ExportError: files for that target do not have this form. PlanError: unknown target.
     """
     chosen = target(name)
-    if wanted not in chosen.formats:
-        known = ", ".join(chosen.formats)
+    if wanted not in chosen.file.formats:
+        known = ", ".join(chosen.file.formats)
         raise ExportError(f"target {name} takes no format '{wanted}'; it takes: {known}")

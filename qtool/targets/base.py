@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from qtool.schemes import Scheme, When
-from qtool.types import INT4, QType, QuantParams
+from qtool.types import INT4, INT8_NARROW, INT32, QType, QuantParams
 
-__all__ = ["INTEGER", "STORED", "KernelRule", "Target"]
+__all__ = ["INTEGER", "STORED", "FileForm", "KernelRule", "Target", "Types"]
 
 INTEGER = (Scheme(), Scheme(weights=INT4))
 """What every kernel on int8 weights takes: 4-bit codes are bytes like others."""
@@ -54,28 +54,53 @@ class KernelRule:
 
 
 @dataclass(frozen=True)
-class Target:
-    """The integer types a target computes with, and its integer kernels by operator key.
+class Types:
+    """The integer types that a target computes with where a recipe names none.
 
-    activation, weight: the types that are taken where a recipe names none.
     bias: None where biases stay in float.
+    symmetric: activations have zero point 0.
+    """
+
+    activation: QType
+    weight: QType = INT8_NARROW
+    bias: QType | None = INT32
+    symmetric: bool = False
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """How a target's files are written.
+
+    formats: the forms a file can have: "qdq", "qoperator".
+    contrib: whether the file may hold operators of ONNX Runtime's own domain.
+    on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
+    fused_unasked: keys of operators that the runtime fuses whatever the plan says: into integers
+        where they stand between DQ and Q, into float where a clamp follows. An idle operator is
+        written behind them where that is not what the plan says.
+    """
+
+    opset: int = 18
+    ir_version: int = 10
+    formats: tuple[str, ...] = ("qdq",)
+    contrib: bool = False
+    on_codes: frozenset[str] = frozenset()
+    fused_unasked: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime: its types, its integer kernels by operator key, the form of its files.
+
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     weights_only: key -> why its weights alone are stored as codes, of operators without an integer
         kernel in the formats of this target.
-    takes_float: keys of operators that the runtime fuses unasked: in integers where they stand
-        between DQ and Q, though the plan says float; in float where a clamp follows, though the
-        plan says integer. An idle operator behind them keeps it from that.
-    on_codes: keys of pass-through operators that must be written on codes, between Q and DQ.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
-    symmetric: activations have zero point 0.
     fixed_outputs: operator key -> the parameters that its kernel gives its output, whatever the
         data; those of the type that the kernel computes with.
     same_parameters: keys of operators whose kernel averages or compares codes, so that its output
         has the parameters of its input.
     pair_limit: the largest sum, in absolute value, of two weights of an output channel with which
         the kernels do not saturate; None where sums are 32 bits from the start.
-    contrib: whether the file may hold operators of ONNX Runtime's own domain.
-    formats: the forms a file can have: "qdq", "qoperator".
     profile: the numerics profile whose codes the target gives; None where there is none.
     runtime: the name of the runtime (see qtool/runtimes) that verification asks on the developer's
         machine; None where it runs elsewhere, and the file is run as it is written.
@@ -83,23 +108,15 @@ class Target:
 
     name: str
     description: str
-    activation: QType
-    weight: QType
-    bias: QType | None
+    types: Types
     kernels: Mapping[str, KernelRule]
-    no_kernel: Mapping[str, str]
-    on_codes: frozenset[str]
-    rewrites: tuple[str, ...]
-    opset: int
-    ir_version: int
+    no_kernel: Mapping[str, str] = field(default_factory=dict)
+    file: FileForm = FileForm()
+    rewrites: tuple[str, ...] = ()
     weights_only: Mapping[str, str] = field(default_factory=dict)
-    takes_float: frozenset[str] = frozenset()
-    symmetric: bool = False
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     pair_limit: int | None = None
-    contrib: bool = True
-    formats: tuple[str, ...] = ("qdq",)
     profile: str | None = None
     runtime: str | None = None
 
@@ -107,4 +124,4 @@ class Target:
         """What the kernel of an operator takes, with everything said; nothing without a kernel."""
         rule = self.kernels.get(key)
         offered = rule.schemes if rule is not None else ()
-        return tuple(s.or_else(self.activation, self.weight) for s in offered)
+        return tuple(s.or_else(self.types.activation, self.types.weight) for s in offered)

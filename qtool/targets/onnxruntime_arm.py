@@ -20,7 +20,7 @@ ONNXRUNTIME_ARM = replace(
     ONNXRUNTIME_X86,
     name="onnxruntime-arm",
     description="ONNX Runtime, CPU provider, 64-bit ARM",
-    activation=INT8,
+    types=replace(ONNXRUNTIME_X86.types, activation=INT8),
     profile=None,
     runtime=None,  # ONNX Runtime, but on another processor
 )

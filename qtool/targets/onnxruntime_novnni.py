@@ -20,5 +20,5 @@ ONNXRUNTIME_X86_NOVNNI = replace(
     ONNXRUNTIME_X86,
     name="onnxruntime-x86-novnni",
     description="ONNX Runtime, CPU provider, x86-64 without VNNI (SSE4.1, AVX2, AVX512 core)",
-    pair_limit=pair_limit(ONNXRUNTIME_X86.activation),
+    pair_limit=pair_limit(ONNXRUNTIME_X86.types.activation),
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from qtool.schemes import Scheme, When
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, STORED, KernelRule, Target
-from qtool.types import INT4, INT8_NARROW, INT32, UINT4, UINT8
+from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.types import INT4, UINT4, UINT8
 
 __all__ = ["ONNXRUNTIME_X86"]
 
@@ -27,9 +27,7 @@ _LINEAR = (
 ONNXRUNTIME_X86 = Target(
     name="onnxruntime-x86",
     description="ONNX Runtime, CPU provider, x86-64 with VNNI",
-    activation=UINT8,
-    weight=INT8_NARROW,
-    bias=INT32,
+    types=Types(UINT8),
     kernels={
         "conv": KernelRule(rules.constant_weights),
         "linear": KernelRule(
@@ -56,6 +54,7 @@ ONNXRUNTIME_X86 = Target(
     },
     no_kernel={
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
+        **dict.fromkeys(rules.CELLS, "ONNX Runtime has no integer kernel of a recurrent step"),
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
     },
     weights_only={
@@ -64,13 +63,6 @@ ONNXRUNTIME_X86 = Target(
         "embedding": "rows of a table are looked up as codes, and dequantized then",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
     },
-    takes_float=frozenset(
-        [
-            *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
-            *("average_pool", "global_average_pool"),
-        ]
-    ),
-    on_codes=frozenset({"pad", "rescale"}),
     rewrites=(
         "batch_norm_as_conv",
         "average_pool_as_conv",
@@ -79,9 +71,17 @@ ONNXRUNTIME_X86 = Target(
         "merge_groups",
         "pad_channels",
     ),
-    opset=18,
-    ir_version=10,
-    formats=("qdq", "qoperator"),
+    file=FileForm(
+        formats=("qdq", "qoperator"),
+        contrib=True,
+        on_codes=frozenset({"pad", "rescale"}),
+        fused_unasked=frozenset(
+            [
+                *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
+                *("average_pool", "global_average_pool"),
+            ]
+        ),
+    ),
     profile="onnxruntime-x64",
     runtime="onnxruntime",
 )

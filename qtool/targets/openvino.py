@@ -9,8 +9,8 @@ Activation functions are fused into the layer before them, in float, ahead of it
 from __future__ import annotations
 
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, STORED, KernelRule, Target
-from qtool.types import INT8_NARROW, UINT8
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target, Types
+from qtool.types import UINT8
 
 __all__ = ["OPENVINO"]
 
@@ -19,9 +19,7 @@ _IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "e
 OPENVINO = Target(
     name="openvino",
     description="OpenVINO, CPU plugin, x86-64 with VNNI",
-    activation=UINT8,
-    weight=INT8_NARROW,
-    bias=None,
+    types=Types(UINT8, bias=None),
     kernels={
         "conv": KernelRule(rules.constant_weights),
         "linear": KernelRule(
@@ -43,10 +41,6 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
-    on_codes=frozenset(),
     rewrites=("batch_norm_as_conv",),
-    opset=18,
-    ir_version=10,
-    contrib=False,
     runtime="openvino",
 )

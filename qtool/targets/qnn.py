@@ -17,8 +17,8 @@ import torch
 
 from qtool.schemes import Scales
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, KernelRule, Target
-from qtool.types import INT8_NARROW, INT32, UINT8, UINT16, QType, QuantParams
+from qtool.targets.base import INTEGER, FileForm, KernelRule, Target, Types
+from qtool.types import UINT8, UINT16, QType, QuantParams
 
 __all__ = ["QNN"]
 
@@ -34,9 +34,7 @@ def _fixed(qtype: QType, scale: float, zero_point: int = 0) -> QuantParams:
 QNN = Target(
     name="qnn",
     description="Qualcomm QNN, provider of ONNX Runtime",
-    activation=UINT8,
-    weight=INT8_NARROW,
-    bias=INT32,
+    types=Types(UINT8),
     kernels={
         "conv": KernelRule(rules.constant_weights, schemes=_TYPES),
         "linear": KernelRule(rules.constant_weights, schemes=_PER_TENSOR),
@@ -55,14 +53,11 @@ QNN = Target(
         "conv_transpose": "left in float: not proven on this target",
         "silu": "QNN has no such operator; write x * sigmoid(x)",
     },
-    on_codes=frozenset(),
     rewrites=("batch_norm_as_conv",),
-    opset=21,
-    ir_version=10,
+    file=FileForm(opset=21),
     fixed_outputs={
         "sigmoid": (_fixed(UINT16, 2.0**-16),),
         "softmax": (_fixed(UINT8, 2.0**-8), _fixed(UINT16, 2.0**-16)),
         "tanh": (_fixed(UINT16, 2.0**-15, 2**15),),
     },
-    contrib=False,
 )

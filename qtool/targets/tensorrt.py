@@ -12,17 +12,15 @@ layer").
 from __future__ import annotations
 
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, STORED, KernelRule, Target
-from qtool.types import INT8, INT8_NARROW
+from qtool.targets.base import INTEGER, STORED, KernelRule, Target, Types
+from qtool.types import INT8
 
 __all__ = ["TENSORRT"]
 
 TENSORRT = Target(
     name="tensorrt",
     description="TensorRT, explicit quantization",
-    activation=INT8,
-    weight=INT8_NARROW,
-    bias=None,
+    types=Types(INT8, bias=None, symmetric=True),
     kernels={
         "conv": KernelRule(rules.constant_weights, float_output=True),
         "linear": KernelRule(
@@ -43,10 +41,4 @@ TENSORRT = Target(
         "mul": "left in float, fused with its neighbours",
         "softmax": "left in float, as the runtime has it",
     },
-    on_codes=frozenset(),
-    rewrites=(),
-    opset=18,
-    ir_version=10,
-    symmetric=True,
-    contrib=False,
 )

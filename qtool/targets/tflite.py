@@ -14,8 +14,8 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, STORED, KernelRule, Target
-from qtool.types import INT8, INT8_NARROW, INT32, QuantParams
+from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.types import INT8, QuantParams
 
 __all__ = ["TFLITE"]
 
@@ -34,9 +34,7 @@ def _planar(node: fx.Node) -> str | None:
 TFLITE = Target(
     name="tflite",
     description="TFLite (LiteRT), reference kernels",
-    activation=INT8,
-    weight=INT8_NARROW,
-    bias=INT32,
+    types=Types(INT8),
     kernels={
         "conv": KernelRule(_planar),
         "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER, *STORED)),
@@ -61,16 +59,13 @@ TFLITE = Target(
         **dict.fromkeys(rules.PRODUCTS, "left in float: its integer form is not planned yet"),
         "silu": "TFLite has no such operator; write x * sigmoid(x)",
     },
-    on_codes=frozenset({"pad"}),
     rewrites=("batch_norm_as_conv",),
-    opset=18,
-    ir_version=10,
+    file=FileForm(on_codes=frozenset({"pad"})),
     fixed_outputs={
         "sigmoid": _fixed(1 / 256, -128),
         "softmax": _fixed(1 / 256, -128),
         "tanh": _fixed(1 / 128, 0),
     },
     same_parameters=frozenset({"average_pool"}),
-    contrib=False,
     profile="tflite",
 )

@@ -1,7 +1,7 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
 from qtool.verification.artefact import Artefact
-from qtool.verification.coverage import AuditRow, Coverage, audit, planned
+from qtool.verification.coverage import AuditRow, Coverage, audit, executed, planned
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
 from qtool.verification.parity import Difference, Parity, compare
@@ -22,6 +22,7 @@ __all__ = [
     "compare",
     "compare_codes",
     "costliest",
+    "executed",
     "fidelity",
     "narrow_inputs",
     "planned",

@@ -17,6 +17,7 @@ import onnxruntime as ort
 from qtool.atomic import scratch_folder
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
+from qtool.onnx_graph.reading import Reading, Source
 from qtool.runtimes.base import Arrays
 from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 
@@ -31,7 +32,7 @@ class Artefact:
         qdq: the same model in QDQ form, where the file is in another one.
     """
 
-    def __init__(self, path: str | Path, qdq: onnx.ModelProto | None = None) -> None:
+    def __init__(self, path: str | Path, qdq: Source | None = None) -> None:
         self.path = Path(path)
         self._qdq = qdq
         self._programs: dict[str, Program] = {}
@@ -44,18 +45,18 @@ class Artefact:
         return file if isinstance(file, Artefact) else cls(file)
 
     @cached_property
-    def model(self) -> onnx.ModelProto:
+    def file(self) -> Reading:
         """The file, read.
 
         Raises:
             FileError: it is no ONNX file, or the data that it names is not there.
         """
-        return storage.load(self.path)
+        return Reading.of(self.path)
 
-    @property
-    def qdq(self) -> onnx.ModelProto:
+    @cached_property
+    def qdq(self) -> Reading:
         """The model in QDQ form."""
-        return self.model if self._qdq is None else self._qdq
+        return self.file if self._qdq is None else Reading.of(self._qdq)
 
     def program(self, profile: str | None = None) -> Program:
         """The integer program of the model, by default in the arithmetic of ONNX Runtime."""
@@ -91,16 +92,16 @@ class Artefact:
     @cached_property
     def running(self) -> onnx.ModelProto:
         """The graph that the runtime executes, without its weights. Nodes of the file have names in
-        it: those without one are called after their first output, in `model` too."""
-        nameless = [n for n in self.model.graph.node if not n.name]
-        if not nameless:
+        it: those without one are called after their first output, in `file` too."""
+        if not self.file.unnamed:
             if self._optimised is None:
                 self._opened()
             assert self._optimised is not None
             return self._optimised
-        for node in nameless:
-            node.name = node.output[0]
+        model = storage.load(self.path)
+        for node in model.graph.node:
+            node.name = node.name or next(iter(node.output), "")
         with scratch_folder() as folder:
             named = folder / "named.onnx"
-            storage.save(self.model, named)
+            storage.save(model, named)
             return optimised_graph(named)

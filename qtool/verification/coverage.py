@@ -10,22 +10,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto
+import onnx_ir as ir
 
 from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
-from qtool.onnx_graph.storage import outline
+from qtool.onnx_graph.reading import (
+    Reading,
+    attributes_of,
+    graph_of,
+    input_at,
+    name_of,
+    stored,
+)
+from qtool.onnx_graph.storage import message_of
 from qtool.ops import OPS
-from qtool.plan import Execution, QuantPlan
+from qtool.ops.onnx_count import HEAVY, WEIGHT, onnx_macs
+from qtool.plan import Decision, Execution, QuantPlan
+from qtool.runtimes import Runtime
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
 from qtool.verification.artefact import Artefact
 
-__all__ = ["AuditRow", "Coverage", "audit", "planned"]
+__all__ = ["AuditRow", "Coverage", "audit", "executed", "planned"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -49,12 +58,7 @@ ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and res
 _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
-_DATA = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8)
-_WEIGHT = {  # operators with MACs -> where their weight stands
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
-}
-_HEAVY = frozenset(_WEIGHT) | _names("MatMulNBits MatMulIntegerToFloat Einsum LSTM GRU RNN")
+_DATA = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8, ir.DataType.INT8)
 
 
 @dataclass(frozen=True)
@@ -128,50 +132,80 @@ def audit(file: Artefact | str | Path) -> Coverage:
         FileError: not an ONNX file. VerificationError: the runtime does not load it.
     """
     artefact = Artefact.of(file)
-    source, running = artefact.model, _Running(artefact.running)
-    shapes = _Shapes(source)
+    source, running = artefact.file, _Running(graph_of(artefact.running))
+    shapes = _Shapes(source.outline)
     planned = _planned(source)
     audited = (
         node
-        for node in source.graph.node
+        for node in source.nodes
         if node.op_type in INTEGER
         or _is_own(node)
-        or (node.op_type in AUDITED and shapes.is_data(node.output[0]))
+        or (node.op_type in AUDITED and shapes.is_data(node.outputs[0]))
     )
     found = [(node, _name_in(node, planned)) for node in audited]
-    heavy = Counter(name for node, name in found if node.op_type in _HEAVY)
+    heavy = Counter(name for node, name in found if node.op_type in HEAVY)
     rows = (
         _row(node, name, heavy[name], source, running, shapes, planned.get(name, {}))
         for node, name in found
-        if node.op_type in _HEAVY or not (name in planned and heavy[name])
+        if node.op_type in HEAVY or not (name in planned and heavy[name])
     )
     return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
 
 
 def planned(plan: QuantPlan) -> Coverage:
-    """What a plan says of each node, for a target whose runtime is not the one audited here."""
-    known = {row.key for row in OPS.values()}
+    """What a plan says of each node, for a target whose runtime cannot be asked here."""
     rows = tuple(
         AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
-        for d in plan.nodes
-        if d.computes_on_codes
-        or d.execution is Execution.WEIGHTS
-        or (d.execution is Execution.FLOAT and d.op in known)
+        for d in _operators(plan)
     )
     return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 
 
-def _name_in(node: onnx.NodeProto, planned: Mapping[str, Any]) -> str:
+def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
+    """What a runtime runs for each node of a plan: its own word, of a file made by that plan.
+
+    Raises:
+        VerificationError: the runtime does not take the file.
+    """
+    assert runtime.executed is not None
+    kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
+    made = {n.name: name_of(n.outputs[0]) for n in graph_of(message_of(path)) if n.outputs}
+    rows = []
+    for d in _operators(plan):
+        kernel = kernels.get(d.node) or kernels.get(made.get(d.node, ""))
+        if kernel is None and not d.macs:
+            continue  # done where its input is made, without a kernel
+        integer = kernel is not None and kernel.integer and d.computes_on_codes
+        other = f"{runtime.title} runs it in float" if d.computes_on_codes else d.reason
+        kind = "not found" if kernel is None else kernel.kind
+        rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, "" if integer else other))
+    return Coverage(str(runtime), tuple(rows))
+
+
+def _operators(plan: QuantPlan) -> list[Decision]:
+    """What an audit lists."""
+    known = {row.key for row in OPS.values()}
+    return [
+        d
+        for d in plan.nodes
+        if d.computes_on_codes
+        or d.execution is Execution.WEIGHTS
+        or (d.execution is Execution.FLOAT and d.op in known)
+    ]
+
+
+def _name_in(node: ir.Node, planned: Mapping[str, Any]) -> str:
     """The operator of the plan that a node is, or is a part of; else its own name."""
-    name = names.operator_of(node.name, node.op_type)
-    return name if name in planned else node.name
+    given = str(node.name)
+    name = names.operator_of(given, node.op_type)
+    return name if name in planned else given
 
 
 def _row(
-    node: onnx.NodeProto,
+    node: ir.Node,
     name: str,
     parts: int,
-    source: onnx.ModelProto,
+    source: Reading,
     running: _Running,
     shapes: _Shapes,
     plan: Mapping[str, Any],
@@ -189,10 +223,9 @@ def _row(
         return AuditRow(name, node.op_type, node.domain, False, macs, reason, stored)
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
-    if found is None:  # taken into another kernel: a convolution only where codes are planned
-        integer = bool(plan) or node.op_type not in _WEIGHT
-    else:
-        integer = running.is_integer(found)
+    # what is taken into another kernel: a convolution only where codes are planned
+    taken = bool(plan) or node.op_type not in WEIGHT
+    integer = taken if found is None else _is_integer(found)
     integer = integer and plan.get("form") not in ("float", "weights")
     macs = int(plan["macs"]) // max(parts, 1) if plan else shapes.macs(node)
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
@@ -200,27 +233,26 @@ def _row(
     return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
 
 
-def _is_own(node: onnx.NodeProto) -> bool:
+def _is_own(node: ir.Node) -> bool:
     """Whether an operator is neither ONNX's nor the runtime's."""
     return node.domain not in _DOMAINS
 
 
-def _planned(source: onnx.ModelProto) -> dict[str, Mapping[str, Any]]:
+def _planned(source: Reading) -> dict[str, Mapping[str, Any]]:
     """What qtool's plan says of each node, if the file is its own."""
-    info = FileInfo.of(source)
+    info = FileInfo.of(source.outline)
     return {} if info is None else {n.node: vars(n) for n in info.nodes}
 
 
-def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:
+def _why_float(node: ir.Node, source: Reading) -> str:
     """For a file of unknown origin: what is missing around the node."""
-    makers = {o: n.op_type for n in source.graph.node for o in n.output}
-    constants = {i.name for i in source.graph.initializer}
-    for name in node.input[:2]:
-        if name in constants and node.op_type in _WEIGHT:
-            return f"its weight {name} is stored as float"
-        if name not in constants and makers.get(name) != "DequantizeLinear":
-            return f"its input {name} is not quantized"
-    readers = {n.op_type for n in source.graph.node if node.output[0] in n.input}
+    for value in node.inputs[:2]:
+        maker = None if value is None else value.producer()
+        if stored(value) and node.op_type in WEIGHT:
+            return f"its weight {name_of(value)} is stored as float"
+        if not stored(value) and (maker is None or maker.op_type != "DequantizeLinear"):
+            return f"its input {name_of(value)} is not quantized"
+    readers = {n.op_type for n in source.readers(node.outputs[0])}
     if not readers & {"QuantizeLinear", "Relu", "Clip"}:
         return "its output is not quantized"
     return f"{RUNTIME} has no integer kernel for this form"
@@ -229,56 +261,52 @@ def _why_float(node: onnx.NodeProto, source: onnx.ModelProto) -> str:
 class _Running:
     """The optimised graph, with look-ups by the names of the file."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.nodes: dict[str, onnx.NodeProto] = {
-            without_suffix(n.name): n for n in model.graph.node if n.name
-        }
-        self.makers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
-        self.by_output: dict[str, onnx.NodeProto] = {
-            without_suffix(o): n for o, n in self.makers.items()
-        }
-        self.types = {i.name: i.data_type for i in model.graph.initializer}
-        self.types |= {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    def __init__(self, graph: ir.Graph) -> None:
+        self.nodes = {without_suffix(n.name): n for n in graph if n.name}
+        self.by_output = {without_suffix(name_of(o)): n for n in graph for o in n.outputs}
 
-    def find(self, node: onnx.NodeProto, source: onnx.ModelProto) -> onnx.NodeProto | None:
+    def find(self, node: ir.Node, source: Reading) -> ir.Node | None:
         """The node that computes `node`: by name, else by what it or its followers compute."""
         if node.name in self.nodes:
             return self.nodes[node.name]
-        name, steps = node.output[0], 0
+        value, steps = node.outputs[0], 0
         while steps < 8:
-            if name in self.by_output:
-                return self._behind(self.by_output[name])
-            readers = [n for n in source.graph.node if name in n.input]
+            if (name := name_of(value)) in self.by_output:
+                return _behind(self.by_output[name])
+            readers = source.readers(value)
             if len(readers) != 1:
                 return None
-            name, steps = readers[0].output[0], steps + 1
+            value, steps = readers[0].outputs[0], steps + 1
         return None
 
-    def _behind(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """The node whose result `node` only brings into another layout."""
-        while node.op_type in _MOVES and node.input[0] in self.makers:
-            node = self.makers[node.input[0]]
-        return node
 
-    def is_integer(self, node: onnx.NodeProto) -> bool:
-        if node.op_type in INTEGER:
-            return True
-        return node.op_type in ON_EITHER and self._codes(node.input[0])
+def _behind(node: ir.Node) -> ir.Node:
+    """The node whose result `node` only brings into another layout."""
+    source = input_at(node, 0)
+    while node.op_type in _MOVES and source is not None and (maker := source.producer()):
+        node, source = maker, input_at(maker, 0)
+    return node
 
-    def _codes(self, name: str) -> bool:
-        if name in self.types:
-            return self.types[name] in (TensorProto.UINT8, TensorProto.INT8)
-        maker = self.makers.get(name)
-        if maker is None:
-            return False
-        if maker.op_type in ON_EITHER:
-            return self._codes(maker.input[0])
-        return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")
+
+def _is_integer(node: ir.Node) -> bool:
+    if node.op_type in INTEGER:
+        return True
+    return node.op_type in ON_EITHER and _in_codes(input_at(node, 0))
+
+
+def _in_codes(value: ir.Value | None) -> bool:
+    maker = None if value is None else value.producer()
+    if value is None or maker is None:
+        return value is not None and value.dtype in (ir.DataType.UINT8, ir.DataType.INT8)
+    if maker.op_type in ON_EITHER:
+        return _in_codes(input_at(maker, 0))
+    return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")
 
 
 def _one_sample(model: onnx.ModelProto) -> onnx.ModelProto:
-    """An outline whose dynamic dimensions are 1, so that sizes computed from them are inferred."""
-    fixed = outline(model)
+    """A copy whose dynamic dimensions are 1, so that sizes computed from them are inferred."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
     del fixed.graph.value_info[:]
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -293,39 +321,26 @@ class _Shapes:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         try:
-            graph = onnx.shape_inference.infer_shapes(_one_sample(model), data_prop=True).graph
+            found = onnx.shape_inference.infer_shapes(_one_sample(model), data_prop=True)
         except Exception:  # noqa: BLE001  # a custom operator: what is not inferred is left out
-            graph = model.graph
-        self.shapes: dict[str, list[int]] = {}
-        self.types: dict[str, int] = {}
-        for value in [*graph.value_info, *graph.input, *graph.output]:
-            tensor = value.type.tensor_type
-            self.types[value.name] = tensor.elem_type
-            self.shapes[value.name] = [max(1, d.dim_value) for d in tensor.shape.dim]
-        for initializer in graph.initializer:
-            self.shapes[initializer.name] = list(initializer.dims)
-            self.types[initializer.name] = initializer.data_type
+            found = model
+        graph = graph_of(found)
+        self.values = ir.convenience.create_value_mapping(graph)
+        first = self.sizes(graph.inputs[0]) if graph.inputs else None
+        self.samples = first[0] if first else 1
 
-    def is_data(self, name: str) -> bool:
+    def is_data(self, value: ir.Value) -> bool:
         """Floats or codes, not sizes and indices."""
-        return self.types.get(name, TensorProto.FLOAT) in _DATA
+        found = self.values.get(name_of(value))
+        return found is None or found.dtype is None or found.dtype in _DATA
 
-    def macs(self, node: onnx.NodeProto) -> int:
+    def sizes(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        found = self.values.get(name_of(value))
+        if found is None or found.shape is None:
+            return None
+        return tuple(s if isinstance(s, int) and s > 0 else 1 for s in found.shape)
+
+    def macs(self, node: ir.Node) -> int:
         """MACs of one sample; 0 where the shape cannot be inferred (behind an unknown operator)."""
-        if node.op_type == "MatMulNBits":  # shape inference does not know it; one row per sample
-            return prod(a.i for a in node.attribute if a.name in ("K", "N"))
-        position = _WEIGHT.get(node.op_type, len(node.input))
-        if position >= len(node.input) or node.input[position] not in self.shapes:
-            return 0
-        weight, out = self.shapes[node.input[position]], self.shapes.get(node.output[0])
-        if node.op_type == "ConvTranspose":
-            return prod(weight) * prod(self.shapes.get(node.input[0], [])[2:])
-        if node.op_type == "QGemm":  # shape inference does not know it; one row per sample
-            return prod(weight)
-        if out is None:
-            return 0
-        if node.op_type in ("Conv", "QLinearConv", "ConvInteger"):
-            return prod(weight) * prod(out[2:])
-        transposed = any(a.name == "transB" and a.i for a in node.attribute)
-        depth = weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[0]
-        return prod(out) * depth
+        inputs, result = [self.sizes(v) for v in node.inputs], self.sizes(node.outputs[0])
+        return onnx_macs(node.op_type, inputs, result, attributes_of(node)) // self.samples

@@ -13,7 +13,7 @@ import torch
 
 from qtool.atomic import scratch_folder
 from qtool.integer import Program
-from qtool.onnx_graph.storage import save
+from qtool.onnx_graph.storage import load, save
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.artefact import Artefact
 
@@ -103,7 +103,7 @@ def compare_codes(
                 wrong[program.labels.get(name, name)] = None
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if elements - identical > before:
-            seen = _seen(artefact.model, program, batch)
+            seen = _seen(artefact.path, program, batch)
             first = first or _first_difference(program, seen, batch)
             wrong |= dict.fromkeys(_wrong_kernels(program, seen))
     floats = program.float_nodes
@@ -136,12 +136,11 @@ def _behind_float(program: Program) -> set[str]:
     return found
 
 
-def _seen(model: onnx.ModelProto, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
+def _seen(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
     """The inputs, and all tensors of codes as the runtime has them."""
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
+    asked = load(path)
     present = {o.name for o in asked.graph.output}
-    made = {o for n in model.graph.node for o in n.output}
+    made = {o for n in asked.graph.node for o in n.output}
     names = [s.output for s in program.steps if s.output in made and s.output in program.params]
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in present)
     with scratch_folder() as folder:

@@ -12,7 +12,7 @@ import torch
 from qtool.data import Batch, batches, to_batch
 from qtool.errors import DataError
 from qtool.integer.qdq import QdqGraph
-from qtool.onnx_graph.storage import load
+from qtool.onnx_graph.reading import Reading, name_of
 from qtool.runtimes.onnxruntime import session
 from qtool.types import Array
 
@@ -148,14 +148,14 @@ def random_inputs(
 
 
 def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
-    graph = QdqGraph(load(path))
-    found = {}
-    for name in graph.inputs:
-        for node in graph.readers.get(name, []):
+    file = Reading.of(path)
+    graph, found = QdqGraph(file), {}
+    for value in file.inputs:
+        for node in file.readers(value):
             if node.op_type == "QuantizeLinear":
                 params = graph.params(node)
                 scale, zero = float(params.scale), int(params.zero_point)
                 margin = 0.05 * scale * params.qtype.levels
                 low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
-                found[name] = (low - margin, high + margin)
+                found[name_of(value)] = (low - margin, high + margin)
     return found

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
-from onnx import numpy_helper
 
 from qtool.errors import VerificationError
-from qtool.onnx_graph.storage import outline
+from qtool.onnx_graph.reading import Reading, Source, array_of, attributes_of, input_at, stored
 from qtool.targets.saturation import largest_pairs
 
 __all__ = ["Expected", "check_structure", "check_well_formed"]
@@ -34,82 +34,85 @@ class Expected:
 
 
 def check_structure(
-    model: onnx.ModelProto, integer_nodes: set[str], expected: Expected = Expected()
+    model: Source, integer_nodes: set[str], expected: Expected = Expected()
 ) -> None:
     """Checks every integer node of a QDQ model, and every scale.
 
     Args:
-        model: as exported.
+        model: as exported, read or not.
         integer_nodes: names of the nodes that the plan computes in integers.
         expected: what the target wants.
 
     Raises:
         VerificationError: naming the node and what is wrong with it.
     """
-    arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-    makers = {o: n for n in model.graph.node for o in n.output}
-    for node in model.graph.node:
+    for node in Reading.of(model).nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            _check_scale(node, arrays, expected)
+            _check_scale(node, expected)
         if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
-            _check_pairs(node, arrays[node.input[1]], 1, expected.pair_limit)
+            _check_pairs(node, _constant(node, 1), 1, expected.pair_limit)
         if node.name in integer_nodes and node.op_type in _AXIS:
-            _check_layer(node, arrays, makers, expected)
+            _check_layer(node, expected)
 
 
-def check_well_formed(model: onnx.ModelProto) -> None:
+def check_well_formed(model: Source) -> None:
     """The ONNX checker, with inferred types and shapes against those written.
 
     Raises:
         VerificationError: in the checker's words.
     """
     try:
-        onnx.checker.check_model(outline(model), full_check=True)
+        onnx.checker.check_model(Reading.of(model).outline, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
 
 
-def _check_scale(node: onnx.NodeProto, arrays: dict[str, Any], expected: Expected) -> None:
-    scale = arrays.get(node.input[1])
+def _check_scale(node: ir.Node, expected: Expected) -> None:
+    scale = _constant(node, 1)
     if scale is None:
         raise VerificationError(f"{node.name}: its scale is not a constant")
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
-    if node.input[0] not in arrays and scale.ndim != 0:
+    if not stored(input_at(node, 0)) and scale.ndim != 0:
         raise VerificationError(f"{node.name}: the scale of an activation must be a scalar")
-    if expected.symmetric and arrays[node.input[2]].any():
+    if expected.symmetric and np.any(_constant(node, 2)):
         raise VerificationError(f"{node.name}: its zero point must be 0 on this target")
 
 
-def _check_layer(
-    node: onnx.NodeProto, arrays: dict[str, Any], makers: dict[str, Any], expected: Expected
-) -> None:
-    x, weight = makers.get(node.input[0]), makers.get(node.input[1])
-    for what, maker in (("input", x), ("weight", weight)):
-        if maker is None or maker.op_type != "DequantizeLinear":
-            raise VerificationError(f"{node.name}: its {what} is not dequantized from codes")
-    assert x is not None
-    assert weight is not None
-    codes, scale = arrays[weight.input[0]], arrays[weight.input[1]]
+def _check_layer(node: ir.Node, expected: Expected) -> None:
+    x, weight = _dequantized(node, 0, "input"), _dequantized(node, 1, "weight")
+    codes, scale = _constant(weight, 0), _constant(weight, 1)
     axis = _AXIS[node.op_type]
-    if codes.dtype != np.int8:
-        raise VerificationError(f"{node.name}: its weight is {codes.dtype}, not int8")
-    if scale.ndim and (_axis(weight) != axis or scale.shape[0] != codes.shape[axis]):
+    if codes is None or scale is None or codes.dtype != np.int8:
+        kind = "not stored" if codes is None else f"{codes.dtype}, not int8"
+        raise VerificationError(f"{node.name}: its weight is {kind}")
+    along = int(attributes_of(weight).get("axis", 1))
+    if scale.ndim and (along != axis or scale.shape[0] != codes.shape[axis]):
         raise VerificationError(
-            f"{node.name}: weight scales along axis {_axis(weight)}, output channels on axis {axis}"
+            f"{node.name}: weight scales along axis {along}, output channels on axis {axis}"
         )
-    if node.op_type == "Gemm" and not any(a.name == "transB" and a.i == 1 for a in node.attribute):
+    if node.op_type == "Gemm" and attributes_of(node).get("transB", 0) != 1:
         raise VerificationError(f"{node.name}: Gemm without transB, its channel axis is not 0")
     if expected.pair_limit is not None:
         _check_pairs(node, codes, axis, expected.pair_limit)
-    if len(node.input) > 2 and expected.integer_bias:
-        _check_bias(node, makers.get(node.input[2]), arrays, arrays[x.input[1]] * scale)
-    elif len(node.input) > 2 and node.input[2] not in arrays:
+    bias = input_at(node, 2)
+    if bias is not None and expected.integer_bias:
+        _check_bias(node, np.asarray(_constant(x, 1)) * scale)
+    elif bias is not None and not stored(bias):
         raise VerificationError(f"{node.name}: its bias is not a float constant")
 
 
-def _check_pairs(node: onnx.NodeProto, codes: Any, axis: int, limit: int) -> None:
-    pairs = largest_pairs(torch.from_numpy(codes.copy()), axis)
+def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
+    """The DequantizeLinear that an input comes from."""
+    value = input_at(node, index)
+    maker = None if value is None else value.producer()
+    if maker is None or maker.op_type != "DequantizeLinear":
+        raise VerificationError(f"{node.name}: its {what} is not dequantized from codes")
+    return maker
+
+
+def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
+    pairs = largest_pairs(torch.from_numpy(codes), axis)
     if bool((pairs > limit).any()):
         raise VerificationError(
             f"{node.name}: two weights of channel {int(pairs.argmax())} sum to {int(pairs.max())}; "
@@ -117,16 +120,21 @@ def _check_pairs(node: onnx.NodeProto, codes: Any, axis: int, limit: int) -> Non
         )
 
 
-def _check_bias(node: onnx.NodeProto, bias: Any, arrays: dict[str, Any], expected: Any) -> None:
+def _check_bias(node: ir.Node, expected: Any) -> None:
+    value = input_at(node, 2)
+    bias = None if value is None else value.producer()
+    codes = None if bias is None else _constant(bias, 0)
     if (
         bias is None
         or bias.op_type != "DequantizeLinear"
-        or arrays[bias.input[0]].dtype != np.int32
+        or codes is None
+        or codes.dtype != "int32"
     ):
         raise VerificationError(f"{node.name}: its bias is not dequantized from int32")
-    if not np.array_equal(arrays[bias.input[1]], expected.astype(np.float32)):
+    if not np.array_equal(_constant(bias, 1), expected.astype(np.float32)):
         raise VerificationError(f"{node.name}: its bias scale is not input scale x weight scale")
 
 
-def _axis(node: onnx.NodeProto) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+def _constant(node: ir.Node, index: int) -> Any:
+    """A stored input; None where it is none."""
+    return array_of(input_at(node, index))

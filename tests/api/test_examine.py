@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
 import qtool
 from qtool.errors import DataError, FileError
+from qtool.onnx_graph import storage
 from tests.analysis.spoiled import Chain, captured, chain, images
 
 DATA = list(images(32).split(16))
@@ -140,6 +142,46 @@ def test_a_saved_calibration(tmp_path):
     qtool.calibrate(captured(), DATA).save(tmp_path / "x.calib")
     found = qtool.report(captured(), DATA, tmp_path / "r", QUICK, calibration=tmp_path / "x.calib")
     assert "converted by qtool with x.calib" in found.models[1].origin
+
+
+# --- weights in a second file --------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+    """A float and an int8 file, the weights of each in another one."""
+    monkeypatch.setattr(storage, "_SMALL", 100)
+    plain = tmp_path / "float.onnx"
+    storage.save(onnx.load(captured().export_float(tmp_path / "whole.onnx")), plain, external=True)
+    chain().export(tmp_path / "int8.onnx", external_data=True)
+    assert [len(storage.files_of(tmp_path / f"{n}.onnx")) for n in ("float", "int8")] == [2, 2]
+    return plain, tmp_path / "int8.onnx"
+
+
+def test_evaluate_and_bench_read_both_files(apart, file):
+    plain, int8 = apart
+    found, known = (qtool.evaluate(f, captured(), DATA, seconds=0) for f in (int8, file))
+    assert found.sqnr_db == known.sqnr_db
+    assert found.int8.size_bytes == sum(f.stat().st_size for f in storage.files_of(int8))
+    timed = qtool.bench([plain, int8], batch_sizes=(2,), seconds=0.01)
+    assert len(timed.timings) == 1
+
+
+def test_a_report_holds_both_files(apart, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "LIMIT", 3000)  # so that exports have two files unasked
+    _, int8 = apart
+    of_file = qtool.report(int8, DATA, tmp_path / "f", QUICK, model=captured())
+    alone = qtool.report(int8, DATA, tmp_path / "a", QUICK)
+    of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
+    assert of_file.layers == of_quantized.layers
+    assert alone.accuracy.samples == 32
+    model, data = storage.files_of(tmp_path / "q" / "model.int8.onnx")
+    assert qtool.verify(model, DATA).exact
+    assert data.parent == tmp_path / "q"
+    monkeypatch.undo()
+    qtool.report(chain(), DATA, tmp_path / "q", QUICK)
+    assert storage.files_of(model) == [model]
+    assert not data.exists()
 
 
 # --- the public class ----------------------------------------------------------------------------

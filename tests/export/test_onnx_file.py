@@ -58,8 +58,8 @@ def integer_layers(name: str) -> Iterator[onnx.NodeProto]:
 def test_the_checker_accepts_the_file(name: str) -> None:
     file = model(name)
     onnx.checker.check_model(file, full_check=True)
-    assert file.ir_version == X86.ir_version
-    assert {(o.domain, o.version) for o in file.opset_import} == {("", X86.opset)}
+    assert file.ir_version == X86.file.ir_version
+    assert {(o.domain, o.version) for o in file.opset_import} == {("", X86.file.opset)}
 
 
 @every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -74,3 +75,16 @@ def test_what_has_no_translation_goes_the_whole_way(monkeypatch: pytest.MonkeyPa
 def test_without_the_parts_of_torch_it_still_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_registry", lambda *_: None)
     assert written(AS_IT_IS["both conditions"]) == 0
+
+
+def test_translations_of_few_operators_are_those_of_the_whole_library() -> None:
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    aten = torch.ops.aten
+    wanted = frozenset({aten.relu.default, aten.add.Tensor, aten.special_erf.default, operator.mul})
+    few, whole = module._registry(21, (), wanted), ONNXRegistry.from_torchlib(opset_version=21)
+    for target in wanted:
+        found = [[d.onnx_function for d in r.get_decomps(target)] for r in (few, whole)]
+        assert found[0] == found[1] != []
+    assert not few.is_registered(aten.sigmoid.default)  # whose source was not read
+    assert len(whole.functions) > 400  # nor is it lost to others

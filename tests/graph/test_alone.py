@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy  # noqa: F401 - adds a filter of warnings when it is first imported
 import torch
 from torch import nn
 
 import qtool
-from qtool.graph.alone import quiet
+from qtool.graph.alone import quiet, rarely_collecting
 
 
 def state() -> tuple[Any, ...]:
@@ -26,6 +28,7 @@ def state() -> tuple[Any, ...]:
         torch.backends.mha.get_fastpath_enabled(),
         nn.Module.__call__,
         nn.Module.__getattr__,
+        gc.get_threshold(),
     )
 
 
@@ -68,3 +71,15 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
     with pytest.raises(error):
         fail()
     assert state() == before
+
+
+def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> None:
+    before = gc.get_threshold()
+    try:
+        for young, meanwhile in ((700, 100_000), (200_000, 200_000), (0, 0)):
+            gc.set_threshold(young, 5, 6)
+            with rarely_collecting():
+                assert gc.get_threshold() == (meanwhile, 5, 6)
+            assert gc.get_threshold() == (young, 5, 6)
+    finally:
+        gc.set_threshold(*before)

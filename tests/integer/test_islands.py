@@ -12,6 +12,7 @@ from torch import nn
 
 import qtool
 from qtool.integer import lower
+from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.onnxruntime import optimised_graph
 from qtool.verification import compare_codes
 
@@ -75,7 +76,7 @@ def test_fused_float_kernels_round_alike(file: Path) -> None:
 
 
 def test_shapes_are_what_fusion_hangs_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.integer.islands._known", lambda _: {})
+    monkeypatch.setattr(Reading, "known", {})
     found = compare_codes(file, [[t.numpy() for t in batch(5, 12)]])
     assert not found.exact
 

@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.integer.moves import MOVES, move_of
-from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.reading import Reading
 
 NEAREST = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any]]] = {
@@ -66,7 +66,7 @@ def test_a_move_is_what_the_runtime_does(name: str) -> None:
     (expected,) = ort.InferenceSession(
         file.SerializeToString(), providers=["CPUExecutionProvider"]
     ).run(None, {"x": codes})
-    move = move_of(file.graph.node[0], QdqGraph(file))
+    move = move_of(Reading.of(file).nodes[0])
     assert move is not None
     actual = move(torch.from_numpy(codes)).numpy()
     assert actual.shape == expected.shape
@@ -80,4 +80,4 @@ def test_every_move_has_a_case() -> None:
 def test_a_move_with_computed_arguments_is_none() -> None:
     file = built("Reshape", [[0, 2, -1]], {})
     del file.graph.initializer[:]
-    assert move_of(file.graph.node[0], QdqGraph(file)) is None
+    assert move_of(Reading.of(file).nodes[0]) is None

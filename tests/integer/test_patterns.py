@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.integer.patterns import fused, moved
 from qtool.integer.qdq import QdqGraph
+from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.onnxruntime import optimised_graph
 
 INTEGER = {"Add": "QLinearAdd", "Relu": "Relu", "Conv": "QLinearConv", "MaxPool": "MaxPool"}
@@ -86,8 +87,8 @@ def ran(model: onnx.ModelProto, folder: Path) -> set[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_fused_where_the_runtime_fuses(name: str, tmp_path: Path) -> None:
     model, expected = CASES[name]
-    graph = QdqGraph(model)
-    node = next(n for n in graph.nodes if n.name == "op")
+    graph = QdqGraph(Reading.of(model))
+    node = next(n for n in graph.file.nodes if n.name == "op")
     found = fused(graph, node)
     assert (found is not None) is expected
     kernels = ran(model, tmp_path)
@@ -102,6 +103,6 @@ def test_it_is_fused_where_the_runtime_fuses(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scale", "expected"), [(0.1, True), (0.2, False)])
 def test_a_move_keeps_its_codes_only_with_equal_parameters(scale: float, expected: bool) -> None:
-    graph = QdqGraph(qdq("Transpose", scale=scale))
-    node = next(n for n in graph.nodes if n.name == "op")
+    graph = QdqGraph(Reading.of(qdq("Transpose", scale=scale)))
+    node = next(n for n in graph.file.nodes if n.name == "op")
     assert (moved(graph, node) is not None) is expected

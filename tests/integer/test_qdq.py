@@ -1,19 +1,21 @@
-"""A QDQ file read: makers and readers, and what codes mean."""
+"""What the codes in a file mean."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.errors import KernelError
-from qtool.integer.qdq import QdqGraph
+from qtool.integer.qdq import Codes, QdqGraph
+from qtool.onnx_graph.reading import Reading, array_of
 from qtool.types import INT8, UINT8
 
 
 def graph(signed: bool = False, **replaced: np.ndarray) -> QdqGraph:
-    """x -> Q -> DQ -> Conv of a dequantized weight -> y, and a constant that a node gives."""
+    """x -> Q -> DQ -> Conv of a dequantized weight -> y."""
     arrays = {
         "s": np.float32(0.5),
         "z": np.uint8(130),
@@ -22,42 +24,32 @@ def graph(signed: bool = False, **replaced: np.ndarray) -> QdqGraph:
         "wz": np.zeros(2, np.int8),
         "u": np.array([0, 128, 255], np.uint8),
     } | replaced
-    value = numpy_helper.from_array(np.array([7], np.int64))
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="d"),
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["e"], name="e", axis=0),
         helper.make_node("DequantizeLinear", ["u", "s"], ["f"], name="f"),
         helper.make_node("MatMul", ["d", "e"], ["y"], name="product"),
-        helper.make_node("Constant", [], ["c"], value=value),
         helper.make_node("Add", ["d", "f"], ["other"], name="sum"),
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     stored = [numpy_helper.from_array(np.asarray(v), n) for n, v in arrays.items()]
-    return QdqGraph(helper.make_model(helper.make_graph(nodes, "g", [x], [y], stored)), signed)
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], stored))
+    return QdqGraph(Reading.of(model), signed)
 
 
-def test_makers_readers_and_constants() -> None:
-    read = graph()
-    assert read.inputs == ["x"]
-    assert read.outputs == ["y"]
-    assert read.makers["y"].name == "product"
-    assert [n.name for n in read.readers["d"]] == ["product", "sum"]
-    assert read.only_reader("d") is None
-    assert read.only_reader("y") is None
-    quantize = read.only_reader("x")
-    assert quantize is not None
-    assert quantize.name == "q"
-    assert read.arrays["c"] == 7
-    assert read.constant(quantize, 1) == np.float32(0.5)
-    assert read.constant(quantize, 5) is None
-    assert read.label("conv.quantize") == "conv"
+def codes(read: QdqGraph, name: str) -> Codes | None:
+    return read.codes(value(read, name))
+
+
+def value(read: QdqGraph, name: str) -> ir.Value:
+    return ir.convenience.create_value_mapping(read.file.model.graph)[name]
 
 
 def test_codes_of_activations_and_of_weights() -> None:
     read = graph()
-    moving, stored = read.codes("d"), read.codes("e")
+    moving, stored = codes(read, "d"), codes(read, "e")
     assert moving is not None
     assert stored is not None
     assert (moving.name, moving.constant) == ("q", None)
@@ -67,42 +59,44 @@ def test_codes_of_activations_and_of_weights() -> None:
     assert stored.params.scale.tolist() == [0.25, 0.5]
     assert stored.constant is not None
     assert stored.constant.tolist() == [[1, -2], [3, 4]]
-    assert read.codes("y") is None
-    assert read.codes("x") is None
+    assert codes(read, "y") is None
+    assert codes(read, "x") is None
 
 
 def test_stored_codes_are_held_once() -> None:
     read = graph()
-    one, two = read.codes("e"), read.codes("e")
+    one, two = codes(read, "e"), codes(read, "e")
     assert one is not None
     assert two is not None
     assert one.constant is not None
     assert two.constant is not None
-    assert one.constant.data_ptr() == two.constant.data_ptr() == read.arrays["w"].ctypes.data
+    assert (
+        one.constant.data_ptr() == two.constant.data_ptr() == array_of(value(read, "w")).ctypes.data
+    )
 
 
 def test_without_a_zero_point_it_is_zero_of_the_stored_type() -> None:
-    found = graph().codes("f")
+    found = codes(graph(), "f")
     assert found is not None
     assert (found.params.qtype, int(found.params.zero_point)) == (UINT8, 0)
 
 
 def test_signed_reads_uint8_less_128() -> None:
     read = graph(signed=True)
-    moving, stored = read.codes("d"), read.codes("f")
+    moving, stored = codes(read, "d"), codes(read, "f")
     assert moving is not None
     assert stored is not None
     assert (moving.params.qtype, int(moving.params.zero_point)) == (INT8, 2)
     assert stored.constant is not None
     assert stored.constant.dtype == torch.int8
     assert stored.constant.tolist() == [-128, 0, 127]
-    assert read.arrays["u"].tolist() == [0, 128, 255]
+    assert array_of(value(read, "u")).tolist() == [0, 128, 255]
 
 
 def test_types_without_kernels_and_scales_at_run_time_are_refused() -> None:
     with pytest.raises(KernelError, match="d: codes of type uint16 have no integer kernel"):
-        graph(z=np.uint16(3)).codes("d")
+        codes(graph(z=np.uint16(3)), "d")
     read = graph()
-    del read.arrays["s"]
+    value(read, "s").const_value = None
     with pytest.raises(KernelError, match="d: its scale is computed at run time"):
-        read.codes("d")
+        codes(read, "d")

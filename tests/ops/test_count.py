@@ -68,3 +68,16 @@ def test_products(function: object, count: int) -> None:
     graph = capture_module(Function(function).eval(), Batch((torch.ones(2, 4, 5),)))
     run_passes(graph.module, CANONICAL)
     assert sum(macs(n, 2) for n in G.calls(graph.graph)) == count
+
+
+CELLS = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_steps_of_recurrent_layers(kind: str) -> None:
+    cell = getattr(nn, kind)(5, 6)
+    state = torch.zeros(2, 6)
+    given = (torch.ones(2, 5), (state, state) if kind == "LSTMCell" else state)
+    graph = capture_module(cell.eval(), Batch(given))
+    run_passes(graph.module, CANONICAL)
+    assert sum(macs(n, 2) for n in G.calls(graph.graph)) == CELLS[kind] * 6 * (5 + 6)

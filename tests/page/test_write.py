@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from qtool.errors import FileError
+from qtool.onnx_graph import storage
 from qtool.page import write_report
 from qtool.store import Store
 from tests.page.made_up import made_up
 
 
+def one_weight():
+    weight = numpy_helper.from_array(np.ones(2000, np.float32), "w")
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2000]) for n in "xy"]
+    return helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight]))
+
+
 def test_measured_then_written(tmp_path):
-    folder, extra = tmp_path / "r", tmp_path / "m"
+    folder, model = tmp_path / "r", tmp_path / "model.int8.onnx"
     kept = []
 
     def measure(keep):
         assert not folder.exists()
         kept.append(keep)
         Store(keep).save("a", {})
-        extra.write_bytes(b"model")
+        storage.save(one_weight(), model, external=True)
         return made_up()
 
-    report = write_report(folder, measure, {"model.int8.onnx": extra})
+    report = write_report(folder, measure, model)
     assert report == made_up()
     assert (folder / "report.json").read_text() == report.text()
-    assert (folder / "model.int8.onnx").read_bytes() == b"model"
+    for name in ("model.int8.onnx", "model.int8.onnx.data"):
+        assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
     assert not kept[0].exists()
 
 

@@ -115,10 +115,10 @@ def test_points_of_a_residual_network() -> None:
     }
     assert [p.name for p in found.observed()] == [n for n in reads(found) if n != "view"]
     weight, bias = found.point("conv1.weight"), found.point("conv1.bias")
-    assert weight.spec == Observed(X86.weight, MINMAX, axis=0, symmetric=True)
+    assert weight.spec == Observed(X86.types.weight, MINMAX, axis=0, symmetric=True)
     assert bias.spec == Derived("stem", "conv1.weight")
     assert {p.kind for p in found if p.name.endswith("weight")} == {Kind.WEIGHT}
-    assert found.point("stem").spec == Observed(X86.activation, MINMAX)
+    assert found.point("stem").spec == Observed(X86.types.activation, MINMAX)
 
 
 def conv() -> nn.Module:

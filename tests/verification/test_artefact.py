@@ -57,4 +57,4 @@ def test_nodes_without_names_are_called_after_what_they_make(file: Path) -> None
 def test_no_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no model")
     with pytest.raises(FileError, match="not a readable ONNX file"):
-        _ = Artefact(tmp_path / "text").model
+        _ = Artefact(tmp_path / "text").file

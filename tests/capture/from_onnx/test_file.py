@@ -19,10 +19,11 @@ from torch.nn import functional as F
 import qtool
 from qtool import graph as G
 from qtool.api import quantize
-from qtool.capture import OnnxModule, load_model, load_onnx
+from qtool.capture import OnnxModule, load_onnx
 from qtool.capture.from_onnx.table import OPERATORS
 from qtool.conversion import capture_model
 from qtool.errors import CaptureError
+from qtool.sources import load_model
 from tests.conftest import Digits
 from tests.export.networks import run
 

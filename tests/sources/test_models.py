@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from qtool.capture import import_object, load_model, load_weights
 from qtool.errors import CaptureError, DataError
+from qtool.sources import import_object, load_model, load_weights
 
 FACTORIES = """
 import torch

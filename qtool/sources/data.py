@@ -1,0 +1,145 @@
+"""Data as people have it, in batches that a model takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.data.array_files import SUFFIXES, ArrayFiles
+from qtool.errors import DataError
+from qtool.sources.encode import Encode, Processed
+from qtool.sources.named import called, import_object, is_call, made_by
+from qtool.sources.processors import encoder
+from qtool.sources.rows import Row, find_rows, labels_of
+
+__all__ = ["Rows", "load_data"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples read and encoded as they are asked for, a batch at a time.
+
+    unread: the samples that were left out since they could not be read.
+    """
+
+    rows: Sequence[Row]
+    encode: Encode
+    batch_size: int = 32
+    classes: Mapping[str, int] | None = None
+    unread: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return math.ceil(len(self.rows) / self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self.rows), self.batch_size):
+            yield self.encode(self.rows[start : start + self.batch_size])
+
+    @property
+    def labels(self) -> np.ndarray[Any, Any] | None:
+        """Class numbers, int64 of shape [samples]; None where the data names none."""
+        return labels_of(self.rows, self.classes or {})
+
+    @property
+    def dynamic(self) -> Mapping[str, Mapping[int, str]] | None:
+        """The sizes that vary from batch to batch, as `capture_model` takes them; None where only
+        the number of samples does."""
+        if not isinstance(self.encode, Processed):
+            return None
+        inputs = self.encode(self.rows[:1])
+        return {name: sizes for name, sizes in self.encode.dynamic.items() if name in inputs}
+
+
+def load_data(
+    source: str | Path,
+    batch_size: int = 32,
+    *,
+    model: Any = None,
+    folder: str | Path | None = None,
+    transform: str | None = None,
+    max_length: int | None = None,
+    padded: bool = False,
+    unreadable: float = 0.0,
+    without: tuple[str, ...] = (),
+) -> Iterable[Any]:
+    """Batches of a source of data.
+
+    Args:
+        source: `package.module:function` (or a call of it with literals) that returns an iterable
+            of batches; a .npy or .npz file or a folder of them; a folder of images or sound, by
+            class in subfolders or not; a .txt file of a text a line; a .jsonl file; a folder that
+            `Dataset.save_to_disk` wrote.
+        model: the model that takes the batches, where it is at hand.
+        folder: a local folder with a tokenizer, image processor or feature extractor.
+        transform: how images or sound become tensors: `package.module:function`, the name of
+            torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
+        max_length: of a text, in tokens.
+        padded: whether every text is padded to it; else to the longest of its batch.
+        unreadable: the share of images or sounds that may fail to be read, and is left out.
+        without: names of arrays that are no inputs.
+
+    Raises:
+        DataError: there is none, it cannot be read, or it is not said how it becomes tensors.
+    """
+    path = Path(source)
+    if ":" in str(source) and not path.exists():
+        return _made(str(source))
+    if path.suffix in SUFFIXES or _has_arrays(path):
+        files = ArrayFiles(path, batch_size, without)
+        files.files()
+        return files
+    rows = find_rows(path)
+    place = None if folder is None else Path(folder)
+    encode = encoder(rows[0], place, model, transform, max_length, padded)
+    unread = _unread(rows, encode, unreadable) if unreadable else {}
+    kept = [row for at, row in enumerate(rows) if at not in unread]
+    return Rows(kept, encode, batch_size, _classes(model), tuple(unread.values()))
+
+
+def _made(source: str) -> Iterable[Any]:
+    if is_call(source):
+        found: Iterable[Any] = made_by(source, DataError)
+        return found
+    made: Any = import_object(source, DataError)
+    data: Iterable[Any] = called(made, [], {}, source, DataError) if callable(made) else made
+    return data
+
+
+def _has_arrays(path: Path) -> bool:
+    return path.is_dir() and any(p.suffix in SUFFIXES for p in path.iterdir())
+
+
+def _unread(rows: Sequence[Row], encode: Encode, share: float) -> dict[int, str]:
+    """Place -> what is wrong, of samples that cannot be read.
+
+    Raises:
+        DataError: they are more than the share that is tolerated.
+    """
+    failed = ((at, _failure(row, encode)) for at, row in enumerate(rows))
+    found = {at: why for at, why in failed if why is not None}
+    if len(found) > share * len(rows):
+        raise DataError(
+            f"{len(found)} of {len(rows)} samples cannot be read, more than the share of "
+            f"{share:g} that is tolerated; the first: {next(iter(found.values()))}"
+        )
+    return found
+
+
+def _failure(row: Row, encode: Encode) -> str | None:
+    try:
+        encode([row])
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _classes(model: Any) -> Mapping[str, int]:
+    """The class numbers of a model that names its classes."""
+    found = getattr(getattr(model, "config", None), "label2id", None)
+    return {str(k): int(v) for k, v in found.items()} if isinstance(found, Mapping) else {}

@@ -1,0 +1,146 @@
+"""Folders as transformers and timm write them: config.json and safetensors. No code is run from
+them, nothing is unpickled, nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qtool.capture.program import first_line
+from qtool.errors import CaptureError, QtoolError
+from qtool.graph.alone import quiet
+from qtool.sources.extras import needed
+
+__all__ = ["TASKS", "config_of", "is_model_folder", "load_folder"]
+
+TASKS: Mapping[str, str] = {
+    "audio-classification": "AutoModelForAudioClassification",
+    "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
+    "ctc": "AutoModelForCTC",
+    "depth-estimation": "AutoModelForDepthEstimation",
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "image-classification": "AutoModelForImageClassification",
+    "image-segmentation": "AutoModelForImageSegmentation",
+    "image-text-to-text": "AutoModelForImageTextToText",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "object-detection": "AutoModelForObjectDetection",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "semantic-segmentation": "AutoModelForSemanticSegmentation",
+    "text-classification": "AutoModelForSequenceClassification",
+    "text-generation": "AutoModelForCausalLM",
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "token-classification": "AutoModelForTokenClassification",
+    "video-classification": "AutoModelForVideoClassification",
+    "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
+}
+"""Task -> the class of transformers that loads it."""
+
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def is_model_folder(path: Path) -> bool:
+    return (path / "config.json").is_file()
+
+
+def config_of(path: Path) -> Mapping[str, Any]:
+    """What config.json says.
+
+    Raises:
+        CaptureError: there is none, or it cannot be read.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        raise CaptureError(
+            f"{path} holds no config.json; give the folder that save_pretrained wrote"
+        )
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CaptureError(f"{file} cannot be read: {first_line(error)}") from error
+    if not isinstance(found, dict):
+        raise CaptureError(f"{file} holds a {type(found).__name__}, not a configuration")
+    return found
+
+
+def load_folder(path: Path, task: str | None = None) -> nn.Module:
+    """The model of a folder of transformers (`model_type`) or timm (`architecture`), in eval mode.
+
+    Raises:
+        CaptureError: it has no weights in safetensors, or not those of the task; it needs code of
+            its own; its package is missing.
+    """
+    config = config_of(path)
+    if not list(path.glob("*.safetensors")):
+        raise CaptureError(
+            f"{path} holds no weights; save the model with safetensors (save_pretrained does)"
+        )
+    is_timm = "architecture" in config and "model_type" not in config
+    if is_timm and task is not None:
+        raise CaptureError(f"{path} is a folder of timm, which has no tasks; leave out --task")
+    try:
+        with quiet():
+            return (_timm(path, config) if is_timm else _transformers(path, config, task)).eval()
+    except QtoolError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CaptureError(f"{path} cannot be loaded: {first_line(error)}") from error
+
+
+def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
+    timm = needed("timm", f"the model in {path}", CaptureError)
+    given = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
+    model: nn.Module = timm.create_model(
+        config["architecture"],
+        pretrained=False,
+        checkpoint_path=str(path / "model.safetensors"),
+        **given,
+        **config.get("model_args", {}),
+    )
+    return model
+
+
+def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
+    library = needed("transformers", f"the model in {path}", CaptureError)
+    loader = _class_of(library, path, config, task)
+    model, loading = loader.from_pretrained(
+        path, use_safetensors=True, output_loading_info=True, **_options(loader)
+    )
+    if missing := sorted(loading["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CaptureError(
+            f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
+            "choose the --task that it was trained for"
+        )
+    for part in model.modules():  # a graph gives tensors, not the cache of a next step
+        if getattr(getattr(part, "config", None), "use_cache", False):
+            part.config.use_cache = False
+    found: nn.Module = model.float()
+    return found
+
+
+def _options(loader: Any) -> Mapping[str, Any]:
+    return _LOCAL if loader.__name__.startswith("Auto") else {"local_files_only": True}
+
+
+def _class_of(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
+    if task is not None:
+        if task not in TASKS:
+            raise CaptureError(f"unknown task '{task}'; there are: {', '.join(TASKS)}")
+        return getattr(library, TASKS[task])
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        return library.AutoModel
+    name = str(names[0])
+    found = getattr(library, name, None)
+    if found is None or config.get("auto_map"):
+        raise CaptureError(
+            f"{path} needs code that is not part of transformers {library.__version__} ({name}), "
+            "and code from a folder is never run; give package.module:factory that returns the "
+            "model"
+        )
+    return found

@@ -1,0 +1,132 @@
+"""Which encoder fits rows: a transform that the user names, or what lies in the model's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qtool.errors import DataError, said
+from qtool.graph.alone import quiet
+from qtool.sources.encode import MAX_LENGTH, Encode, Processed, Transformed, forward_of
+from qtool.sources.extras import needed
+from qtool.sources.model_folder import config_of, is_model_folder
+from qtool.sources.named import import_object, is_call, made_by
+from qtool.sources.rows import Row
+
+__all__ = ["encoder"]
+
+
+def encoder(
+    row: Row,
+    folder: Path | None,
+    model: Any,
+    transform: str | None,
+    max_length: int | None,
+    padded: bool,
+) -> Encode:
+    """The encoder for rows like this one.
+
+    Raises:
+        DataError: nothing says how they become tensors.
+    """
+    if transform is not None:
+        if row.kinds == ("text",):
+            raise DataError("a transform is for images and sound, not for texts; leave it out")
+        return Transformed(_transform(transform, model), transform)
+    if folder is None and (timm := _timm(model)) is not None and row.kinds == ("image",):
+        return Transformed(timm, "timm's transform")
+    if folder is None or not folder.is_dir():
+        raise DataError(
+            f"nothing says how {_PLURAL[row.kinds[0]]} become tensors; {_REMEDY[row.kinds[0]]}"
+        )
+    if (folder / "config.json").is_file() and "architecture" in config_of(folder):
+        return Transformed(_transform("timm", model), "timm's transform")
+    return _processed(row, folder, model, max_length, padded)
+
+
+_PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
+_REMEDY = {
+    "image": "give --transform (torchvision's weights, timm, or package.module:function)",
+    "sound": "give --processor, a folder with a feature extractor, or --transform",
+    "text": "give --processor, a folder with a tokenizer",
+}
+
+
+def _transform(name: str, model: Any) -> Any:
+    if name == "timm":
+        found = _timm(model)
+        if found is None:
+            raise DataError("the transform 'timm' is for a model of timm, and this is none")
+        return found
+    if is_call(name):
+        return made_by(name, DataError)
+    if ":" in name:
+        found = import_object(name, DataError)
+        if not callable(found):
+            raise DataError(f"{name} is a {type(found).__name__}, not a function")
+        return found
+    models = needed("torchvision.models", f"the transform {name}", DataError)
+    try:
+        return models.get_weight(name).transforms()
+    except Exception as error:
+        raise DataError(
+            f"'{name}' names no weights of torchvision ({said(error)}); write it as in "
+            "ResNet18_Weights.DEFAULT, or give package.module:function"
+        ) from error
+
+
+def _timm(model: Any) -> Any | None:
+    """The transform of a model of timm: evaluation's, as its configuration says."""
+    if not isinstance(getattr(model, "pretrained_cfg", None), dict):
+        return None
+    timm = needed("timm.data", "the model's own transform", DataError)
+    return timm.create_transform(**timm.resolve_model_data_config(model), is_training=False)
+
+
+def _processed(
+    row: Row, folder: Path, model: Any, max_length: int | None, padded: bool
+) -> Processed:
+    library = needed("transformers", f"what lies in {folder}", DataError)
+    config = config_of(folder) if is_model_folder(folder) else {}
+    needs_text = row.text is not None or row.target is not None
+    tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer") if needs_text else None
+    if tokenizer is not None:
+        _check_vocabulary(tokenizer, model, folder)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+    images = sounds = None
+    if row.image is not None:
+        images = _loaded(library.AutoImageProcessor, folder, "image processor")
+    if row.sound is not None:
+        sounds = _loaded(library.AutoFeatureExtractor, folder, "feature extractor")
+    longest = getattr(tokenizer, "model_max_length", MAX_LENGTH)
+    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    return Processed(
+        tokenizer,
+        images,
+        sounds,
+        max_length or min(longest, MAX_LENGTH),
+        padded,
+        start if config.get("is_encoder_decoder") else None,
+        None if model is None else forward_of(model),
+    )
+
+
+def _loaded(loader: Any, folder: Path, what: str) -> Any:
+    try:
+        with quiet():
+            return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (Exception, SystemExit) as error:
+        raise DataError(
+            f"{folder} holds no {what} that can be loaded ({said(error).splitlines()[0]}); save it "
+            "there with save_pretrained, or name another folder with --processor"
+        ) from error
+
+
+def _check_vocabulary(tokenizer: Any, model: Any, folder: Path) -> None:
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if isinstance(size, int) and len(tokenizer) > size:
+        raise DataError(
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes {size}; "
+            "they do not belong together"
+        )

@@ -1,0 +1,166 @@
+"""Folders as transformers and timm write them, with small models of random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from qtool.errors import CaptureError, DataError
+from qtool.sources import load_data, load_model
+from tests.sources.conftest import TEXTS
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    return pytest.importorskip("transformers")
+
+
+def tokenizer(library: Any) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = dict.fromkeys(" ".join(TEXTS).split())
+    table = {w: i for i, w in enumerate(["[PAD]", "[UNK]", "[SEP]", *words])}
+    made = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return library.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]"
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    words = tokenizer(library)
+    torch.manual_seed(0)
+    config = library.BertConfig(vocab_size=len(words), **SMALL)
+    library.BertForSequenceClassification(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def t5(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("t5")
+    words = tokenizer(library)
+    torch.manual_seed(0)
+    config = library.T5Config(
+        vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2
+    )
+    config.decoder_start_token_id = 0
+    library.T5ForConditionalGeneration(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def test_the_model_as_it_was_saved(bert: Path) -> None:
+    model = load_model(bert)
+    assert type(model).__name__ == "BertForSequenceClassification"
+    assert not model.training
+
+
+def test_a_task_of_ones_own(bert: Path) -> None:
+    assert type(load_model(bert, task="feature-extraction")).__name__ == "BertModel"
+    with pytest.raises(CaptureError, match=r"has no weights for BertForMaskedLM \(missing: cls"):
+        load_model(bert, task="fill-mask")
+    with pytest.raises(CaptureError, match="unknown task 'singing'; there are: audio-class"):
+        load_model(bert, task="singing")
+
+
+def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:
+    data = load_data(texts, 4, model=load_model(bert), folder=bert)
+    first, second = data
+    assert {"input_ids", "attention_mask"} <= first.keys()
+    assert first["input_ids"].shape == (4, 9)
+    assert second["input_ids"].shape == (2, 6)
+    assert data.dynamic["input_ids"] == {0: "batch", 1: "sequence"}
+    short = load_data(texts, 4, model=load_model(bert), folder=bert, max_length=12, padded=True)
+    assert {b["input_ids"].shape[1] for b in short} == {12}
+    assert short.dynamic["input_ids"] == {0: "batch"}
+
+
+def test_a_decoder_is_given_what_it_is_to_say(t5: Path, texts: Path) -> None:
+    model = load_model(t5)
+    first = next(iter(load_data(texts, 4, model=model, folder=t5)))
+    assert torch.equal(first["decoder_input_ids"][:, 1:], first["input_ids"][:, :-1])
+    assert not first["decoder_input_ids"][:, 0].any()
+    assert "past_key_values" not in model(**first), "no cache"
+
+
+def test_a_tokenizer_of_another_model(library: Any, bert: Path, texts: Path) -> None:
+    small = library.BertForSequenceClassification(library.BertConfig(vocab_size=7, **SMALL))
+    with pytest.raises(DataError, match=r"tokens, the model takes 7; they do not belong together"):
+        load_data(texts, model=small, folder=bert)
+
+
+def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
+    from qtool.cli import main
+
+    out = tmp_path / "int8.onnx"
+    given = [str(bert), "--data", str(texts), "-o", str(out), "--timing", "0"]
+    result = CliRunner().invoke(main, ["quantize", *given], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "12 of 12 outputs identical" in result.output
+
+
+def _edited(folder: Path, to: Path, **changes: Any) -> Path:
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, **changes}))
+    return to
+
+
+def test_code_in_a_folder_is_not_run(bert: Path, tmp_path: Path) -> None:
+    mapped = {"AutoModel": "modeling_mine.Mine"}
+    folder = _edited(bert, tmp_path, architectures=["Mine"], auto_map=mapped)
+    (folder / "modeling_mine.py").write_text("raise SystemExit(99)")
+    with pytest.raises(CaptureError, match=r"needs code that is not part of transformers .*never"):
+        load_model(folder)
+
+
+def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CaptureError, match="holds no weights; save the model with safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "holds no config.json"), ("{", "cannot be read"), ("[]", "holds a list, not a conf")],
+)
+def test_a_folder_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CaptureError, match=message):
+        load_model(tmp_path)
+
+
+def test_truncated_weights(bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(CaptureError, match="cannot be loaded: "):
+        load_model(folder)
+
+
+def test_no_tokenizer(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing says how texts become tensors; give --processor"):
+        load_data(texts)
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match="holds no tokenizer that can be loaded"):
+        load_data(texts, folder=tmp_path)
