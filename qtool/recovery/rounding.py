@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
@@ -49,6 +50,8 @@ KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 8  # for each of them, in all
 FEWEST = 4096
+JUDGES = 32  # samples that nothing was made of
+FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
 aten = torch.ops.aten
 
@@ -117,16 +120,16 @@ def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[
     if beside is None or any(row[beside] is None for row in (*exact, *coded)):
         return results
     others = [(one[beside], two[beside]) for one, two in zip(exact, coded, strict=True)]
-    if any(r.shape != other.shape for r, (other, _) in zip(results, others, strict=True)):
+    if any(r.numel() != other.numel() for r, (other, _) in zip(results, others, strict=True)):
         return results
-    return [r + (one - two) for r, (one, two) in zip(results, others, strict=True)]
+    return [r + (one - two).reshape(r.shape) for r, (one, two) in zip(results, others, strict=True)]
 
 
 def _added_to(run: Executor, number: int) -> int | None:
     """The number of the tensor that a result is added to, if nothing else is done with it."""
     while len(run.steps[number].users) == 1 and number not in run.outputs:
         reader = run.steps[run.steps[number].users[0]]
-        if reader.point is not None:
+        if reader.point is not None or reader.function is aten.reshape.default:
             number = reader.index
             continue
         others = [i for _, i in reader.places if i != number]
@@ -266,9 +269,7 @@ def _layers(conversion: Conversion) -> dict[str, fx.Node]:
 
 def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
-    module = insert_points(conversion.graph.module, conversion.plan)
-    for name, point in points_of(module).items():
-        point.set_params(_params(conversion, name))
+    module = _coded(conversion)
     executor = Executor(replace(conversion.graph, module=module))
     reads = {
         G.name_of(n): executor.numbers[G.name_of(n.args[0])]
@@ -279,6 +280,14 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
     networks = [frozenset[str](), executor.points]
     executor.lockstep(_samples(conversion, executor), networks, set(work.layers), work.visit)
     return work
+
+
+def _coded(conversion: Conversion) -> fx.GraphModule:
+    """The graph with its points, as quantized as it is by now."""
+    module = insert_points(conversion.graph.module, conversion.plan)
+    for name, point in points_of(module).items():
+        point.set_params(_params(conversion, name))
+    return module
 
 
 def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
@@ -301,7 +310,25 @@ def _round_all(conversion: Conversion) -> Conversion:
     if not conversion.batches(BATCH):
         return conversion.warned(f"round: {NO_SAMPLES}")
     work = _walk(conversion, weights=True)
-    return _taken(conversion, work, Change("round", work.rounded, REASON))
+    after = _taken(conversion, work, Change("round", work.rounded, REASON))
+    judges = conversion.batches(BATCH, JUDGES, aside=True)
+    if judges and _noise(after, judges) > _noise(conversion, judges):
+        return conversion.warned(f"round: {FURTHER}")
+    return after
+
+
+def _noise(conversion: Conversion, batches: Sequence[Batch]) -> float:
+    """Of the quantized network's outputs, relative to the power of the float one's."""
+    exact, coded = conversion.captured.graph.module, _coded(conversion)
+    total = 0.0
+    with torch.inference_mode():
+        for batch in batches:
+            found = (pytree.tree_leaves(m(*batch.args, **batch.kwargs)) for m in (exact, coded))
+            for one, two in zip(*found, strict=True):
+                if one.is_floating_point():
+                    power = max(float(one.double().square().sum()), 1e-30)
+                    total += float((one.double() - two).square().sum()) / power
+    return total
 
 
 def _shift_all(conversion: Conversion) -> Conversion:
