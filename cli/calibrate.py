@@ -71,10 +71,17 @@ def command(
     found.save(output_)
     if as_json:
         output.show_json(
-            {"file": str(output_), "samples": found.samples, "tensors": len(found.statistics)}
+            {
+                "file": str(output_),
+                "samples": found.samples,
+                "tensors": len(found.statistics),
+                "notes": list(found.notes),
+            }
         )
     else:
         output.say(
             f"{output_}: {len(found.statistics)} tensors observed on {found.samples} samples "
             f"({found.observer})"
         )
+        for note in found.notes:
+            output.say(f"note: {note}")

@@ -48,6 +48,7 @@ class Calibration:
     samples: how many samples were seen.
     specs, statistics: point or probe -> observer and what it gathered.
     kept: samples that were kept for steps that run the network on them.
+    notes: sentences for whoever calibrates; of this run, and in no file.
     """
 
     fingerprint: str
@@ -59,6 +60,7 @@ class Calibration:
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
     kept: Kept = field(default_factory=lambda: Kept(0))
+    notes: tuple[str, ...] = ()
 
     def merge(self, other: Calibration) -> Calibration:
         """The calibration on this one's data followed by the other's.
@@ -81,7 +83,7 @@ class Calibration:
         kept = Kept(self.kept.limit, self.kept)
         kept.merge(other.kept)
         total = self.samples + other.samples
-        return replace(self, samples=total, statistics=merged, kept=kept)
+        return replace(self, samples=total, statistics=merged, kept=kept, notes=())
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool import observers
 from qtool.calibration.file import Calibration
+from qtool.calibration.growth import Growth
 from qtool.data import Batch, batches
 from qtool.data.kept import Kept
 from qtool.errors import DataError
@@ -20,6 +22,7 @@ from qtool.graph import FloatGraph
 from qtool.graph.alone import ALONE
 from qtool.observers import Histogram, Statistic
 from qtool.plan import Probe, QuantPlan
+from qtool.plan.sharing import bounds_of
 from qtool.points import insert_points, insert_probes, points_of
 from qtool.types import Dynamic, Observed, ObserverSpec, Progress
 
@@ -34,12 +37,14 @@ class Watch:
     """A module whose results are watched, and by which observer's statistic, along which axis.
 
     samples: whether the first dimension of the results is that of the data's samples.
+    clamped: whether no result lies below zero.
     """
 
     module: nn.Module
     statistic: ObserverSpec
     axis: int | None
     samples: bool = False
+    clamped: bool = False
 
 
 @contextmanager
@@ -53,7 +58,7 @@ def observing(prepared: fx.GraphModule, watched: Mapping[str, Watch]) -> Iterato
     try:
         for name, watch in watched.items():
             statistics[name] = observers.create(watch.statistic, watch.axis)
-            hook = _watch(name, statistics[name], watch.samples)
+            hook = _watch(name, statistics[name], watch)
             handles.append(watch.module.register_forward_hook(hook))
         yield statistics
     finally:
@@ -72,7 +77,9 @@ def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) 
         assert isinstance(point.spec, Observed)
         by_sample = first is not None and _first_size([nodes[point.tensor]]) == first
         spec = point.spec
-        found[point.name] = Watch(points[point.name], spec.observer, spec.axis, by_sample)
+        low, _ = bounds_of(nodes[point.tensor])
+        clamped = low is not None and low >= 0
+        found[point.name] = Watch(points[point.name], spec.observer, spec.axis, by_sample, clamped)
     for probe in probes:
         found[probe.name] = Watch(beside[probe.name], probe.statistic, probe.axis)
     return found
@@ -85,10 +92,10 @@ def _first_size(nodes: Sequence[fx.Node]) -> str | None:
     return size if len(sizes) == 1 and not size.isdigit() and size else None
 
 
-def _watch(name: str, statistic: Statistic, samples: bool) -> Hook:
-    update = statistic.update
-    if samples and isinstance(statistic, Histogram):
-        update = statistic.update_thinly
+def _watch(name: str, statistic: Statistic, watch: Watch) -> Hook:
+    update: Callable[[torch.Tensor], None] = statistic.update
+    if watch.samples and isinstance(statistic, Histogram):
+        update = partial(statistic.update_thinly, clamped=watch.clamped)
 
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
         try:
@@ -123,6 +130,8 @@ def observe(
     chosen = watched(prepared, plan, probes)
     samples, kept = 0, Kept(keep)
     split = _first_size(G.placeholders(prepared.graph)) is not None
+    specs = {name: watch.statistic for name, watch in chosen.items()}
+    growth = Growth(specs)
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     with observing(prepared, chosen) as statistics, torch.inference_mode():
         for index, batch in enumerate(progress(batches(data, graph.module))):
@@ -132,9 +141,9 @@ def observe(
             kept.update(graph.tensors_of(bound), split)
             with ALONE:
                 _run(prepared, bound.to(device), index)
+            growth.look(samples, statistics)
     if not samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    specs = {name: watch.statistic for name, watch in chosen.items()}
     return Calibration(
         fingerprint,
         plan.target,
@@ -145,6 +154,7 @@ def observe(
         specs,
         statistics,
         kept,
+        growth.notes(samples, statistics),
     )
 
 

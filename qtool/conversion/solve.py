@@ -73,7 +73,7 @@ def solve_parameters(
     for point in plan:
         if isinstance(point.spec, Derived):
             _derive(solver, point, point.spec)
-    return Parameters(solver.params, tuple(solver.notes))
+    return Parameters(solver.params, (*calibration.notes, *solver.notes))
 
 
 def _check(plan: QuantPlan, calibration: Calibration) -> None:

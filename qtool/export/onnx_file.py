@@ -168,8 +168,9 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: torch.onnx wraps it several times."""
+    """The innermost cause in one line: torch.onnx wraps it several times. A line that ends in a
+    colon is of no use without the next one."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")])

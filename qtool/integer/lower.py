@@ -41,6 +41,8 @@ __all__ = ["DEFAULT_PROFILE", "lower"]
 DEFAULT_PROFILE = "onnxruntime-x64"
 _FLOAT_RESULTS = frozenset({"onnxruntime-x64"})  # whose integer Gemm may give float
 _SIGNED_PROFILES = frozenset({"tflite", "tflite-2"})  # runtimes whose activations are int8
+_ON_CODES = ("QLinear", "QGemm")  # how the runtime's operators of the QOperator format begin
+_LIFTING_PROFILES = frozenset({"onnxruntime-x64"})  # runtimes whose activations are uint8
 
 
 @dataclass
@@ -62,14 +64,16 @@ def lower(model: Source, profile: str = DEFAULT_PROFILE) -> Program:
 
     Args:
         model: the model, read or not, or the path of its file.
-        profile: "onnxruntime-x64", or "tflite" (uint8 codes are then held as int8).
+        profile: "onnxruntime-x64" (int8 codes are then held as uint8 where the runtime does so), or
+            "tflite" (uint8 codes are then held as int8).
 
     Raises:
         FileError: not a readable ONNX file.
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
     file = Reading.of(model)
-    work = _Lowering(QdqGraph(file, signed=profile in _SIGNED_PROFILES), profile_of(profile))
+    graph = QdqGraph(file, profile in _SIGNED_PROFILES, profile in _LIFTING_PROFILES)
+    work = _Lowering(graph, profile_of(profile))
     for node in file.nodes:
         _lower_node(work, node)
     for value in file.outputs:
@@ -79,13 +83,23 @@ def lower(model: Source, profile: str = DEFAULT_PROFILE) -> Program:
     labels = {o: names.tensor_of(o) for s in steps for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
     outputs = tuple(_output(work, value) for value in file.outputs)
-    return Program(profile, inputs, outputs, steps, work.constants, work.params, labels)
+    lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.lifted(n))
+    taken = frozenset(name_of(n.outputs[0]) for n in lifted)
+    return Program(profile, inputs, outputs, steps, work.constants, work.params, labels, taken)
 
 
 def _lower_node(work: _Lowering, node: ir.Node) -> None:
     if node in work.done or all(map(stored, node.outputs)):
         return
+    if node.op_type.startswith(_ON_CODES):
+        raise KernelError(
+            f"{node.name} ({node.op_type}) is an operator of the QOperator format, a name for the "
+            "runtime's own kernel, and there is nothing to compare that with; give the model in "
+            "QDQ format"
+        )
     try:
+        if node.op_type == "QuantizeLinear" and stored(input_at(node, 0)):
+            return  # of a weight: see QdqGraph.codes
         if node.op_type == "QuantizeLinear":
             params = work.graph.params(node)
             kernel = work.profile.bind("quantize", params)
@@ -162,7 +176,13 @@ def _integer(work: _Lowering, node: ir.Node) -> bool:
         return True
     work.done |= set(found.covered)
     _add(work, found.end, "integer", kernel, inputs, found.out, name=node.name)
+    for twin in found.twins:
+        _add(work, twin, "move", _as_it_is, [found.end.outputs[0]], found.out)
     return True
+
+
+def _as_it_is(codes: torch.Tensor) -> torch.Tensor:
+    return codes
 
 
 def _moved_between(work: _Lowering, node: ir.Node) -> bool:

@@ -67,6 +67,7 @@ class Operator:
     float_output: bool = False
     alike: bool = False
     output: tuple[float, int] | None = None
+    mixed: bool = False
 
     def fits(self, x: QuantParams, out: QuantParams) -> bool:
         given = (float(out.scale), int(out.zero_point))
@@ -227,6 +228,19 @@ def _ceil_pads(
     return pads
 
 
+def _softmax(call: Call) -> Callable[..., Any]:
+    """Before opset 13 it is taken over all axes from the given one on."""
+    found, opset = call.attributes, call.graph.file.model.opset_imports.get("", 13)
+    if opset >= 13:
+        return call.bind("softmax", call.inputs[0].params, call.out, axis=found.get("axis", -1))
+    over, axis = call.bind("softmax", call.inputs[0].params, call.out), found.get("axis", 1)
+
+    def run(codes: torch.Tensor) -> Any:
+        return over(codes.flatten(axis % codes.dim())).reshape(codes.shape)
+
+    return run
+
+
 def _table(op: str, *names: str) -> Callable[[Call], Callable[..., Any]]:
     def bind(call: Call) -> Callable[..., Any]:
         options = {n: call.attributes[n] for n in names if n in call.attributes}
@@ -239,20 +253,21 @@ OPERATORS: Mapping[str, Operator] = {
     "Add": Operator(_elementwise("add"), inputs=2),
     "AveragePool": Operator(_average),
     "Concat": Operator(_concat, inputs=None),
-    "Conv": Operator(_conv, weight=True),
-    "Gemm": Operator(_gemm, weight=True, float_output=True),
+    "Conv": Operator(_conv, weight=True, mixed=True),
+    "Gemm": Operator(_gemm, weight=True, float_output=True, mixed=True),
     "GlobalAveragePool": Operator(_global_average),
     "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
-    "MatMul": Operator(_matmul, inputs=2, float_output=True),
+    "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed=True),
     "MaxPool": Operator(_max, alike=True),
     "Mul": Operator(_elementwise("mul"), inputs=2),
     "Sigmoid": Operator(_table("sigmoid")),
+    "Softmax": Operator(_softmax),
 }
 
 SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
     **OPERATORS,
     "AveragePool": Operator(_average, alike=True),
     "Sigmoid": Operator(_table("sigmoid"), output=(1 / 256, -128)),
-    "Softmax": Operator(_table("softmax", "axis"), output=(1 / 256, -128)),
+    "Softmax": Operator(_softmax, output=(1 / 256, -128)),
     "Tanh": Operator(_table("tanh"), output=(1 / 128, 0)),
 }

@@ -2,7 +2,7 @@
 
 All data inputs of an operator come from codes, the result goes to one QuantizeLinear (a Relu or
 Clip between that the quantization makes redundant is dropped), and on x86 int8 codes only count
-where their QuantizeLinear has a single reader: the runtime turns those into uint8, and no others.
+where the runtime turns them into uint8 (`QdqGraph.becomes_uint8`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Fused:
 
     inputs: codes of its data inputs. end: the QuantizeLinear behind it, None where the result is
     float. bounds: of a clamp between. covered: the nodes behind the operator that it stands for.
+    twins: more of them that give the same codes, one for each reader; the runtime makes them one.
     """
 
     node: ir.Node
@@ -40,6 +41,7 @@ class Fused:
     out: QuantParams | None
     bounds: Bounds
     covered: tuple[ir.Node, ...]
+    twins: tuple[ir.Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +63,21 @@ def fused(graph: QdqGraph, node: ir.Node) -> Fused | None:
     inputs = _data_inputs(graph, node, operator)
     if inputs is None or not _constants_in_codes(graph, node, operator):
         return None
-    end, bounds, covered = _quantized_by(graph, node)
-    if end is None:
+    ends, bounds, passed = _quantized_by(graph, node)
+    if not ends:
         whole = operator.float_output and _reads_integer_bias(graph, node) is not False
         return Fused(node, operator, inputs, None, None, bounds, ()) if whole else None
+    end, *twins = ends
     out = graph.params(end)
     if not _counts(graph, end.outputs[0], out):
         return None
-    if not operator.fits(inputs[0].params, out):
+    types = {c.params.qtype.torch_dtype for c in inputs} | {out.qtype.torch_dtype}
+    if not operator.fits(inputs[0].params, out) or (
+        graph.lifts and len(types) > 1 and not operator.mixed
+    ):
         return None
-    return Fused(node, operator, inputs, end, out, bounds, covered)
+    covered = (*passed, *ends)
+    return Fused(node, operator, inputs, end, out, bounds, covered, tuple(twins))
 
 
 def moved(graph: QdqGraph, node: ir.Node) -> Moved | None:
@@ -115,28 +122,26 @@ def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> b
 
 
 def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
-    """Whether the runtime computes on these codes: uint8 always, int8 with one reader only."""
+    """Whether the runtime computes on these codes: on uint8, and int8 where it makes that of it."""
     maker = codes.producer()
-    signed = params is not None and params.qtype.signed
-    if graph.signed or not signed or maker is None or maker.op_type != "QuantizeLinear":
+    unsigned = params is None or not params.qtype.signed
+    if graph.signed or unsigned or maker is None or maker.op_type != "QuantizeLinear":
         return True
-    return len(graph.file.readers(codes)) == 1
+    return graph.becomes_uint8(maker)
 
 
 def _quantized_by(
     graph: QdqGraph, node: ir.Node
-) -> tuple[ir.Node | None, Bounds, tuple[ir.Node, ...]]:
-    """The QuantizeLinear behind a node, the bounds of a clamp between, and the nodes up to it."""
+) -> tuple[list[ir.Node], Bounds, tuple[ir.Node, ...]]:
+    """The QuantizeLinear behind a node (and its twins), the bounds of a clamp between, and that."""
     reader, bounds = graph.file.only_reader(node.outputs[0]), (None, None)
     passed: tuple[ir.Node, ...] = ()
     if reader is not None and reader.op_type in _CLAMPS:
         bounds, passed = _bounds(reader), (reader,)
-        reader = graph.file.only_reader(reader.outputs[0])
-    if reader is None or reader.op_type != "QuantizeLinear":
-        return None, (None, None), ()
-    if passed and not _redundant(graph.params(reader), bounds):
-        return None, (None, None), ()
-    return reader, bounds, (*passed, reader)
+    ends = graph.quantizers(passed[0].outputs[0] if passed else node.outputs[0])
+    if not ends or (passed and not _redundant(graph.params(ends[0]), bounds)):
+        return [], (None, None), ()
+    return ends, bounds, passed
 
 
 def _bounds(clamp: ir.Node) -> Any:

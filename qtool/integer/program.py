@@ -42,6 +42,7 @@ class Program:
     of the kind "float".
 
     params: what the codes of each quantized tensor mean. labels: tensor name -> the user's name.
+    lifted: tensors whose codes are int8 in the file, and uint8 here and in the runtime.
     """
 
     profile: str
@@ -51,11 +52,16 @@ class Program:
     constants: Mapping[str, torch.Tensor]
     params: Mapping[str, QuantParams]
     labels: Mapping[str, str]
+    lifted: frozenset[str] = frozenset()
 
     @property
     def float_nodes(self) -> int:
         """How many nodes run in float, in the runtime's kernels."""
         return sum(s.nodes for s in self.steps if s.kind == "float")
+
+    def held(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """A tensor as the file has it, as this program has it."""
+        return (values.to(torch.int16) + 128).to(torch.uint8) if name in self.lifted else values
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = self._run(inputs, keep=False)

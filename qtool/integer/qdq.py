@@ -10,8 +10,8 @@ import onnx_ir as ir
 import torch
 
 from qtool.errors import KernelError
-from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at
-from qtool.types import INT8, INT32, UINT8, QType, QuantParams
+from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at, stored
+from qtool.types import INT8, INT32, UINT8, Array, QType, QuantParams
 
 __all__ = ["Codes", "QdqGraph"]
 
@@ -34,11 +34,17 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class QdqGraph:
-    """What is quantized in a model that was read. `signed`: uint8 codes are read as int8 (minus
-    128). Tensors of stored codes are views, which nobody writes into."""
+    """What is quantized in a model that was read. Tensors of stored codes are views, which nobody
+    writes into.
+
+    signed: uint8 codes are read as int8 (minus 128).
+    lifts: int8 codes that one operator reads are taken for uint8 (plus 128), as ONNX Runtime does
+        on x86: its kernels add the zero point before they round.
+    """
 
     file: Reading
     signed: bool = False
+    lifts: bool = False
 
     def params(self, node: ir.Node) -> QuantParams:
         """The parameters of a QuantizeLinear or DequantizeLinear node.
@@ -50,8 +56,8 @@ class QdqGraph:
         if scale is None:
             raise KernelError(f"{node.name}: its scale is computed at run time")
         if zero is None:
-            stored = array_of(input_at(node, 0))
-            zero = np.zeros(scale.shape, np.uint8 if stored is None else stored.dtype)
+            codes = array_of(input_at(node, 0)) if node.op_type == "DequantizeLinear" else None
+            zero = np.zeros(scale.shape, np.uint8 if codes is None else codes.dtype)
         qtype = _QTYPES.get(str(zero.dtype))
         if qtype is None:
             raise KernelError(f"{node.name}: codes of type {zero.dtype} have no integer kernel")
@@ -59,13 +65,49 @@ class QdqGraph:
         if scale.size > 1:
             axis = int(attributes_of(node).get("axis", 1))
         shape = (-1,) if axis is not None else ()
-        shift = 128 if self.signed and qtype is UINT8 else 0
+        shift, held = 0, qtype
+        if self.signed and qtype is UINT8:
+            shift, held = -128, INT8
+        elif self.lifted(node):
+            shift, held = 128, UINT8
         return QuantParams(
-            INT8 if shift else qtype,
+            held,
             torch.from_numpy(scale.astype(np.float32).reshape(shape)),
-            torch.from_numpy(zero.astype(np.int64).reshape(shape)) - shift,
+            torch.from_numpy(zero.astype(np.int64).reshape(shape)) + shift,
             axis,
         )
+
+    def lifted(self, node: ir.Node) -> bool:
+        """Whether the int8 codes of a Quantize- or DequantizeLinear are taken for uint8."""
+        return self.lifts and self.becomes_uint8(node)
+
+    def becomes_uint8(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime on x86 makes a pair of uint8 of a Quantize- or DequantizeLinear of
+        int8 and the other one: there is one of each, and one operator reads the result."""
+        codes = node.outputs[0] if node.op_type == "QuantizeLinear" else input_at(node, 0)
+        maker = None if codes is None else codes.producer()
+        if codes is None or maker is None or maker.op_type != "QuantizeLinear":
+            return False
+        source, zero = input_at(maker, 0), array_of(input_at(maker, 2))
+        if source is None or stored(source) or zero is None or zero.dtype != np.int8:
+            return False
+        if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
+            return False
+        (use,) = codes.uses()
+        real = use.node.outputs[0]
+        return use.node.op_type == "DequantizeLinear" and (
+            len(real.uses()) + real.is_graph_output() == 1
+        )
+
+    def quantizers(self, value: ir.Value) -> list[ir.Node]:
+        """What alone reads a tensor: a QuantizeLinear, or several that give equal codes, which the
+        runtime makes one of. Nothing where others read it."""
+        readers = self.file.readers(value)
+        if value.is_graph_output() or any(r.op_type != "QuantizeLinear" for r in readers):
+            return []
+        given = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
+        alike = all(_equal(a, b) for g in given for a, b in zip(g, given[0], strict=True))
+        return readers if alike else []
 
     def codes(self, value: ir.Value | None) -> Codes | None:
         """The codes behind a float tensor, if it is made by a DequantizeLinear."""
@@ -74,9 +116,23 @@ class QdqGraph:
             return None
         source = maker.inputs[0]
         assert source is not None
-        stored, constant = array_of(source), None
-        if stored is not None:
-            constant = torch.from_numpy(stored)
-            if self.signed and stored.dtype == np.uint8:
+        return Codes(source, self.params(maker), self._stored(source))
+
+    def _stored(self, codes: ir.Value) -> torch.Tensor | None:
+        """Codes that are constant: stored, or quantized from what is."""
+        maker, array = codes.producer(), array_of(codes)
+        if array is not None:
+            constant = torch.from_numpy(array)
+            if self.signed and array.dtype == np.uint8:
                 constant = (constant.to(torch.int16) - 128).to(torch.int8)
-        return Codes(source, self.params(maker), constant)
+            return constant
+        if maker is None or maker.op_type != "QuantizeLinear":
+            return None
+        real = array_of(input_at(maker, 0))
+        return None if real is None else self.params(maker).quantize(torch.from_numpy(real))
+
+
+def _equal(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and np.array_equal(a, b)

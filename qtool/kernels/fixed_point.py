@@ -29,6 +29,7 @@ __all__ = [
     "rounding_divide_by_pot",
     "saturating_left_shift",
     "saturating_rounding_doubling_high_mul",
+    "wrap16",
     "wrap32",
 ]
 
@@ -76,6 +77,11 @@ def channel_multipliers(reals: Iterable[float], shape: tuple[int, ...]) -> Multi
 def wrap32(x: Tensor) -> Tensor:
     """int64 -> the value an int32 register would hold, still int64."""
     return x.to(torch.int32).to(torch.int64)
+
+
+def wrap16(x: Tensor) -> Tensor:
+    """int64 -> the value an int16 register would hold, still int64."""
+    return x.to(torch.int16).to(torch.int64)
 
 
 def saturating_rounding_doubling_high_mul(a: Tensor, b: Tensor) -> Tensor:

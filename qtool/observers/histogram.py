@@ -32,7 +32,7 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_COUNTED = 4096  # elements of a large sample
+_COUNTED = 2048  # elements of a large sample
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
@@ -109,9 +109,10 @@ class Histogram:
             seen.counts[block] += seen._count(piece, block, bool((low < 0).any()))
         self.merge(seen)
 
-    def update_thinly(self, x: torch.Tensor) -> None:
+    def update_thinly(self, x: torch.Tensor, clamped: bool = False) -> None:
         """Takes one batch whose samples lie along the first dimension, per tensor: the extremes of
-        all elements, and counts of some of them where samples are large.
+        all elements, and counts of some of them where samples are large. `clamped`: no element lies
+        below zero, so that the lowest is not looked for once there was a zero.
 
         Which ones is told by their places in the sample alone, so that the state still follows
         from the multiset of samples. The step has no factor in common with any size of the sample:
@@ -122,7 +123,7 @@ class Histogram:
             self.update(x)
             return
         channels_of(x, None, self.channels)
-        if self._count_inside(_rows_of(_samples(x.detach()), step), step):
+        if self._count_inside(_rows_of(_samples(x.detach()), step), step, clamped):
             return
         seen = self._unfilled(1)
         for piece in _rows_of(_samples(x.detach()), step):
@@ -132,7 +133,9 @@ class Histogram:
             seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
         self.merge(seen)
 
-    def _count_inside(self, parts: Iterable[torch.Tensor], step: int) -> bool:
+    def _count_inside(
+        self, parts: Iterable[torch.Tensor], step: int, clamped: bool = False
+    ) -> bool:
         """Counts a batch that lies within the range of now, as most do, without moving the grid;
         False, and nothing is changed, where it does not (or holds NaN)."""
         if self.empty:
@@ -140,7 +143,7 @@ class Histogram:
         least, most = float(self.low[0]), float(self.high[0])
         total: torch.Tensor | int = 0
         for piece in parts:
-            low, high = ends_of(piece)
+            low, high = ends_of(piece, 0.0 if clamped and least == 0 else None)
             if not (least <= low and high <= most):
                 return False
             codes = self._codes(piece[:, ::step].float(), slice(None), low < 0)

@@ -184,13 +184,13 @@ def piece_ends(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return piece.amin(1), piece.amax(1)
 
 
-def ends_of(x: torch.Tensor) -> tuple[float, float]:
-    """Lowest and highest of all elements, NaN where there is one; what numpy can read it does in
-    half of torch's time."""
+def ends_of(x: torch.Tensor, low: float | None = None) -> tuple[float, float]:
+    """Lowest (if it is not known) and highest of all elements, NaN where there is one; what numpy
+    can read it does in half of torch's time."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         array = x.numpy()
-        return float(array.min()), float(array.max())
-    return float(x.amin()), float(x.amax())
+        return float(array.min()) if low is None else low, float(array.max())
+    return float(x.amin()) if low is None else low, float(x.amax())
 
 
 def finite_ends(low: torch.Tensor, high: torch.Tensor) -> tuple[Floats, Floats]:

@@ -1,7 +1,8 @@
 """From a canonical float graph and a target to the plan. Pure: nothing is changed or run.
 
 1. Which nodes compute in integers (forward): heavy operators always, the light ones between them
-   where an input already comes in codes; not those that the recipe leaves out.
+   where an input already comes in codes; not those that the recipe leaves out, and no concat that
+   no layer in integers reads: each part of it keeps parameters of its own.
 2. Which values are wanted in codes (backward).
 3. A clamp behind an integer node is fused where the output's quantization does its work.
 4. A value gets a point where a node that runs in integers reads it, or where its own kernel gives
@@ -168,6 +169,8 @@ def _objection(work: Work, node: fx.Node, row: Op) -> str | None:
         mixed = any(x.op == "call_function" and x not in work.native for x in sources)
         if mixed and not _for_a_layer(work, node):
             return "one of its inputs is float, and no layer reads its result"
+        if row.role is Role.JOIN and not _for_integers(work, node):
+            return "no layer in integers reads its result"
     return None
 
 
@@ -187,6 +190,31 @@ def _for_a_layer(work: Work, node: fx.Node) -> bool:
         if known and _for_a_layer(work, user):
             return True
     return False
+
+
+def _for_integers(work: Work, node: fx.Node) -> bool:
+    """Whether a layer that computes in integers reads a result, directly or through what computes
+    on codes. Nothing of the kind stands behind the end of a network: one scale for all that is
+    joined there would be as wide as its widest part (boxes beside their scores)."""
+    ahead, seen = [node], {node}
+    while ahead:
+        for user in ahead.pop().users:
+            row = row_of(user) if user.op == "call_function" else None
+            if row is None or user in seen or _stays_float(work, user, row):
+                continue
+            if row.weight is not None:
+                return True
+            seen.add(user)
+            ahead.append(user)
+    return False
+
+
+def _stays_float(work: Work, node: fx.Node, row: Op) -> bool:
+    scheme = work.choices[G.name_of(node)].scheme
+    if scheme.when is not When.STATIC and (row.weight is not None or scheme.when is When.FLOAT):
+        return True
+    rule = work.target.kernels.get(row.key)
+    return row.role is not Role.CLIP and (rule is None or rule.refuse(node) is not None)
 
 
 def _choose_wanted(work: Work) -> None:

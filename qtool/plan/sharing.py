@@ -18,7 +18,7 @@ from qtool.ops import Role, data_inputs, row_of
 from qtool.plan.plan import Kind, Point
 from qtool.types import Bounds, Observed, SharedWith
 
-__all__ = ["share"]
+__all__ = ["bounds_of", "share"]
 
 
 def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple[Point, ...]:
@@ -69,14 +69,14 @@ def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
     """Whether a clamp fused into the producer of `source` still saturates with the parameters of
     the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
     negative results would not be free any more, and its layer would fall back to float.)"""
-    low, high = _bounds(source)
-    others = [_bounds(other) for other in inputs if other is not source]
+    low, high = bounds_of(source)
+    others = [bounds_of(other) for other in inputs if other is not source]
     below = low is None or all(o[0] is not None and o[0] >= low for o in others)
     above = high is None or all(o[1] is not None and o[1] <= high for o in others)
     return below and above
 
 
-def _bounds(value: object) -> Bounds:
+def bounds_of(value: object) -> Bounds:
     """The bounds of the clamp that gives a value, directly or through operators that move it."""
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
         if row.role is Role.CLIP:

@@ -1,6 +1,7 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
 from qtool.verification.artefact import Artefact
+from qtool.verification.by_step import Steps, check_steps
 from qtool.verification.coverage import AuditRow, Coverage, audit, executed, planned
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
@@ -16,7 +17,9 @@ __all__ = [
     "Expected",
     "Fidelity",
     "Parity",
+    "Steps",
     "audit",
+    "check_steps",
     "check_structure",
     "check_well_formed",
     "compare",

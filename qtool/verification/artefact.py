@@ -6,6 +6,7 @@ made of it, its outputs for one batch, the integer program.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import torch
 
 from qtool.atomic import scratch_folder
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
-from qtool.onnx_graph.reading import Reading, Source
+from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
 from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 
@@ -32,7 +34,7 @@ class Artefact:
         qdq: the same model in QDQ form, where the file is in another one.
     """
 
-    def __init__(self, path: str | Path, qdq: Source | None = None) -> None:
+    def __init__(self, path: str | Path, qdq: onnx.ModelProto | None = None) -> None:
         self.path = Path(path)
         self._qdq = qdq
         self._programs: dict[str, Program] = {}
@@ -88,6 +90,27 @@ class Artefact:
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs without any optimisation, node by node."""
         return run(session(self.path, optimise=False, once=True), list(arrays))
+
+    def seen_as_written(
+        self, arrays: Arrays, asked: Iterable[str]
+    ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
+        """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
+        for that it computes."""
+        model = storage.load(self.path) if self._qdq is None else self._qdq
+        graph = model.graph
+        stated = [o.name for o in graph.output]
+        made = {o for n in graph.node if n.op_type != "Constant" for o in n.output}
+        more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
+        graph.output.extend(onnx.ValueInfoProto(name=n) for n in more)
+        try:
+            with scratch_folder() as folder:
+                storage.save(model, folder / "seen.onnx")
+                opened = session(folder / "seen.onnx", optimise=False, once=True)
+                found = run(opened, list(arrays))
+        finally:
+            del graph.output[len(stated) :]  # it is somebody's
+        tensors = map(torch.from_numpy, found)
+        return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
     @cached_property
     def running(self) -> onnx.ModelProto:

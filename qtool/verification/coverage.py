@@ -226,10 +226,12 @@ def _row(
     # what is taken into another kernel: a convolution only where codes are planned
     taken = bool(plan) or node.op_type not in WEIGHT
     integer = taken if found is None else _is_integer(found)
-    integer = integer and plan.get("form") not in ("float", "weights")
+    form = plan.get("form")
+    if form == "weights" or (form == "float" and node.name not in running.nodes):
+        integer = False  # what was found is not itself, but what reads it
     macs = int(plan["macs"]) // max(parts, 1) if plan else shapes.macs(node)
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
-    stored = kernel in ON_WEIGHTS or plan.get("form") == "weights"
+    stored = kernel in ON_WEIGHTS or form == "weights"
     return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
 
 

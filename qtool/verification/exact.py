@@ -137,11 +137,13 @@ def _behind_float(program: Program) -> set[str]:
 
 
 def _seen(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
-    """The inputs, and all tensors of codes as the runtime has them."""
+    """The inputs, and all tensors of codes as the runtime has them. (Not those that it turns into
+    uint8: those who ask for them see int8, and other kernels.)"""
     asked = load(path)
     present = {o.name for o in asked.graph.output}
     made = {o for n in asked.graph.node for o in n.output}
-    names = [s.output for s in program.steps if s.output in made and s.output in program.params]
+    codes = (s.output for s in program.steps if s.output in program.params)
+    names = [name for name in codes if name in made and name not in program.lifted]
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in present)
     with scratch_folder() as folder:
         file = folder / "all.onnx"

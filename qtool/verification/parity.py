@@ -5,12 +5,14 @@ optimisation) the runtime does the same float32 operations, so that codes can di
 value lies on a rounding boundary and the order of a float sum decides. Optimised, the runtime runs
 its integer kernels, which round differently in places (the zero point inside the rounding of an
 add, a product of three scales rounded once): each such code may be off by one, and the differences
-travel through the layers behind it.
+travel through the layers behind it, so that how far the outputs go says more of the network (deep,
+untrained ones amplify) than of the file.
 
-What is limited is the mean difference. A wrong scale, axis or bias moves all outputs by tens of
-codes; rounding moves a few by a few, and how far the worst of them goes says more of the network
-(deep, untrained ones amplify) than of the file. That the runtime computes exactly what it should is
-shown by exact.py, with no tolerance at all.
+So outputs are shown, and steps are judged: see by_step.py. Where the runtime does exactly what the
+integer engine does (exact.py), nothing is left to be judged by outputs. Where that is not known, of
+other runtimes and of parts in float that are fused otherwise than in the engine, the mean
+difference of the outputs has a limit, too. A wrong scale, axis or bias moves all outputs by tens of
+codes; rounding moves a few by a few.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ import numpy as np
 from qtool.runtimes import Runtime
 from qtool.runtimes.onnxruntime import ONNXRUNTIME
 from qtool.verification.artefact import Artefact
+from qtool.verification.by_step import Steps
 
 __all__ = ["TOLERANCE", "Difference", "Parity", "compare"]
 
 TOLERANCE = 8.0
-"""Largest accepted mean difference, in output codes (1/255 of the output's range)."""
+"""Largest accepted mean difference of outputs, in codes (1/255 of the output's range), where
+nothing better is known."""
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -49,18 +53,24 @@ class Difference:
 class Parity:
     """as_written: ONNX Runtime without optimisation. optimised: the runtime that the file is meant
     for, with its integer kernels; None where that cannot be asked here. runtime: its name and
-    version, where it is not ONNX Runtime."""
+    version, where it is not ONNX Runtime. tolerance: of the mean difference, where outputs are
+    judged. steps: each step by itself, on the samples that the file was run on as written."""
 
     samples: int
     as_written: Difference
     optimised: Difference | None
-    tolerance: float
+    tolerance: float | None
     runtime: str = ""
+    steps: Steps | None = None
 
     @property
     def passed(self) -> bool:
-        found = [d.mean for d in (self.as_written, self.optimised) if d is not None]
-        return max(found) <= self.tolerance
+        if self.steps is not None and not self.steps.passed:
+            return False
+        if self.tolerance is None:
+            return True
+        judged = [self.optimised, self.as_written if self.steps is None else None]
+        return all(d.mean <= self.tolerance for d in judged if d is not None)
 
     @property
     def _optimiser(self) -> str:
@@ -68,9 +78,13 @@ class Parity:
 
     def __str__(self) -> str:
         optimised = f"; {self._optimiser} {self.optimised}" if self.optimised is not None else ""
+        allowed = "" if self.tolerance is None else f" (mean allowed: {self.tolerance:g})"
+        few = "" if self.steps is None or self.steps.samples == self.samples else self.steps.samples
+        written = f"as written ({few} of them)" if few else "as written"
+        steps = "" if self.steps is None else f"\n{self.steps}"
         return (
-            f"against fake quantization on {self.samples} samples: as written {self.as_written}"
-            f"{optimised} (mean allowed: {self.tolerance:g})"
+            f"against fake quantization on {self.samples} samples: {written} {self.as_written}"
+            f"{optimised}{allowed}{steps}"
         )
 
 
@@ -80,6 +94,7 @@ def compare(
     expected: Arrays,
     steps: Sequence[float | None],
     runtime: Runtime | None = ONNXRUNTIME,
+    written: tuple[Arrays, Arrays] | None = None,
 ) -> Parity:
     """Runs the file, as written and optimised, on one batch.
 
@@ -88,9 +103,11 @@ def compare(
         expected: outputs of the fake-quantized model.
         steps: per output, the size of a code (its scale), or None where the output is float.
         runtime: the one the file is meant for; None runs it as written only.
+        written: outputs that were expected and found as written, of another batch than this one,
+            where the file was run so already.
     """
     artefact = Artefact.of(file)
-    written = artefact.run_as_written(inputs)
+    reference, plain = written or (expected, artefact.run_as_written(inputs))
     if runtime is None:
         optimised = None
     elif runtime is ONNXRUNTIME:
@@ -100,7 +117,7 @@ def compare(
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,
-        _difference(expected, written, steps),
+        _difference(reference, plain, steps),
         None if optimised is None else _difference(expected, optimised, steps),
         TOLERANCE,
         "" if runtime is None or runtime is ONNXRUNTIME else str(runtime),

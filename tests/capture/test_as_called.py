@@ -182,7 +182,26 @@ def test_containers_of_the_users_own_are_inputs() -> None:
     assert [len(i.shape) for i in captured.graph.inputs] == [3, 3]
 
 
+def batched_nms(scores: torch.Tensor) -> torch.Tensor:
+    return scores if scores.sum() > 0 else -scores
+
+
+class DynamicCache:
+    def __init__(self, keys: torch.Tensor) -> None:
+        self.keys = keys
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+    "a detector": (
+        lambda: Applied(lambda m, x: batched_nms(m.a(x)), a=nn.Linear(8, 8)),
+        SEQUENCE,
+        "quantize its backbone and its heads, and keep what selects boxes (NMS) outside",
+    ),
+    "a cache": (
+        lambda: Applied(lambda m, x: (m.a(x), DynamicCache(m.a(x))), a=nn.Linear(8, 8)),
+        SEQUENCE,
+        "call it with use_cache=False",
+    ),
     "a packed sequence": (
         lambda: Applied(
             lambda m, x: m.a(

@@ -152,8 +152,7 @@ def test_files_of_another_quantizer_are_exact(
     )
     inputs = [samples("residual", 16, 9)[0].numpy()]
     found = compare_codes(tmp_path / "other.onnx", [inputs])
-    assert found.exact or activations == "QInt8", str(found)
-    assert found.worst <= 1.0
+    assert found.exact, str(found)
 
 
 def test_the_tflite_profile_holds_int8_codes() -> None:

@@ -89,6 +89,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "maximum to the end": ("MaxPool", {**WINDOW, "ceil_mode": 1}),
     "sigmoid": ("Sigmoid", {}),
     "leaky relu": ("LeakyRelu", {"alpha": 0.3}),
+    "softmax": ("Softmax", {}),
+    "softmax over channels": ("Softmax", {"axis": 1}),
 }
 
 
@@ -105,6 +107,20 @@ def test_a_row_equals_the_runtime(op: str, options: dict[str, Any], tmp_path: Pa
     assert not found.float_steps
     kinds = {step.kind for step in lower(model).steps}
     assert "integer" in kinds
+
+
+@pytest.mark.parametrize("axis", [{}, {"axis": 2}, {"axis": -1}])
+def test_a_softmax_of_opset_12_is_over_all_axes_behind_its_own(
+    axis: dict[str, int], tmp_path: Path
+) -> None:
+    model = one("Softmax", **axis)
+    model.opset_import[0].version = 12
+    onnx.save(model, tmp_path / "one.onnx")
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    random = np.random.default_rng(7)
+    given = [random.normal(0, 1.5, shape).astype(np.float32) for _ in range(2)]
+    found = compare_codes(tmp_path / "one.onnx", [[x] for x in given])
+    assert found.exact, str(found)
 
 
 def test_every_row_has_a_case() -> None:

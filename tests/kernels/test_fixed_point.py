@@ -78,6 +78,12 @@ def test_wrap32_is_modular(x):
     assert int(fp.wrap32(torch.tensor(x))) == (x + 2**31) % 2**32 - 2**31
 
 
+@settings(deadline=None)
+@given(st.integers(-(2**20), 2**20))
+def test_wrap16_is_modular(x):
+    assert int(fp.wrap16(torch.tensor(x))) == (x + 2**15) % 2**16 - 2**15
+
+
 def test_multiply_rounds_twice():
     by = fp.quantize_multiplier(0.375)  # 0.75 * 2**-1
     x = torch.tensor([-6, -2, 2, 6])

@@ -96,3 +96,17 @@ def test_a_saved_one_goes_on_where_it_stopped() -> None:
     again = Histogram.from_state(first.state(), None)
     again.update_thinly(x[7:])
     assert same(again, of(x))
+
+
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_the_lowest_of_clamped_values_need_not_be_looked_for(name: str) -> None:
+    x = data(name).relu()
+    seen = Histogram(None)
+    for batch in x.split(3):
+        seen.update_thinly(batch, clamped=True)
+    assert same(seen, of(x))
+    bad = x[:2].clone()
+    bad[1].view(-1)[7] = float("nan")
+    with pytest.raises(DataError, match="NaN or Inf"):
+        seen.update_thinly(bad, clamped=True)
+    assert same(seen, of(x)), "nothing of a bad batch is kept"

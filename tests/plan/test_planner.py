@@ -166,6 +166,19 @@ def _two_heads(x: torch.Tensor, first: nn.Module, second: nn.Module) -> tuple[to
     return y, second(y)
 
 
+def _joined_heads(x: torch.Tensor, box: nn.Module, score: nn.Module) -> torch.Tensor:
+    return torch.cat([box(x).flatten(2), score(x).sigmoid().flatten(2)], 1).permute(0, 2, 1)
+
+
+def _joined_twice(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) -> torch.Tensor:
+    return torch.cat([torch.cat([a(x), b(x)], 1).relu(), c(x)], 1)
+
+
+def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) -> torch.Tensor:
+    y = a(x)
+    return torch.cat([c(torch.cat([y, b(x)], 1)), y], 1)
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "rows"),
     [
@@ -216,15 +229,95 @@ def _two_heads(x: torch.Tensor, first: nn.Module, second: nn.Module) -> tuple[to
             id="float in front of a conv",
         ),
         pytest.param(
-            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).relu(), conv(), conv()),
+            lambda: Function(
+                lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1).relu()),
+                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
+            ),
             IMAGE,
             [
                 "parts.0: conv integer -> own",
                 "parts.1: conv integer -> own",
                 "cat: concat integer -> float",
                 "relu: relu fused -> own",
+                "parts.2: conv integer -> own",
             ],
             id="a relu behind a concat needs what is below zero in its inputs",
+        ),
+        pytest.param(
+            lambda: Function(_joined_heads, conv(), conv()),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "view: pass pass -> as parts.0",
+                "parts.1: conv integer -> own",
+                "sigmoid: sigmoid integer -> own",
+                "view_2: pass pass -> as sigmoid",
+                "cat: concat float -> float",
+                "permute: pass float -> float",
+            ],
+            id="heads joined for the output keep parameters of their own",
+        ),
+        pytest.param(
+            lambda: Function(_joined_twice, conv(), conv(), conv()),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "parts.1: conv integer -> own",
+                "cat: concat float -> float",
+                "relu: relu float -> float",
+                "parts.2: conv integer -> own",
+                "cat_2: concat float -> float",
+            ],
+            id="what is joined twice for the output is not joined in codes first",
+        ),
+        pytest.param(
+            lambda: Function(_joined_and_read, conv(), conv(), nn.Conv2d(6, 3, 1)),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "parts.1: conv integer -> as cat",
+                "cat: concat integer -> own",
+                "parts.2: conv integer -> own",
+                "cat_2: concat float -> float",
+            ],
+            id="joined for a layer in codes, joined for the output in float",
+        ),
+        pytest.param(
+            lambda: Function(lambda x, a: torch.cat([a(x), x.exp()], 1).softmax(1), conv()),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "exp: exp float -> float",
+                "cat: concat float -> float",
+                "softmax: softmax float -> float",
+            ],
+            id="joined for an operator in float",
+        ),
+        pytest.param(
+            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).sigmoid(), conv(), conv()),
+            IMAGE,
+            [
+                "parts.0: conv integer -> own",
+                "parts.1: conv integer -> own",
+                "cat: concat float -> float",
+                "sigmoid: sigmoid float -> float",
+            ],
+            id="joined for the output, with a light operator behind it",
+        ),
+        pytest.param(
+            lambda: Function(
+                lambda x, a, b, c: c(F.silu(torch.cat([a(x), b(x)], 1))),
+                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
+            ),
+            IMAGE,
+            [
+                "parts.0: conv integer -> as cat",
+                "parts.1: conv integer -> as cat",
+                "cat: concat integer -> own",
+                "silu: silu float -> own",
+                "parts.2: conv integer -> own",
+            ],
+            id="joined for a layer behind an operator between codes",
         ),
         pytest.param(
             lambda: Function(_two_heads, nn.Linear(4, 4), nn.Linear(4, 4)),

@@ -1,4 +1,7 @@
-"""Which points share parameters: what passes codes on, and what only a concat reads."""
+"""Which points share parameters: what passes codes on, and what only a concat reads.
+
+A layer behind a concat reads its codes; what no layer reads is joined in float.
+"""
 
 from __future__ import annotations
 
@@ -27,73 +30,84 @@ def convs(count: int) -> list[nn.Module]:
     return [nn.Conv2d(3, 3, 1) for _ in range(count)]
 
 
-def _shared_input(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
+def read(channels: int = 6) -> nn.Module:
+    """A layer that reads a concat in codes."""
+    return nn.Conv2d(channels, 1, 1)
+
+
+def _shared_input(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> torch.Tensor:
     y = a(x)
-    return torch.cat([y, b(y)], 1)
+    return last(torch.cat([y, b(y)], 1))
 
 
-def _two_concats(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) -> torch.Tensor:
-    return torch.cat([torch.cat([a(x), b(x)], 1), c(x)], 1)
+def _two_concats(
+    x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module, last: nn.Module
+) -> torch.Tensor:
+    return last(torch.cat([torch.cat([a(x), b(x)], 1), c(x)], 1))
 
 
-def _two_readers(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, ...]:
+def _two_readers(
+    x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module
+) -> tuple[torch.Tensor, ...]:
     y = a(x)
-    return torch.cat([y, b(x)], 1), torch.cat([b(x), y], 1)
+    return last(torch.cat([y, b(x)], 1)), last(torch.cat([b(x), y], 1))
 
 
-def _also_returned(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, ...]:
+def _also_returned(
+    x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module
+) -> tuple[torch.Tensor, ...]:
     y = a(x)
-    return torch.cat([y, b(x)], 1), y
+    return last(torch.cat([y, b(x)], 1)), y
 
 
-def _two_relus(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
-    return torch.cat([F.relu(a(x)), F.relu(b(x))], 1)
+def _two_relus(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> torch.Tensor:
+    return last(torch.cat([F.relu(a(x)), F.relu(b(x))], 1))
 
 
-def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module) -> torch.Tensor:
-    return torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1)
+def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> torch.Tensor:
+    return last(torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1))
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
         pytest.param(
-            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1), *convs(2)),
+            lambda: Function(lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1)), *convs(2), read()),
             {"parts.0": "cat", "parts.1": "cat"},
             id="both inputs are the concat's alone",
         ),
         pytest.param(
-            lambda: Function(_shared_input, *convs(2)),
+            lambda: Function(_shared_input, *convs(2), read()),
             {"parts.1": "cat"},
             id="an input that others read keeps its own",
         ),
         pytest.param(
-            lambda: Function(_also_returned, *convs(2)),
+            lambda: Function(_also_returned, *convs(2), read()),
             {"parts.1": "cat"},
             id="an input that is an output keeps its own",
         ),
         pytest.param(
-            lambda: Function(_two_readers, *convs(2)),
+            lambda: Function(_two_readers, *convs(2), read()),
             {"parts.1": "cat", "parts.1_2": "cat_2"},
             id="an input of two concats keeps its own",
         ),
         pytest.param(
-            lambda: Function(lambda x, a: torch.cat([a(x), x], 1), *convs(1)),
+            lambda: Function(lambda x, a, b: b(torch.cat([a(x), x], 1)), *convs(1), read()),
             {"parts.0": "cat"},
             id="the model's input keeps its own",
         ),
         pytest.param(
-            lambda: Function(_two_concats, *convs(3)),
+            lambda: Function(_two_concats, *convs(3), read(9)),
             {"parts.0": "cat_2", "parts.1": "cat_2", "parts.2": "cat_2", "cat": "cat_2"},
             id="a concat of a concat",
         ),
         pytest.param(
-            lambda: Function(_pooled, *convs(2)),
+            lambda: Function(_pooled, *convs(2), read()),
             {"max_pool2d": "relu", "parts.1": "cat", "slice_2": "cat"},
             id="through what passes codes on, but not where a relu would cost a kernel",
         ),
         pytest.param(
-            lambda: Function(_two_relus, *convs(2)),
+            lambda: Function(_two_relus, *convs(2), read()),
             {"relu": "cat", "relu_2": "cat"},
             id="relus among themselves",
         ),
@@ -118,10 +132,10 @@ class WithInput(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        (self.conv,) = convs(1)
+        (self.conv,), self.last = convs(1), read()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.conv(x), F.max_pool2d(y, 1)], 1)
+        return self.last(torch.cat([self.conv(x), F.max_pool2d(y, 1)], 1))
 
 
 def test_an_input_keeps_its_own_parameters_though_a_concat_alone_reads_it() -> None:

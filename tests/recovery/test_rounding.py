@@ -199,3 +199,11 @@ def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatc
         qtool.quantize(captured(), smooth(1).split(16), recover=["bias"])
     assert seen[0] == 64
     assert 10 <= seen[1] <= 20
+
+
+def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = iter([2.0, 1.0])  # with it and without
+    monkeypatch.setattr("qtool.recovery.rounding._noise", lambda *_: next(noise))
+    model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])
+    assert any("round: left out, since it took outputs" in note for note in model.notes)
+    assert not model.changes

@@ -10,13 +10,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
     QuantType,
     quantize_static,
 )
+from torch import nn
 
+import qtool
 from qtool.errors import FileError, VerificationError
 from qtool.verification import AuditRow, Coverage, audit
 from qtool.verification.coverage import INTEGER
@@ -162,3 +165,25 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     onnx.save(file, path)
     with pytest.raises(VerificationError, match="does not load it"):
         audit(path)
+
+
+class Product(nn.Module):
+    """A product of two activations in codes, left in float by the plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv1d(4, 8, 3, padding=1), nn.Conv1d(4, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(self.one(x), self.other(x).transpose(1, 2))
+
+
+def test_a_product_that_the_runtime_takes_in_codes_counts(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    quantized = qtool.quantize(Product().eval(), [torch.randn(8, 4, 8)])
+    assert quantized.plan.decision("matmul").execution.value == "float"
+    found = quantized.export(tmp_path / "product.onnx").coverage
+    (row,) = (r for r in found.rows if r.name == "matmul")
+    assert row.kernel == "MatMulIntegerToFloat"
+    assert (row.integer, row.reason) == (True, "")
+    assert found.share == 1.0

@@ -117,7 +117,8 @@ def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
         gate = fp.rounding_divide_by_pot(gate, max(-relu_shift, 0))
         gate = (gate + (1 << 15)) >> 1
         product = torch.div(gate * scaled, 1 << 15, rounding_mode="trunc")
-        return finish(fp.rounding_divide_by_pot(product, -out_shift) + zero_out, out, limits)
+        result = fp.rounding_divide_by_pot(product, -out_shift)
+        return finish(fp.wrap16(result + zero_out), out, limits)  # added in 16 bits
 
     return kernel
 

@@ -1,0 +1,65 @@
+"""Whether ranges were still growing when the data ended: too few samples were given then.
+
+Looked at while data runs through, and kept in no file: it depends on the order of the data, which
+the statistics do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qtool.observers import OBSERVERS, Histogram, Statistic, range_of
+from qtool.types import UINT8, ObserverSpec
+
+__all__ = ["Growth"]
+
+GROWN = 1.2
+"""A range that is wider than it was by more than this factor clips what comes next."""
+SHARE = 0.05
+"""Of the ranges, which a note is worth. The extremes of a few grow with any data."""
+
+Spans = Mapping[str, float]
+
+
+class Growth:
+    """Spans of ranges, without the rarest values, at every doubling of the number of samples."""
+
+    def __init__(self, specs: Mapping[str, ObserverSpec]) -> None:
+        self._specs = specs
+        self._seen: list[tuple[int, Spans]] = []  # at most the last two
+
+    def look(self, samples: int, statistics: Mapping[str, Statistic]) -> None:
+        """After a batch; `samples` in all so far."""
+        if not self._seen or samples >= 2 * self._seen[-1][0]:
+            self._seen = [*self._seen[-1:], (samples, self._spans(statistics))]
+
+    def notes(self, samples: int, statistics: Mapping[str, Statistic]) -> tuple[str, ...]:
+        """After the last batch: a sentence where the last third to half of the samples or so made
+        ranges wider."""
+        before = [(count, spans) for count, spans in self._seen if count < samples]
+        if not before:
+            return ()
+        (count, old), now = before[-1], self._spans(statistics)
+        grown = {n: now[n] / s for n, s in old.items() if s > 0 and now[n] > GROWN * s}
+        if len(grown) < max(2, SHARE * len(old)):
+            return ()
+        worst = max(grown, key=lambda name: grown[name])
+        note = (
+            f"the last {samples - count} of {samples} calibration samples made {len(grown)} of "
+            f"{len(old)} ranges wider by more than {100 * (GROWN - 1):.0f} %, that of '{worst}' "
+            f"{grown[worst]:.2f} times as wide: what is wider still is clipped; give more samples"
+        )
+        return (note,)
+
+    def _spans(self, statistics: Mapping[str, Statistic]) -> Spans:
+        found = {}
+        for name, statistic in statistics.items():
+            spec = self._specs[name]
+            if OBSERVERS[spec.name].estimate is None or statistic.axis is not None:
+                continue
+            if isinstance(statistic, Histogram):  # others search for a range, which takes long
+                spec = ObserverSpec("percentile", tuple(statistic.settings.items()))
+            if not statistic.empty:
+                low, high = range_of(spec, statistic, UINT8, False)
+                found[name] = float(high) - float(low)
+        return found
