@@ -10,12 +10,8 @@ import torch
 from torch import nn
 
 import qtool
-<<<<<<< HEAD
-from qtool.verification.fidelity import Fidelity, decibels, expected, fidelity
-=======
 from qtool.runtimes.onnxruntime import run, session
-from qtool.verification.fidelity import Fidelity, fidelity
->>>>>>> main
+from qtool.verification.fidelity import Fidelity, decibels, expected, fidelity
 
 
 class Undone(nn.Module):
