@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+MINUTES ?= 10
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -16,11 +17,11 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint docs clean
+.PHONY: help setup quickstart test fuzz lint docs clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
-	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=2]"
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=2] [MINUTES=10]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -45,6 +46,12 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 test: $(READY) ## Run all tests and checks
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS)
 	@$(MAKE) --no-print-directory lint
+
+fuzz: $(READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
+	@$(ONE_THREAD) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
+		--first $$(date +%s) --keep reports/fuzz
+	@$(ONE_THREAD) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
+		--first $$(date +%s) --keep reports/fuzz
 
 lint: $(READY) ## Run the checks alone: style, types, import layers
 	@status=0; \

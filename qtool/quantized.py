@@ -237,7 +237,7 @@ class Quantized:
         asked, missing = _asked(chosen)
         inputs = [t.cpu().numpy() for _, t in batch.tensors()]
         known = asked is not None and asked.audited
-        few = batch.head(STEP_SAMPLES) if self._any_size else batch
+        few = self.graph.head(batch, STEP_SAMPLES)
         program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
         written = self._expected(few), found
@@ -252,11 +252,6 @@ class Quantized:
         if exactness.exact:  # steps and kernels are judged: no limit on the outputs is needed
             parity = replace(parity, tolerance=None)
         return Verification(parity, exactness, audit(artefact), near)
-
-    @property
-    def _any_size(self) -> bool:
-        """Whether a part of a batch is one, too."""
-        return all(i.shape and isinstance(i.shape[0], str) for i in self.graph.inputs)
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.

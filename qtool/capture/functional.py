@@ -70,8 +70,10 @@ def _aliases(target: torch._ops.OpOverload) -> bool:
 
 
 def _becomes(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
+    """Another operator on the node's first argument, as it is by then: it may have vanished."""
+
     def edit() -> None:
-        node.target, node.args, node.kwargs = target, args, kwargs
+        node.target, node.args, node.kwargs = target, (node.args[0], *args), kwargs
 
     return edit
 
@@ -82,12 +84,12 @@ def _vanishes(node: fx.Node) -> Edit:
 
 def _batch_norm(node: fx.Node) -> Edit | None:
     """x, weight, bias, mean, variance, training, momentum, epsilon, cudnn."""
-    x, weight, bias, mean, variance, training, momentum, epsilon = node.args[:8]
+    _, weight, bias, mean, variance, training, momentum, epsilon = node.args[:8]
     if training or mean is None or variance is None:
         return None
-    arguments = (x, weight, bias, mean, variance, momentum, epsilon)
 
     def edit() -> None:
+        arguments = (node.args[0], weight, bias, mean, variance, momentum, epsilon)
         with node.graph.inserting_before(node):
             norm = node.graph.call_function(
                 aten._native_batch_norm_legit_no_training.default, arguments
@@ -101,7 +103,7 @@ def _batch_norm(node: fx.Node) -> Edit | None:
 
 
 def _dropout(node: fx.Node) -> Edit | None:
-    return None if node.args[2] else _becomes(node, aten.clone.default, node.args[0])
+    return None if node.args[2] else _becomes(node, aten.clone.default)
 
 
 def _contiguous(node: fx.Node) -> Edit | None:
@@ -110,7 +112,7 @@ def _contiguous(node: fx.Node) -> Edit | None:
     if G.value(node.args[0]).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
         return _vanishes(node)
     layout = {"memory_format": torch.contiguous_format}
-    return _becomes(node, aten.clone.default, node.args[0], **layout)
+    return _becomes(node, aten.clone.default, **layout)
 
 
 def _cast(node: fx.Node) -> Edit | None:
@@ -123,14 +125,14 @@ def _cast(node: fx.Node) -> Edit | None:
     asked = G.argument(node, 1, "device") if node.target is aten.to.device else None
     device = asked or node.kwargs.get("device")
     options = {"dtype": after.dtype} | ({"device": device} if device is not None else {})
-    return _becomes(node, aten._to_copy.default, node.args[0], **options)
+    return _becomes(node, aten._to_copy.default, **options)
 
 
 def _reshape(node: fx.Node) -> Edit | None:
     x, sizes = node.args
     if not G.value(x).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
         return None
-    return _becomes(node, aten.view.default, x, sizes)
+    return _becomes(node, aten.view.default, sizes)
 
 
 def _flatten(node: fx.Node) -> Edit | None:
@@ -147,7 +149,7 @@ def _flatten(node: fx.Node) -> Edit | None:
 
     def edit() -> None:
         sizes = [_size(node, found) if isinstance(found, tuple) else found for found in at]
-        node.target, node.args, node.kwargs = aten.view.default, (x, sizes), {}
+        node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
 
     return edit
 

@@ -99,8 +99,14 @@ def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
         CaptureError: it does not.
     """
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))  # it may write to them
+    try:
+        with torch.no_grad(), quiet():
+            expected = pytree.tree_leaves(model(*args, **kwargs))
+    except (Exception, SystemExit) as error:
+        raise CaptureError(
+            f"the model was captured, and fails when it is called again: {said(error)}"
+        ) from error
     with torch.no_grad(), quiet():
-        expected = pytree.tree_leaves(model(*args, **kwargs))
         found = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
     index, off = worst(expected, found)
     if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):

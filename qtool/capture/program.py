@@ -14,8 +14,10 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.capture.attribute_names import writable
 from qtool.capture.functional import make_functional
 from qtool.capture.naming import assign_names
+from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
 from qtool.graph.unique import all_unique
@@ -48,6 +50,8 @@ def load_program(path: str | Path) -> ExportedProgram:
     """
     if not Path(path).is_file():
         raise CaptureError(f"{path}: no such file")
+    if (why := bomb(Path(path))) is not None:
+        raise CaptureError(f"{path} is not read: {why}")
     try:
         with quiet(), _no_unpickling():
             return torch.export.load(path)
@@ -78,6 +82,13 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
+_WRITES = "if the model writes to its own inputs, let it write to a copy"
+_LOST = (
+    "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
+    "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
+)
+
+
 def from_program(program: ExportedProgram) -> G.FloatGraph:
     """The float graph of an exported program: functional ATen, parameters as attributes, named.
 
@@ -90,6 +101,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     dims = _dimension_names(program)
     try:
         with quiet():
+            program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
                 program = program.run_decompositions({})  # no in-place operators are left
@@ -97,7 +109,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
-            "if the model writes to its own inputs, let it write to a copy"
+            f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
         ) from error
     assert isinstance(module, fx.GraphModule)
     _drop_effects(module)

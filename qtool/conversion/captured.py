@@ -127,6 +127,7 @@ def capture_model(
     if isinstance(model, Captured):
         model.check_unchanged()
         return model
+    _refuse_defaults()
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
@@ -138,6 +139,19 @@ def capture_model(
     mark = fingerprint(graph.module)
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
     return Captured(graph, mark, outputs)
+
+
+def _refuse_defaults() -> None:
+    """What torch makes of a number has to hold it."""
+    if torch.get_default_dtype() not in (torch.float32, torch.float64):
+        raise CaptureError(
+            f"torch's default dtype is {torch.get_default_dtype()}, in which qtool cannot compute; "
+            "call torch.set_default_dtype(torch.float32) before it"
+        )
+    if torch.get_default_device().type == "meta":
+        raise CaptureError(
+            "torch's default device is 'meta', which has no values; leave its context first"
+        )
 
 
 def _versions(module: nn.Module) -> list[tuple[int, int]]:

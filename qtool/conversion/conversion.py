@@ -57,10 +57,15 @@ class Conversion:
         return cls(captured, graph, plan, calibration)
 
     def batches(self, size: int = 32, most: int | None = None, aside: bool = False) -> list[Batch]:
-        """The samples kept with the calibration, as arguments of the graph; see `Kept.batches`."""
+        """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
+        as many as the graph takes, and no fewer, where it takes one number alone."""
         if self.calibration is None:
             return []
-        return [self.graph.call_of(t) for t in self.calibration.kept.batches(size, most, aside)]
+        if not self.graph.any_number:
+            size = next((len(t) for t in self.graph.tensors_of(Batch(*self.graph.example))), 1)
+        found = self.calibration.kept.batches(size, most, aside)
+        whole = [t for t in found if self.graph.any_number or len(t[0]) == size]
+        return [self.graph.call_of(t) for t in whole]
 
     def rewritten(
         self,

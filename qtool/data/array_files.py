@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.data.archives import bomb
 from qtool.data.batch import tensor_of
 from qtool.errors import DataError, said
 
@@ -71,6 +72,8 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         DataError: the file cannot be read.
     """
+    if (why := bomb(file)) is not None:
+        raise DataError(f"{file} is not read: {why}")
     try:
         found = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
         if isinstance(found, np.ndarray):

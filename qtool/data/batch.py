@@ -48,14 +48,6 @@ class Batch:
                 f"{inspect.signature(model.forward)}: {error}"
             ) from error
 
-    def head(self, count: int) -> Batch:
-        """At most so many samples of it."""
-
-        def cut(x: Any) -> Any:
-            return x[:count] if isinstance(x, torch.Tensor) and x.dim() else x
-
-        return Batch(*pytree.tree_map(cut, (self.args, self.kwargs)))
-
     def to(self, device: torch.device) -> Batch:
         def move(x: Any) -> Any:
             return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x

@@ -27,16 +27,17 @@ _Schema = onnx.defs.OpSchema
 
 
 @cache
-def _placeholder(outputs: int) -> Any:
-    """A node of so many results that holds a part."""
+def _placeholder(outputs: int, reads: bool) -> Any:
+    """A node of so many results that holds a part; what depends on sizes alone reads nothing."""
     many = _Schema.FormalParameterOption.Variadic
     types = [f"T{i}" for i in range(outputs)]
     tensors = sorted(onnx.defs.get_schema("Identity", 13).type_constraints[0].allowed_type_strs)
+    inputs = [_Schema.FormalParameter("X", "T", param_option=many, is_homogeneous=False)]
     schema = _Schema(
-        f"Part{outputs}",
+        f"Part{outputs}" if reads else f"Constant{outputs}",
         _DOMAIN,
         1,
-        inputs=[_Schema.FormalParameter("X", "T", param_option=many, is_homogeneous=False)],
+        inputs=inputs if reads else [],
         outputs=[_Schema.FormalParameter(f"Y{i}", t) for i, t in enumerate(types)],
         type_constraints=[(t, tensors, "") for t in ("T", *types)],
         attributes=[_Schema.Attribute(_PART, _Schema.AttrType.STRING)],
@@ -46,7 +47,7 @@ def _placeholder(outputs: int) -> Any:
 
 def _kept(inputs: Any, part: str) -> Any:
     outputs = len(part_of(part).outputs)
-    found = _placeholder(outputs)(*inputs, part=part)
+    found = _placeholder(outputs, bool(inputs))(*inputs, part=part)
     return [found] if outputs == 1 else list(found)
 
 

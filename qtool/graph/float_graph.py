@@ -68,6 +68,19 @@ class FloatGraph:
         filled = [next(given) if isinstance(x, torch.Tensor) else x for x in leaves]
         return Batch(*pytree.tree_unflatten(filled, spec))
 
+    def head(self, batch: Batch, count: int) -> Batch:
+        """At most so many samples of a bound batch; all of it where `any_number` does not hold."""
+        if not self.any_number:
+            return batch
+        tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
+        return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
+
+    @property
+    def any_number(self) -> bool:
+        """Whether it takes any number of samples: not where that is fixed, or where inputs have
+        numbers of their own."""
+        return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
+
     def bind(self, batch: Batch, index: int = 0) -> Batch:
         """The batch as arguments of this graph, checked against its inputs.
 
@@ -100,6 +113,10 @@ class FloatGraph:
         return Batch(
             tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
         )
+
+
+def _is_open(given: Input) -> bool:
+    return bool(given.shape) and isinstance(given.shape[0], str)
 
 
 def _check_input(expected: Input, actual: object, index: int) -> None:

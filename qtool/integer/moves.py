@@ -71,6 +71,10 @@ def _unsqueeze(attributes: Attributes, constants: Constants) -> Move:
     return move
 
 
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+"""Ends of a Slice that stand for the end in the direction of its steps, as the runtime has it."""
+
+
 def _slice(attributes: Attributes, constants: Constants) -> Move:
     starts, ends, axes, steps = ([*map(_ints, constants), None, None, None, None])[:4]
     assert starts is not None
@@ -79,8 +83,10 @@ def _slice(attributes: Attributes, constants: Constants) -> Move:
     def move(x: Tensor) -> Tensor:
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
             axis, step = (axes or range(len(starts)))[i], steps[i] if steps else 1
-            index = range(x.shape[axis])[start:end:step]
-            x = x.index_select(axis, torch.tensor(index)) if step < 0 else _cut(x, axis, index)
+            last = None if end in _TO_THE_END else end
+            index = range(x.shape[axis])[start:last:step]
+            picked = torch.tensor(index, dtype=torch.int64)
+            x = x.index_select(axis, picked) if step < 0 else _cut(x, axis, index)
         return x
 
     return move

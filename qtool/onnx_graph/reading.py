@@ -43,12 +43,14 @@ class Reading:
         model: as onnx_ir has it; constants are arrays that nobody writes into. Nodes without names
             are called after their first output.
         outline: the same as a message without its weights, for a check or an inference of shapes.
+        whole: whether no weights stand in a second file.
         unnamed: whether the source has nodes without names.
     """
 
-    def __init__(self, model: ir.Model, outline: onnx.ModelProto) -> None:
+    def __init__(self, model: ir.Model, outline: onnx.ModelProto, whole: bool) -> None:
         self.model = model
         self.outline = outline
+        self.whole = whole
         self.unnamed = any(not n.name for n in model.graph)
         for node in model.graph:
             node.name = node.name or (str(node.outputs[0].name) if node.outputs else None)
@@ -165,7 +167,8 @@ def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
         _hold_constants(model.graph, folder or Path())
     except Exception as error:
         raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
-    return Reading(model, outline(message))
+    whole = not any(t.external_data for t in message.graph.initializer)
+    return Reading(model, outline(message), whole)
 
 
 def _parsed(message: onnx.ModelProto) -> ir.Model:

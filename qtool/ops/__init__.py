@@ -39,7 +39,6 @@ for _row in (
     *products.PRODUCTS,
     *lookups.LOOKUPS,
     *recurrent.RECURRENT,
-    *recurrent.CELLS,
     *elementwise.ELEMENTWISE,
     *pools.POOLS,
     *moves.MOVES,

@@ -14,7 +14,6 @@ from qtool import graph as G
 __all__ = [
     "Sizes",
     "attention",
-    "cell",
     "einsum",
     "layer",
     "of_einsum",
@@ -95,8 +94,3 @@ def einsum(node: fx.Node) -> int:
 
 def recurrent(node: fx.Node) -> int:
     return of_recurrent(_sizes(node.args[0])[:2], *map(_sizes, node.args[1:3]))
-
-
-def cell(node: fx.Node) -> int:
-    """Of one step of a recurrent layer: x [samples, in], state, weight, recurrent."""
-    return of_recurrent(_sizes(node.args[0])[:-1], *map(_sizes, node.args[2:4]))

@@ -1,5 +1,4 @@
-"""Recurrent layers: one operator each, with weights as ONNX has them; and single steps, as torch
-has them, which torch.onnx writes in several nodes."""
+"""Recurrent layers: one operator each, with weights as ONNX has them."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from qtool.ops import count
 from qtool.ops.onnx_forms import op
 from qtool.ops.row import Op, Writer
 
-__all__ = ["CELLS", "GATES", "RECURRENT", "gru", "lstm", "rnn"]
+__all__ = ["GATES", "RECURRENT", "gru", "lstm", "rnn"]
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Recurrent layer -> where torch has the gates that ONNX has in this order."""
@@ -136,15 +135,4 @@ RECURRENT = (
     _row("lstm", lstm, _write_lstm),
     _row("gru", gru, _write_gru),
     _row("rnn", rnn, _write_rnn),
-)
-
-aten = torch.ops.aten
-CELLS = tuple(
-    Op(key=target.__name__.partition(".")[0], targets=(target,), macs=count.cell)
-    for target in (
-        aten.lstm_cell.default,
-        aten.gru_cell.default,
-        aten.rnn_tanh_cell.default,
-        aten.rnn_relu_cell.default,
-    )
 )

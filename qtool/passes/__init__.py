@@ -5,6 +5,7 @@ from qtool.passes.batch_norm_as_conv import batch_norm_as_conv
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
 from qtool.passes.flatten_linear import flatten_linear
+from qtool.passes.fold_affine import fold_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
@@ -24,6 +25,7 @@ CANONICAL = [
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
     fold_batch_norm,
+    fold_affine,  # a norm stands right behind its layer, a scale may stand behind the norm
     low_pad,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
     flatten_linear,

@@ -3,9 +3,9 @@
 Convolutions of every rank and both ATen spellings become `qtool::conv`, transposed ones
 `qtool::conv_transpose`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
-`aten::clamp`; constant padding becomes `aten::constant_pad_nd`; a product with a stored matrix
-becomes `aten::linear`. Lookups, pools and what moves elements have files of their own
-(lookup_forms.py, pool_forms.py, move_forms.py).
+`aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
+recurrent cells, lookups, pools and what moves elements have files of their own (product_forms.py,
+cell_forms.py, lookup_forms.py, pool_forms.py, move_forms.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
 from qtool.passes.pool_forms import POOL_RULES
+from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.rules import Rule, again, ints, made
 
 __all__ = ["canonicalize"]
@@ -80,29 +82,6 @@ def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     for user in users:
         G.replace(user, norm)
     return norm
-
-
-def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    bias, x, weight = node.args[:3]
-    factors = [G.argument(node, i, name, 1) for i, name in ((3, "beta"), (4, "alpha"))]
-    constant = isinstance(bias, fx.Node) and bias.op == "get_attr" and G.rank(bias) == 1
-    if not constant or factors != [1, 1] or G.shape(bias)[0] != G.shape(node)[1]:  # type: ignore[arg-type]  # a node
-        return None
-    return _linear(node, x, weight, bias)
-
-
-def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    x, weight = node.args[:2]
-    return _linear(node, x, weight, None)
-
-
-def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
-    """A product with a stored matrix is a linear layer, whose weight stands [out, in]."""
-    if weight.op != "get_attr" or G.rank(weight) != 2 or x.op == "get_attr" or G.rank(x) < 2:
-        return None
-    name = f"{G.name_of(node)}.weight"
-    turned = G.add_call(node, aten.transpose.int, (weight, 0, 1), name, node)
-    return again(node, aten.linear.default, (x, turned, bias))
 
 
 def _clamp(low: float | None, high: float | None) -> Rule:
@@ -189,6 +168,23 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, node.target, (a, scaled))
 
 
+def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """-softplus(-x): the exporter's log(sigmoid(x)) is -inf where sigmoid(x) is 0 in float32."""
+    minus = made(node, aten.neg.default, (node.args[0],), "minus")
+    plus = made(node, aten.softplus.default, (minus,), "plus")
+    return made(node, aten.neg.default, (plus,))
+
+
+def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """max(a, b) + softplus(-|a - b|): the exporter's log(exp(a) + exp(b)) is Inf from 89 on."""
+    a, b = node.args
+    apart = made(node, aten.abs.default, (made(node, aten.sub.Tensor, (a, b), "minus"),), "apart")
+    minus = made(node, aten.neg.default, (apart,), "near")
+    near = made(node, aten.softplus.default, (minus,), "plus")
+    most = made(node, aten.maximum.default, (a, b), "most")
+    return made(node, aten.add.Tensor, (most, near))
+
+
 RULES: Mapping[Any, Rule] = {
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
@@ -201,9 +197,6 @@ RULES: Mapping[Any, Rule] = {
     aten.conv_transpose3d.input: _conv_transpose,
     aten.convolution.default: _convolution,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
-    aten.addmm.default: _addmm,
-    aten.mm.default: _product,
-    aten.matmul.default: _product,
     aten.hardtanh.default: _clamp(-1.0, 1.0),
     aten.relu6.default: _clamp(0.0, 6.0),
     aten.clip.default: _clamp(None, None),
@@ -213,10 +206,14 @@ RULES: Mapping[Any, Rule] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.rsub.Scalar: _reversed,
     aten.pad.default: _pad,
+    aten.log_sigmoid.default: _log_sigmoid,
+    aten.logaddexp.default: _log_add_exp,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
+    **CELL_RULES,
     **LOOKUP_RULES,
     **POOL_RULES,
+    **PRODUCT_RULES,
     **MOVE_RULES,
 }
 _ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _conv_transpose, _convolution)}

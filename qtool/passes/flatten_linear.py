@@ -7,6 +7,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.passes.infra import GraphPass
+from qtool.passes.rules import leading
 
 __all__ = ["flatten_linear"]
 
@@ -41,16 +42,7 @@ def _rewrite(module: fx.GraphModule) -> int:
 def _flatten(node: fx.Node) -> None:
     x, name = node.args[0], G.name_of(node)
     assert isinstance(x, fx.Node)
-    sizes: list[int | fx.Node] = []
-    for axis, size in enumerate(G.shape(x)[:-1]):
-        dynamic = isinstance(size, torch.SymInt)
-        sizes.append(
-            G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
-            if dynamic
-            else int(size)
-        )
-    if sum(isinstance(s, fx.Node) for s in sizes) == 1:  # the runtime works out one size alone
-        sizes = [-1 if isinstance(s, fx.Node) else s for s in sizes]
+    sizes = leading(node, x, G.rank(x) - 1)
     features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
     flat = G.add_call(node, aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", node)
     result = G.add_call(node, aten.linear.default, (flat, *node.args[1:]), name, node)

@@ -22,7 +22,7 @@ from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.passes.infra import GraphPass
 
-__all__ = ["fold_batch_norm"]
+__all__ = ["fold", "fold_batch_norm", "layout"]
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ def _rewrite(module: fx.GraphModule) -> int:
     while (norm := _leftover(module)) is not None:  # one by one: a norm may stand on another
         layer = norm.args[0]
         assert isinstance(layer, fx.Node)
-        key = (*_constants(layer, norm), norm.args[7], _layout(layer))
+        key = (*_constants(layer, norm), norm.args[7], layout(layer))
         if key not in made:
             made[key] = _folded(module, layer, norm)
         weight, bias = made[key]
@@ -87,7 +87,7 @@ def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.N
     ]
     eps: Any = norm.args[7]
     w, b, gamma, beta, mean, variance = read
-    weight, bias = fold(w, b, gamma, beta, mean, variance, float(eps), _layout(layer))
+    weight, bias = fold(w, b, gamma, beta, mean, variance, float(eps), layout(layer))
     name, first = G.name_of(layer), next(iter(module.graph.nodes))
     return (
         G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight"),
@@ -95,7 +95,7 @@ def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.N
     )
 
 
-def _layout(layer: fx.Node) -> tuple[bool, int]:
+def layout(layer: fx.Node) -> tuple[bool, int]:
     spec = LAYERS[layer.target]
     groups = 1 if spec.groups is None else G.argument(layer, spec.groups, "groups", 1)
     return spec.transposed, int(groups)

@@ -118,12 +118,19 @@ def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     kernel, stride = ints(node.args[1], n), ints(G.argument(node, 2, "stride") or node.args[1], n)
     padding = ints(G.argument(node, 3, "padding", 0), n)
     dilation = ints(G.argument(node, 4, "dilation", 1), n)
-    windows = (x, kernel, stride, padding, dilation)
-    plain = made(node, torch_ops.max_pool, (*windows, False))
-    if not G.argument(node, 5, "ceil_mode", False) or G.same_sizes(G.shape(plain)[2:], out):
-        return plain  # nothing hangs over, or torch leaves out a window that begins outside
-    node.graph.erase_node(plain)
-    return made(node, torch_ops.max_pool, (*windows, True))
+    floor = _floor_sizes(x, kernel, stride, padding, dilation)
+    # without ceil_mode where nothing hangs over, or torch leaves out a window that begins outside
+    ceil = bool(G.argument(node, 5, "ceil_mode", False)) and not G.same_sizes(floor, out)
+    return made(node, torch_ops.max_pool, (x, kernel, stride, padding, dilation, ceil))
+
+
+def _floor_sizes(
+    x: fx.Node, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> list[Any]:
+    """How many windows lie within the padded image, along each axis; none or less: it is smaller
+    than a window."""
+    each = zip(G.shape(x)[2:], kernel, stride, padding, dilation, strict=True)
+    return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in each]
 
 
 def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
@@ -139,12 +146,14 @@ def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     if windows.divisor is None:
         return _simplest(node, x, windows, out)
     plain = replace(windows, ceil_mode=False, counted=True, divisor=None)
-    mean = _mean_of(node, x, plain, "mean")
-    if not G.same_sizes(G.shape(mean)[2:], out):  # ceil_mode: windows of several sizes
-        node.graph.erase_node(mean)
+    if not G.same_sizes(_inside(x, windows), out):  # ceil_mode: windows of several sizes
         return _mean_of(node, x, windows)
-    mean = _simplest(mean, x, plain, out)
+    mean = _simplest(_mean_of(node, x, plain, "mean"), x, plain, out)
     return made(node, aten.mul.Tensor, (mean, prod(windows.kernel) / windows.divisor))
+
+
+def _inside(x: fx.Node, w: _Windows) -> list[Any]:
+    return _floor_sizes(x, w.kernel, w.stride, w.padding, [1] * len(w.kernel))
 
 
 def _mean_of(node: fx.Node, x: fx.Node, windows: _Windows, part: str = "") -> fx.Node:
@@ -157,10 +166,8 @@ def _simplest(node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]
         return _one_window(node, x, windows.kernel)
     if not windows.ceil_mode:
         return _mean_of(node, x, windows)
-    plain = _mean_of(node, x, replace(windows, ceil_mode=False))
-    if G.same_sizes(G.shape(plain)[2:], out):  # nothing hangs over
-        return plain
-    node.graph.erase_node(plain)
+    if G.same_sizes(_inside(x, windows), out):  # nothing hangs over
+        return _mean_of(node, x, replace(windows, ceil_mode=False))
     if not windows.counted:
         return _mean_of(node, x, windows)
     if not any(windows.padding):  # nothing but the overhang is outside

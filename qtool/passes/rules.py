@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 
 from qtool import graph as G
 
-__all__ = ["Rule", "again", "ints", "made"]
+__all__ = ["Rule", "again", "ints", "leading", "made"]
+
+aten = torch.ops.aten
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Gives the node that takes the place of the old one, which is then erased."""
@@ -30,3 +33,20 @@ def made(node: fx.Node, target: Any, args: tuple[Any, ...], part: str = "") -> f
 def again(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
     """The node once more by another operator, before it: its value has the same shape and dtype."""
     return G.add_call(node, target, args, G.name_of(node), node, valued=node)
+
+
+def leading(node: fx.Node, x: fx.Node, count: int) -> list[int | fx.Node]:
+    """The first `count` sizes of x, for a reshape before `node` that keeps them: a dynamic one is
+    -1, which the runtime works out, and a node each where there are several."""
+    sizes = G.shape(x)[:count]
+    dynamic = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
+    found = [-1 if axis in dynamic else int(size) for axis, size in enumerate(sizes)]
+    if len(dynamic) < 2:
+        return list(found)
+    name = G.name_of(node)
+    return [
+        G.add_call(node, aten.sym_size.int, (x, axis), f"{name}.size{axis}", node)
+        if axis in dynamic
+        else size
+        for axis, size in enumerate(found)
+    ]

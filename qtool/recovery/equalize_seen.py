@@ -102,7 +102,9 @@ class _Look(fx.Interpreter):
     def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
         self.weights.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
 
-        def add(gradient: torch.Tensor) -> None:
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is None:
+                return
             self.weights[name] += gradient.double().square()
 
         value.requires_grad_().register_hook(add)
@@ -115,7 +117,9 @@ class _Look(fx.Interpreter):
         seen = self.tensors.setdefault(name, Seen(low, high, torch.zeros_like(low)))
         seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
 
-        def add(gradient: torch.Tensor) -> None:
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is None:  # of one result of several, which no output depends on
+                return
             felt = gradient.square().mul_(data != 0)
             seen.gain += felt.sum(others, dtype=torch.float64).cpu()
 

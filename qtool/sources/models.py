@@ -57,7 +57,13 @@ def load_model(
         raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
     if weights is not None:
         load_weights(model, weights)
-    return model.eval()
+    try:
+        return model.eval()
+    except RecursionError as error:
+        raise CaptureError(
+            f"{source} holds itself as a module inside; keep such a reference where torch does not "
+            "look for modules, in a list or a dict"
+        ) from error
 
 
 def _made(source: str) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from qtool.capture.program import first_line
+from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
 
@@ -27,6 +28,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     file = Path(path)
     if not file.is_file():
         raise CaptureError(f"{file}: no such weights file")
+    if (why := bomb(file)) is not None:
+        raise CaptureError(f"{file} is not read: {why}")
     try:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)

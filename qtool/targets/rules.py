@@ -10,7 +10,6 @@ from qtool.graph import torch_ops
 from qtool.ops import row_of
 
 __all__ = [
-    "CELLS",
     "PRODUCTS",
     "RECURRENT",
     "average_pool",
@@ -31,8 +30,6 @@ PRODUCTS = ("attention", "einsum", "matmul")
 SMALL_TABLE = 1 << 16
 """Values of an embedding that are not worth four operators more: 256 KiB in float."""
 RECURRENT = ("gru", "lstm", "rnn")
-CELLS = ("gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell")
-"""Single steps of them."""
 _WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
 
 

@@ -6,6 +6,7 @@ made of it, its outputs for one batch, the integer program.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -96,21 +97,28 @@ class Artefact:
     ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
         """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
         for that it computes."""
-        model = storage.load(self.path) if self._qdq is None else self._qdq
-        graph = model.graph
-        stated = [o.name for o in graph.output]
-        made = {o for n in graph.node if n.op_type != "Constant" for o in n.output}
+        stated = [str(o.name) for o in self.qdq.model.graph.outputs]
+        made = {o.name for n in self.qdq.nodes if n.op_type != "Constant" for o in n.outputs}
         more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
-        graph.output.extend(onnx.ValueInfoProto(name=n) for n in more)
-        try:
-            with scratch_folder() as folder:
-                storage.save(model, folder / "seen.onnx")
-                opened = session(folder / "seen.onnx", optimise=False, once=True)
-                found = run(opened, list(arrays))
-        finally:
-            del graph.output[len(stated) :]  # it is somebody's
+        with scratch_folder() as folder:
+            self._write_with(more, folder / "seen.onnx")
+            found = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
         tensors = map(torch.from_numpy, found)
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
+
+    def _write_with(self, more: Iterable[str], path: Path) -> None:
+        """Writes the model in QDQ form with more outputs. What is one file is copied and added to,
+        without being read: protobuf merges messages that stand behind each other."""
+        added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in more])
+        if self._qdq is None and self.file.whole:
+            shutil.copyfile(self.path, path)
+            with path.open("ab") as file:
+                file.write(onnx.ModelProto(graph=added).SerializeToString())
+            return
+        model = onnx.ModelProto()
+        model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
+        model.graph.MergeFrom(added)
+        storage.save(model, path)
 
     @cached_property
     def running(self) -> onnx.ModelProto:

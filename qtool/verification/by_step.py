@@ -17,7 +17,7 @@ shown by exact.py, to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,12 +117,15 @@ def _as_planned(
 ) -> tuple[int, list[str]]:
     """How many values were compared, and those that are wrong: torch beside the file, with the
     file's own codes behind each point."""
-    with _given(module, seen) as before, torch.no_grad():
+    points, off = points_of(module), dict[str, tuple[float, float]]()
+
+    def look(name: str, x: torch.Tensor) -> None:  # at once: all of them together are large
+        beyond = _beyond(x, seen[names.quantize(name)], points[name])
+        off[name] = (float(beyond.max()), float(beyond.mean())) if beyond.numel() else (0.0, 0.0)
+
+    with _given(module, seen, look), torch.no_grad():
         mine = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
-    points = points_of(module)
-    off = {name: _beyond(x, seen[names.quantize(name)], points[name]) for name, x in before.items()}
-    worst = {name: float(d.max()) if d.numel() else 0.0 for name, d in off.items()}
-    high = {name: d for name, d in worst.items() if not d <= TOLERANCE}
+    high = {name: worst for name, (worst, _) in off.items() if not worst <= TOLERANCE}
     pairs = [
         (name, t.cpu(), torch.from_numpy(o))
         for (name, o), t in zip(outputs.items(), mine, strict=True)
@@ -135,7 +138,7 @@ def _as_planned(
             name: d
             for name, d in high.items()
             if not d <= _NOISES * allowed.get(name, 0.0)
-            and not (names.quantize(name) in jumping and float(off[name].mean()) <= 1 / _SPAN)
+            and not (names.quantize(name) in jumping and off[name][1] <= 1 / _SPAN)
         }
         with _given(module, seen):
             moved = own_noise(module, batch.args, batch.kwargs)
@@ -146,23 +149,25 @@ def _as_planned(
 
 
 @contextmanager
-def _given(module: nn.Module, seen: Values) -> Iterator[dict[str, torch.Tensor]]:
-    """While it is open every point gives the file's codes; what it was given is kept, by name."""
-    before: dict[str, torch.Tensor] = {}
+def _given(
+    module: nn.Module, seen: Values, look: Callable[[str, torch.Tensor], None] | None = None
+) -> Iterator[None]:
+    """While it is open every point gives the file's codes; what it is given is looked at."""
 
     def hook(point: QuantPoint, args: Any, output: torch.Tensor) -> torch.Tensor | None:
         codes = seen.get(names.quantize(point.point))
         params = point.params
         if codes is None or params is None:
             return None
-        before[point.point] = args[0].detach()
+        if look is not None:
+            look(point.point, args[0].detach())
         if codes.shape != output.shape:
             return None
         return _cpu(params).dequantize(codes).to(output)
 
     handles = [p.register_forward_hook(hook) for p in points_of(module).values()]
     try:
-        yield before
+        yield
     finally:
         for handle in handles:
             handle.remove()
@@ -193,7 +198,8 @@ def _own_noise(module: nn.Module, batch: Batch, seen: Values) -> dict[str, float
         floats = isinstance(x, torch.Tensor) and x.is_floating_point()
         return x.double() if floats else x
 
-    with _given(module, seen) as before, torch.no_grad():
+    before: dict[str, torch.Tensor] = {}
+    with _given(module, seen, before.__setitem__), torch.no_grad():
         module(*batch.args, **batch.kwargs)
         single = dict(before)
         tensors = (*module.named_parameters(), *module.named_buffers())

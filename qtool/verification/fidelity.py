@@ -147,7 +147,7 @@ def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[s
         graph: with its points. batch: bound to its inputs; a few samples of it are used.
     """
     run = Executor(graph)
-    real = run.run(batch.head(TRIED), frozenset())
+    real = run.run(graph.head(batch, TRIED), frozenset())
     layers: dict[str, set[str]] = {}
     for point in plan:
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
@@ -175,7 +175,7 @@ def narrow_inputs(
     if not joins:
         return ()
     run = Executor(graph)
-    values = run.run(batch.head(TRIED), frozenset())
+    values = run.run(graph.head(batch, TRIED), frozenset())
     for name in joins:
         scale = params[name].scale if name in params else None
         for i in dict.fromkeys(run.steps[run.numbers[name]].reads):

@@ -35,6 +35,8 @@ TOLERANCE = 8.0
 """Largest accepted mean difference of outputs, in codes (1/255 of the output's range), where
 nothing better is known."""
 
+_CONSTANT = 1e-4  # of the largest value: an output that spans less is as good as constant
+
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 
@@ -138,8 +140,8 @@ def _codes_apart(
 ) -> np.ndarray[Any, Any]:
     """Infinite where one value is not finite, unless the other is the same: a mask of -inf, say."""
     finite = a[np.isfinite(a)]
-    spans = (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else ()
-    size = step or next((s / 255 for s in spans if s), 1.0)
+    span, most = (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else (0.0, 0.0)
+    size = step or (span if span > most * _CONSTANT else most) / 255 or 1.0
     with np.errstate(invalid="ignore"):  # inf - inf
         apart = np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b) / size, np.inf)
     return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)

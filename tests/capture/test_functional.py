@@ -82,6 +82,13 @@ SHORT = {
     "a cast": lambda m, x: conv(m, x).to(torch.float64),
     "a cast to what it is": lambda m, x: conv(m, x).to(torch.float32),
     "a cast and a place": lambda m, x: (conv(m, x) > 0).to("cpu", torch.float32),
+    "dropout of a cast to what it is": lambda m, x: F.dropout(
+        conv(m, x).to(torch.float32), training=False
+    ),
+    "batch norm of what is contiguous": lambda m, x: m.norm(m.conv(x).contiguous()),
+    "reshape of what is contiguous": lambda m, x: conv(m, x).contiguous().reshape(-1, 2, 16, 8),
+    "flatten of a cast to what it is": lambda m, x: conv(m, x).to(torch.float32).flatten(1),
+    "a cast of what is contiguous": lambda m, x: conv(m, x).contiguous().to(torch.float64),
     "write twice": write_twice,
     "write then view": write_then_view,
     "read before the write": read_before_the_write,

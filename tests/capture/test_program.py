@@ -144,3 +144,24 @@ def test_from_program_leaves_the_program_alone() -> None:
     before = str(program.graph)
     from_program(program)
     assert str(program.graph) == before
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Constant tensor lifted_tensor_0 is not in the constants dictionary.", "use_cache=False"),
+        ("something else", "write to a copy"),
+    ],
+)
+def test_what_torch_cannot_take_apart(
+    message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = export(NETWORKS["residual"].model(), torch.randn(2, 3, 8, 8))
+
+    def fails(self: ExportedProgram, table: object) -> ExportedProgram:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("qtool.capture.program.make_functional", lambda _: False)
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", fails)
+    with pytest.raises(CaptureError, match=remedy):
+        from_program(program)

@@ -1,5 +1,8 @@
 """A failure at each write, rename, folder, session and call of the user's code, one at a time: the
-old file or the new one, nothing beside it, one sentence and the right code."""
+old file or the new one, nothing beside it, one sentence and the right code.
+
+The tests take some of these points; with QTOOL_FAULTS=all in the environment they take all.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
+from examples.digits import network
+from tests.cli import models
 from tests.cli.conftest import DIGITS, Cli
 
 FULL = OSError(28, "No space left on device")
+OWN = RuntimeError("the user's own error")
 FAULTS: dict[str, tuple[Any, str, BaseException]] = {
     "write": (Path, "write_bytes", FULL),
+    "text": (Path, "write_text", FULL),
     "open": (Path, "open", FULL),
     "save": (onnx, "save_model", FULL),
     "sync": (os, "fsync", FULL),
@@ -26,14 +34,31 @@ FAULTS: dict[str, tuple[Any, str, BaseException]] = {
     "file": (tempfile, "mkstemp", FULL),
     "folder": (tempfile, "mkdtemp", FULL),
     "session": (ort, "InferenceSession", RuntimeError("the runtime is out of memory")),
+    "memory": (ort, "InferenceSession", MemoryError()),
+    "read": (np, "load", OSError(5, "Input/output error")),
+    "factory": (network, "digits_net", OWN),
+    "forward": (network.DigitsNet, "forward", OWN),
+    "metric": (models, "first_class", OWN),
 }
 CALIBRATE = ("calibrate", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.calib")
 CONVERT = (
     *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "out/digits.onnx"),
     *("--timing", "0"),
 )
+QUANTIZE = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.onnx")
+LABELLED = ("--model", *DIGITS, "--data", "examples/digits/eval.npz", "--labels", "labels")
+BRIEF = ("--seconds", "0.02", "--batch-sizes", "1", "--samples", "16")
+METRIC = ("--model", *DIGITS, "--data", "calib_data/digits", "--eval")
+REPORT = (
+    *("report", "digits.int8.onnx", *METRIC, "tests.cli.models:first_class"),
+    *(*BRIEF, "-o", "out/report"),
+)
+EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED)
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
-MOST = 12  # calls of one kind that are made to fail
+LONGER = {"quantize": (*QUANTIZE, "--timing", "0"), "report": REPORT, "evaluate": EVALUATE}
+ALL = os.environ.get("QTOOL_FAULTS") == "all"
+MOST = 10**6 if ALL else 12  # calls of one kind that are made to fail
+FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
 
 
 class Counted:
@@ -90,3 +115,40 @@ def test_the_old_file_or_the_new_one(
         assert left(out) == {target.name}
         assert left(scratch) == set()
         counted.at(0)
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return {str(p.relative_to(path.parent)): p.read_bytes() for p in files}
+
+
+@pytest.mark.parametrize("command", LONGER)
+def test_the_longer_commands(
+    command: str, sample: Cli, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, each kind of fault at its last calls; a report may be gone on with."""
+    arguments, out = LONGER[command], sample.folder / "out"
+    out.mkdir()
+    target = out / Path(arguments[arguments.index("-o") + 1]).name if "-o" in arguments else out
+    sample(*arguments)
+    before = bytes_of(target)
+    points = 0
+    for fault in FAULTS:
+        with pytest.MonkeyPatch.context() as patch:
+            counted = Counted(patch, fault)
+            sample(*arguments)
+            before, calls = bytes_of(target), counted.calls
+            for call in range(max(1, calls - FEW + 1), calls + 1):
+                counted.at(call)
+                result = sample(*arguments, code=(0, 2))  # 0: it can do without
+                counted.at(0)
+                points += 1
+                said = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+                assert len(said) == (result.exit_code == 2), (fault, call, result.stderr)
+                after = bytes_of(target)
+                assert after.keys() == before.keys(), (fault, call)
+                assert after == before or result.exit_code == 0, (fault, call)
+                before = after  # of a report that was made all the same: its times differ
+                assert left(scratch) == set(), (fault, call)
+                assert {p.name for p in out.iterdir()} <= {target.name, f".{target.name}.resume"}
+    assert points >= 8

@@ -227,3 +227,15 @@ def test_arguments_by_position_or_name() -> None:
     assert G.argument(add, 3, "nothing", 7) == 7
     assert G.is_float(add)
     assert not G.is_float(3)
+
+
+def test_a_shorter_batch(two_inputs: FloatGraph) -> None:
+    short = two_inputs.head(two_inputs.bind(Batch((IMAGE, VECTOR))), 2)
+    assert [len(t) for t in two_inputs.tensors_of(short)] == [2, 2]
+
+
+def test_a_batch_of_fixed_size_stays_whole() -> None:
+    model = Function(lambda x: x.reshape(3, 18, 6))
+    graph = capture_module(model.eval(), Batch((IMAGE,)), {})
+    whole = graph.head(Batch((IMAGE,)), 2)
+    assert graph.module(*whole.args).shape == (3, 18, 6)

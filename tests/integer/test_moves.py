@@ -26,6 +26,8 @@ CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any]]] = {
     "slice": ("Slice", (4, 6), [[1], [9], [1], [2]], {}),
     "slice from the end": ("Slice", (4, 6), [[-3, 0], [-1, 4]], {}),
     "slice backwards": ("Slice", (4, 6), [[5], [0], [1], [-2]], {}),
+    "slice backwards to the end": ("Slice", (4, 6), [[3], [2**31 - 1], [1], [-1]], {}),
+    "slice backwards, nothing": ("Slice", (4, 6), [[1], [4], [1], [-1]], {}),
     "empty slice": ("Slice", (4, 6), [[3], [3], [0]], {}),
     "gather": ("Gather", (3, 4, 2), [[2, 0, -1]], {"axis": 1}),
     "gather a grid": ("Gather", (3, 4), [[[0, 1], [2, 3]]], {"axis": 1}),

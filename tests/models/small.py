@@ -172,8 +172,8 @@ NETWORKS: Mapping[str, Network] = {
         ((3, 2, 12),),
     ),
     "volume": Network(
-        lambda: nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.AdaptiveAvgPool3d(1)),
-        ((3, 2, 5, 5, 5),),
+        lambda: nn.Sequential(nn.Conv3d(4, 4, 3), nn.BatchNorm3d(4), nn.AdaptiveAvgPool3d(1)),
+        ((3, 4, 5, 5, 5),),
     ),
     "linear_bn": Network(
         lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)),

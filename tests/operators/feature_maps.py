@@ -46,7 +46,9 @@ ARITHMETIC: Mapping[str, Case] = {
     ),
     "add_number": image(lambda m, x: x + 1.5, "Add", {"add": NUMBER}),
     "add_parameter": image(
-        lambda m, x: x + m.scale.weight.view(1, 8, 1, 1), "QLinearAdd", scale=lambda: nn.PReLU(8)
+        lambda m, x: x.relu() + m.scale.weight.view(1, 8, 1, 1),
+        "QLinearAdd",
+        scale=lambda: nn.PReLU(8),
     ),
     "times": image(lambda m, x: x * m.other(x), "QLinearConv QLinearMul", other=conv()),
     "minus": image(

@@ -32,7 +32,7 @@ BY_HAND = {  # layer: outputs of one sample x products for each
     "transposed": {"0": 5 * 5 * 4 * 3 * 9, "3": 3 * 12 * 12 * 6},  # every input to 3 x 9 outputs
     "padded": {"1": 4 * (5 * 4) * 40, "7": 3 * 4},
     "signal": {"0": 4 * 12 * 2 * 5},
-    "volume": {"0": 4 * 27 * 2 * 27},
+    "volume": {"0": 4 * 27 * 4 * 27},
     "linear_bn": {"0": 5 * 6, "3": 2 * 5},
     "mlp_3d": {"0": 7 * 5 * 6, "2": 7 * 2 * 5},
     "two_inputs": {"image_2": 4 * 16 * 3 * 9, "vector_2": 4 * 5},

@@ -270,21 +270,21 @@ def test_the_general_convolution(rank: int, transposed: bool) -> None:
 @pytest.mark.parametrize(
     ("function", "ops"),
     [
-        pytest.param(lambda x, m: torch.addmm(m.bias, x, m.weight), ["linear"], id="addmm"),
-        pytest.param(lambda x, m: torch.mm(x, m.weight), ["linear"], id="mm"),
-        pytest.param(lambda x, m: x @ m.weight, ["linear"], id="matmul"),
-        pytest.param(
-            lambda x, m: torch.addmm(m.bias, x, m.weight, alpha=2), ["addmm"], id="a scaled product"
+        (F.logsigmoid, ["neg", "softplus", "neg"]),
+        (
+            lambda x: torch.logaddexp(x, x * 2),
+            ["mul", "sub", "abs", "neg", "softplus", "maximum", "add"],
         ),
-        pytest.param(
-            lambda x, m: torch.addmm(x[:, :1], x, m.weight), ["slice", "addmm"], id="a computed sum"
-        ),
-        pytest.param(lambda x, m: m.weight @ x.t(), ["t", "matmul"], id="from the left"),
-        pytest.param(lambda x, m: x @ m.bias, ["matmul"], id="a vector"),
     ],
 )
-def test_products_with_a_stored_matrix(
-    function: Callable[..., torch.Tensor], ops: list[str]
-) -> None:
-    found = rewritten(Function(function, nn.Linear(5, 5)), (3, 5)).ops()
-    assert found == ops
+def test_logarithms_stay_finite_in_float32(function: Callable[..., object], ops: list[str]) -> None:
+    """The exporter's formulas take the logarithm of 0, and of Inf."""
+    result = rewritten(Function(function), (2, 3), passes=[canonicalize])
+    assert result.ops() == ops
+    far = torch.tensor([[-1e4, -100.0, 0.0], [1.0, 100.0, 1e4]])
+    assert torch.allclose(result.graph.module(far), function(far), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d], ids=["max", "average"])
+def test_a_window_larger_than_the_image_that_ceil_mode_takes(pool: Callable[..., object]) -> None:
+    rewritten(Function(lambda x: pool(x, 2, 3, ceil_mode=True)), (2, 4, 5, 1))

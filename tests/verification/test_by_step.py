@@ -25,7 +25,9 @@ def checked(name: str, file: onnx.ModelProto | bytes, tmp_path: Path) -> Steps:
     data = file if isinstance(file, bytes) else file.SerializeToString()
     path.write_bytes(data)
     artefact, made = Artefact(path), quantized(name)
-    found, outputs = check_steps(artefact, made.module, made.sample.head(4), artefact.program())
+    found, outputs = check_steps(
+        artefact, made.module, made.graph.head(made.sample, 4), artefact.program()
+    )
     assert len(outputs) == len(artefact.file.outputs)
     return found
 
@@ -130,7 +132,7 @@ def test_an_integer_kernel_may_round_otherwise_by_a_code(
     artefact, made = Artefact(path), quantized("residual")
     program = artefact.program()
     changed = _with_kernels(program, shift)
-    found, _ = check_steps(artefact, made.module, made.sample.head(4), changed)
+    found, _ = check_steps(artefact, made.module, made.graph.head(made.sample, 4), changed)
     assert found.passed is passed
     integers = sum(s.kind == "integer" and s.output in program.params for s in program.steps)
     assert len(found.wrong) == (0 if passed else integers)

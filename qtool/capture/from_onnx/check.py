@@ -52,7 +52,15 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
             )
     _refuse_types(model.graph)
+    _spell_out(model)
     return model
+
+
+def _spell_out(model: onnx.ModelProto) -> None:
+    """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without."""
+    for node in nodes_in(model.graph.node):
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -93,8 +93,10 @@ def dropout(call: Call, x: Any, ratio: Any = None) -> torch.Tensor:
 
 def max_pool(call: Call, x: Any) -> torch.Tensor:
     kernel = call.get("kernel_shape")
-    begins, ends = _sides(call, x, kernel)
     strides, dilations = _windows(call, len(kernel))
+    if str(call.get("auto_pad", "NOTSET")).startswith("SAME") and any(d != 1 for d in dilations):
+        raise call.refuse("auto_pad with dilations, which the runtime leaves out of its sizes")
+    begins, ends = _sides(call, x, kernel)
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if begins != ends or any(2 * b > c for b, c in zip(begins, covered, strict=True)):
         x, begins = padded(x, begins, ends, float("-inf")), [0] * len(kernel)

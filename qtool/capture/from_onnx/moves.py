@@ -82,7 +82,14 @@ def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
 
 
 def cut(call: Call, x: Any, *rest: Any) -> Any:
-    return x[_slices(call, x.ndim, rest)]
+    where = _slices(call, x.ndim, rest)
+    if isinstance(x, np.ndarray) and any(_is_dynamic(b) for s in where for b in (s.start, s.stop)):
+        x = torch.as_tensor(x)  # numpy would make a number of the size
+    return x[where]
+
+
+def _is_dynamic(bound: Any) -> bool:
+    return isinstance(bound, torch.SymInt)
 
 
 def gather(call: Call, x: Any, index: Any) -> torch.Tensor:

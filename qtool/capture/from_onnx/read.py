@@ -21,6 +21,7 @@ from qtool.capture.from_onnx.names import label_of
 from qtool.capture.from_onnx.parts import Source, grouped, made_by, part_for, read_by
 from qtool.capture.from_onnx.runtime import odd_values
 from qtool.capture.from_onnx.table import OPERATORS, Row
+from qtool.errors import CaptureError
 from qtool.graph.onnx_part import reads, session
 
 __all__ = ["Node", "key_of", "nodes_of"]
@@ -57,7 +58,7 @@ def nodes_of(model: onnx.ModelProto) -> tuple[dict[str, Any], tuple[Node, ...], 
     """
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    known: dict[str, Any] = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    known: dict[str, Any] = {i.name: _stored(i) for i in graph.initializer}
     source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
     protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
     rows = {id(p): _row_for(p, source.used) for p in protos}
@@ -71,6 +72,15 @@ def nodes_of(model: onnx.ModelProto) -> tuple[dict[str, Any], tuple[Node, ...], 
         if not _takes_bias(nodes, node, known, readers):
             nodes.append(node)
     return known, tuple(nodes), source
+
+
+def _stored(tensor: onnx.TensorProto) -> Array:
+    try:
+        return numpy_helper.to_array(tensor)
+    except ValueError as error:
+        raise CaptureError(
+            f"the data of '{tensor.name}' is not of the size that it states, {list(tensor.dims)}"
+        ) from error
 
 
 def key_of(node: onnx.NodeProto) -> str:

@@ -239,9 +239,12 @@ WITH_SIZES = {  # text of a graph whose sizes depend on the input's
     "squeeze": """n = Shape <start=1, end=2> (x) s = Squeeze (n) m = Mul (s, one)
         i = Cast <to = 7> (m) j = Sub (i, one) k = Unsqueeze (j, zero) l = Identity (k)
         p = Reshape (l, minus) y = Slice (x, p, big, ones)""",
+    "part of a constant": """n = Shape <end=1> (x) s = Slice (table, zeros, n)
+        f = Cast <to = 1> (s) y = Add (x, f)""",
 }
 CONSTANTS = {
     "minus": ints(-1),
+    "table": np.arange(64).reshape(64, 1, 1),
     "one": np.array(1),
     "two": np.array(2),
     "zero": ints(0),

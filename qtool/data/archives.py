@@ -1,0 +1,25 @@
+"""Archives that unpack to much more than they are: said before they fill the memory."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+__all__ = ["bomb"]
+
+_RATIO = 200  # times as large as the file: arrays of zeros come to that, data does not
+_ALLOWED = 2**30  # bytes that anything may unpack to
+
+
+def bomb(path: Path) -> str | None:
+    """What is wrong with a zip archive (.npz, .pt, .pt2) that would fill the memory; None where
+    nothing is, or where it is no zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return None
+    packed = path.stat().st_size
+    if size <= max(_ALLOWED, _RATIO * packed):
+        return None
+    return f"it would unpack from {packed:,} bytes to {size:,}; is it what you think it is?"

@@ -1,0 +1,85 @@
+"""A step of a recurrent layer (LSTMCell, GRUCell, RNNCell) as the two linear layers that it is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.rules import Rule, made
+
+__all__ = ["CELL_RULES"]
+
+aten = torch.ops.aten
+
+
+def _layers(node: fx.Node, state: Any) -> tuple[fx.Node, fx.Node]:
+    """What the gates get of the input and of the state, [..., gates x hidden] each."""
+    x, _, *weights = node.args
+    given: list[Any] = [*weights, None, None][:4]
+    of_input = made(node, aten.linear.default, (x, given[0], given[2]), "input")
+    of_state = made(node, aten.linear.default, (state, given[1], given[3]), "state")
+    return of_input, of_state
+
+
+def _gate(node: fx.Node, x: fx.Node, index: int, size: int, part: str) -> fx.Node:
+    last = G.rank(x) - 1
+    return made(node, aten.slice.Tensor, (x, last, index * size, (index + 1) * size), part)
+
+
+def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    h: Any = node.args[1]
+    size = int(G.shape(h)[-1])
+    of_input, of_state = _layers(node, h)
+    a = [_gate(node, of_input, i, size, f"input{i}") for i in range(3)]
+    b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
+    reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
+    update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
+    told = made(node, aten.mul.Tensor, (reset, b[2]), "told")
+    new = _sum(node, aten.tanh.default, a[2], told, "new")
+    kept = made(node, aten.sub.Tensor, (h, new), "less")
+    return made(node, aten.add.Tensor, (made(node, aten.mul.Tensor, (kept, update), "kept"), new))
+
+
+def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    users = list(node.users)
+    if any(u.target is not operator.getitem for u in users):
+        return None
+    pair: Any = node.args[1]
+    h, c = pair
+    size = int(G.shape(h)[-1])
+    gates = made(node, aten.add.Tensor, _layers(node, h), "gates")
+    i, f, g, o = (_gate(node, gates, k, size, part) for k, part in enumerate("ifgo"))
+    sigmoid, tanh = aten.sigmoid.default, aten.tanh.default
+    kept = made(node, aten.mul.Tensor, (made(node, sigmoid, (f,), "forget"), c), "kept")
+    new = made(node, sigmoid, (i,), "take"), made(node, tanh, (g,), "new")
+    cell = made(node, aten.add.Tensor, (kept, made(node, aten.mul.Tensor, new, "added")), "cell")
+    shown = made(node, sigmoid, (o,), "show"), made(node, tanh, (cell,), "cell.tanh")
+    hidden = made(node, aten.mul.Tensor, shown)
+    for user in users:
+        G.replace(user, hidden if user.args[1] == 0 else cell)
+    return hidden
+
+
+def _plain(activation: Any) -> Rule:
+    def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        return _sum(node, activation, *_layers(node, node.args[1]), "")
+
+    return rule
+
+
+def _sum(node: fx.Node, activation: Any, a: fx.Node, b: fx.Node, part: str) -> fx.Node:
+    both = made(node, aten.add.Tensor, (a, b), f"{part}.sum" if part else "sum")
+    return made(node, activation, (both,), part)
+
+
+CELL_RULES: Mapping[Any, Rule] = {
+    aten.gru_cell.default: _gru,
+    aten.lstm_cell.default: _lstm,
+    aten.rnn_tanh_cell.default: _plain(aten.tanh.default),
+    aten.rnn_relu_cell.default: _plain(aten.relu.default),
+}

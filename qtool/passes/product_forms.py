@@ -1,0 +1,127 @@
+"""Products with a stored matrix in one form: `aten::linear`, whose weight stands [out, in].
+
+A matrix is stored, too, where it is made of stored tensors alone (`x @ self.weight.T`):
+fold_constants makes one tensor of it afterwards. A sum of products that einsum writes down is a
+linear layer if it has one stored operand, and every letter is either summed over and in both, or
+kept and in one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.passes.rules import Rule, again, leading, made
+
+__all__ = ["PRODUCT_RULES"]
+
+aten = torch.ops.aten
+
+
+def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    bias, x, weight = node.args[:3]
+    factors = [G.argument(node, i, name, 1) for i, name in ((3, "beta"), (4, "alpha"))]
+    constant = isinstance(bias, fx.Node) and bias.op == "get_attr" and G.rank(bias) == 1
+    if not constant or factors != [1, 1] or G.shape(bias)[0] != G.shape(node)[1]:  # type: ignore[arg-type]  # a node
+        return None
+    return _linear(node, x, weight, bias)
+
+
+def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x, weight = node.args[:2]
+    return _linear(node, x, weight, None)
+
+
+def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
+    if not _stored(weight) or G.rank(weight) != 2 or _stored(x) or G.rank(x) < 2:
+        return None
+    turned = made(node, aten.transpose.int, (weight, 0, 1), "weight")
+    return again(node, aten.linear.default, (x, turned, bias))
+
+
+def _stored(node: fx.Node) -> bool:
+    """Whether it is a stored tensor, or made of stored ones alone."""
+    if node.op != "call_function":
+        return node.op == "get_attr"
+    sources = node.all_input_nodes
+    return bool(sources) and all(map(_stored, sources))
+
+
+def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    equation, operands = str(node.args[0]), node.args[1]
+    if not isinstance(operands, Sequence) or len(operands) != 2:
+        return None
+    held = [_stored(t) for t in operands]  # type: ignore[arg-type]  # nodes
+    terms = _letters(equation, [G.rank(t) for t in operands])  # type: ignore[arg-type]  # nodes
+    if terms is None or sum(held) != 1:
+        return None
+    (x, weight), (have, hold) = operands, terms[:2]
+    if held[0]:
+        (x, weight), (have, hold) = (weight, x), (hold, have)
+    summed, given = [c for c in have if c in hold], terms[2]
+    rest, own = ([c for c in part if c not in summed] for part in (have, hold))
+    alone = all(len(set(part)) == len(part) for part in terms)
+    if not (alone and summed and rest and own and sorted(given) == sorted(rest + own)):
+        return None
+    return _as_linear(node, (x, have), (weight, hold), (rest, own, summed, given))
+
+
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], ...] | None:
+    """Those of the operands and of the result; dimensions under an ellipsis are numbered."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or len(terms) != len(ranks):
+        return None
+    more = max(r - len(t) + 3 if "..." in t else 0 for t, r in zip(terms, ranks, strict=True))
+    numbers = "".join(map(str, range(more)))
+    if any("..." in t and r - len(t) + 3 != more for t, r in zip(terms, ranks, strict=True)):
+        return None  # dimensions of two operands that broadcast
+    return tuple([*t.replace("...", numbers)] for t in (*terms, right))
+
+
+def _as_linear(
+    node: fx.Node,
+    data: tuple[Any, list[str]],
+    stored: tuple[Any, list[str]],
+    letters: tuple[list[str], list[str], list[str], list[str]],
+) -> fx.Node:
+    """What is summed is moved to the end, what the layer gives to its place.
+
+    Args:
+        data, stored: an operand and its letters. letters: those of the data and of the weight that
+            are kept, those summed over, those of the result.
+    """
+    (x, have), (weight, hold), (rest, own, summed, given) = data, stored, letters
+    sizes = dict(zip(hold, G.shape(weight), strict=True))
+    x = _moved(node, x, have, rest + summed, "input")
+    if len(summed) > 1:
+        x = made(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
+    weight = _moved(node, weight, hold, own + summed, "weight.moved")
+    matrix = [prod(int(sizes[c]) for c in part) for part in (own, summed)]
+    weight = made(node, aten.reshape.default, (weight, matrix), "weight")
+    order = rest + own
+    last = given == order and len(own) == 1
+    found = made(node, aten.linear.default, (x, weight, None), "" if last else "linear")
+    if len(own) > 1:
+        shape = [*leading(node, found, len(rest)), *(int(sizes[c]) for c in own)]
+        found = made(node, aten.reshape.default, (found, shape), "unflat" if given != order else "")
+    return _moved(node, found, order, given, "")
+
+
+def _moved(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -> fx.Node:
+    if have == want:
+        return x  # type: ignore[no-any-return]  # a node
+    return made(node, aten.permute.default, (x, [have.index(c) for c in want]), part)
+
+
+PRODUCT_RULES: Mapping[Any, Rule] = {
+    aten.addmm.default: _addmm,
+    aten.mm.default: _product,
+    aten.matmul.default: _product,
+    aten.einsum.default: _einsum,
+}

@@ -1,0 +1,230 @@
+"""What became of a random network: right, refused in one sentence, or something that must not be.
+
+Nothing is taken from qtool's word: what it wrote is run again on data that it never saw.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+from qtool.api import QuantizedModel
+from qtool.atomic import scratch_folder
+from qtool.errors import QtoolError
+from qtool.plan import Execution
+from qtool.quantized import Verification
+from qtool.verification import compare_codes
+
+__all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of"]
+
+KINDS = (
+    "right",
+    "noted",
+    "float",
+    "refused",
+    "invalid",
+    "codes",
+    "silent",
+    "capture",
+    "coverage",
+    "simulation",
+    "taken",
+    "traceback",
+    "hang",
+)
+"""right: verified, and equal on new data. noted: the same, with a warning of accuracy. float:
+captured right, with nothing to quantize. refused: one sentence. invalid: refused, and the runtime
+refuses it, too. codes: integers differ. silent: far from the float model without a word.
+capture: the float graph computes something else. coverage: planned in integers, run in float.
+simulation: the file is far from its simulation on new data. taken: what the runtime refuses was
+taken. traceback, hang: any other error, no end."""
+BAD = frozenset(KINDS[5:])
+
+FAR = 15.0  # dB of an output on the sample, below which something has to have been said
+GONE = 3.0  # the same on new data, which may lie where the sample did not
+APART = 12.0  # dB that a file may lose on new data against its own simulation
+ENOUGH = 16  # samples of which so much can be said
+LIMIT, WAITS = 120, 10  # seconds of work; times as many of waiting
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str
+    why: str = ""
+
+    @property
+    def bad(self) -> bool:
+        return self.kind in BAD
+
+
+class _Hangs(BaseException):
+    """Nothing that catches errors catches this."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise _Hangs
+
+    old = [signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)]
+    signal.alarm(WAITS * LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)  # of work: others may have the machine
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGALRM, old[0])
+        signal.signal(signal.SIGPROF, old[1])
+
+
+def judged(check: Callable[[], Verdict]) -> Verdict:
+    """What a check finds, whatever it raises."""
+    try:
+        with _limited(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return check()
+    except QtoolError as error:
+        if len(str(error).splitlines()) != 1 or "bug in qtool" in str(error):
+            return Verdict("traceback", f"{type(error).__name__}: {error}")
+        kind = "float" if "nothing in this model can run in integers" in str(error) else "refused"
+        return Verdict(kind, f"{type(error).__name__}: {error}")
+    except _Hangs:
+        return Verdict("hang")
+    except Exception as error:  # noqa: BLE001  # what it is for
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())[:300]
+        return Verdict(
+            "traceback",
+            f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {text}",
+        )
+
+
+def kind_of(why: str) -> str:
+    """A refusal without names and numbers, to count by."""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\([^()]*\)", "_", why)
+    return re.sub(r"[\d.,]+", "#", text)[:110]
+
+
+def check_file(
+    quantized: QuantizedModel,
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    truths: Sequence[Sequence[torch.Tensor]],
+    format: str = "qdq",  # noqa: A002  # the word of the field
+) -> Verdict:
+    """Exports, and runs the file on batches that it was not verified with.
+
+    Args:
+        truths: the outputs of the float model for each batch.
+    """
+    with scratch_folder() as folder:
+        path = folder / "model.onnx"
+        found = quantized.export(path, format=format)
+        assert found is not None
+        local = found.exactness is not None
+        if found.fidelity.warning is None and (low := _lowest(quantized, path, local)) < FAR:
+            return Verdict("silent", f"{low:.1f} dB on the sample")
+        for batch, truth in zip(batches, truths, strict=True):
+            verdict = _on(quantized, found, path, batch, truth, format)
+            if verdict is not None:
+                return verdict
+    promised = {d.node for d in quantized.plan.nodes if d.execution is Execution.INTEGER and d.macs}
+    floats = [r.name for r in found.coverage.float_rows if r.name in promised]
+    if floats:
+        return Verdict("coverage", f"in float: {', '.join(floats)}")
+    return Verdict("noted" if found.fidelity.warning else "right")
+
+
+def _lowest(quantized: QuantizedModel, path: Path, optimise: bool) -> float:
+    """dB of the worst output on the sample that the file was verified with."""
+    tensors = quantized.graph.tensors_of(quantized.sample)
+    with torch.no_grad():
+        truth = _leaves(
+            quantized.reference.module(*quantized.sample.args, **quantized.sample.kwargs)
+        )
+    actual = _run(path, [t.numpy() for t in tensors], optimise)
+    pairs = [
+        (a.numpy(), b) for a, b in zip(truth, actual, strict=True) if tuple(a.shape) == b.shape
+    ]
+    return min((ratio(a, b) for a, b in pairs if _finite(a)), default=200.0)
+
+
+def _finite(a: np.ndarray[Any, Any]) -> bool:
+    return a.dtype.kind == "f" and bool(np.isfinite(a).all())
+
+
+def _on(
+    quantized: QuantizedModel,
+    found: Verification,
+    path: Path,
+    batch: tuple[torch.Tensor, ...],
+    truth: Sequence[torch.Tensor],
+    form: str,
+) -> Verdict | None:
+    arrays = [t.numpy() for t in batch]
+    if found.exactness is not None and form == "qdq":
+        exact = compare_codes(path, [arrays])
+        if not exact.passed:
+            return Verdict("codes", str(exact))
+    actual = _run(path, arrays, found.exactness is not None)
+    with torch.no_grad():
+        simulated = [t.numpy() for t in _leaves(quantized(*batch))]
+    for name, a, b, c in zip(quantized.graph.outputs, truth, actual, simulated, strict=True):
+        if b.shape == c.shape != tuple(a.shape):  # values decide how many there are
+            continue
+        if tuple(a.shape) != b.shape:
+            return Verdict("capture", f"{name}: {b.shape} for {tuple(a.shape)}")
+        if not _finite(a.numpy()):
+            continue
+        real, fake = ratio(a.numpy(), b), ratio(a.numpy(), c)
+        if real < GONE and len(b) >= ENOUGH and found.fidelity.warning is None:
+            return Verdict("silent", f"{name}: {real:.1f} dB, simulated {fake:.1f} dB")
+        if min(fake, 60.0) - real > APART:
+            return Verdict("simulation", f"{name}: {real:.1f} dB, simulated {fake:.1f} dB")
+    return None
+
+
+def _run(
+    path: Path, arrays: Sequence[np.ndarray[Any, Any]], optimise: bool = True
+) -> list[np.ndarray[Any, Any]]:
+    """In ONNX Runtime; as written where that is not what the file is for."""
+    options = ort.SessionOptions()
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def ratio(real: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Signal to noise in dB; 200 at most, -200 where a value is not finite. A hundredth of the
+    values may be anything: next to a pole (1 / x) little noise goes far."""
+    off = np.abs(real.astype(float) - other)
+    limit = np.quantile(off, 0.99) if off.size >= 100 else np.inf
+    real, off = real[off <= limit].astype(float), off[off <= limit]
+    noise, power = float(np.square(off).sum()), float(np.square(real).sum())
+    if noise == 0:
+        return 200.0
+    if not np.isfinite(noise) or power == 0:
+        return -200.0
+    return float(np.clip(10 * np.log10(power / noise), -200, 200))

@@ -1,0 +1,206 @@
+"""What changes no integer: exact, but where a test says what float permits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+import qtool
+from qtool.calibration import Calibration
+from qtool.capture import load_program
+from tests.fuzz.draw_networks import draw_network
+from tests.fuzz.network import Network
+
+MANY = 2  # random networks
+IMAGES = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about odd networks
+
+
+def found() -> Iterator[Network]:
+    """Random networks of which something runs in integers, of the default target."""
+    number = 0
+    while True:
+        case = replace(draw_network(Random(number)), settings={})
+        number += 1
+        try:
+            captured = qtool.capture_model(case.module(), case.batch(8, 1))
+            if captured.plan().observed():
+                yield case
+        except qtool.QtoolError:
+            continue
+
+
+@pytest.fixture(scope="module")
+def networks() -> list[Network]:
+    cases = found()
+    return [next(cases) for _ in range(MANY)]
+
+
+def codes_of(
+    model: nn.Module, batches: list[object], observer: str = "minmax"
+) -> list[torch.Tensor]:
+    """The outputs of the integer engine on the first batch."""
+    quantized = qtool.quantize(model, batches, observer=observer)
+    first = batches[0] if isinstance(batches[0], tuple) else (batches[0],)
+    return list(quantized.integer()(*first))
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_other_names(networks: list[Network]) -> None:
+    for case in networks:
+        steps = tuple(replace(s, name=f"n{i}") for i, s in enumerate(case.steps))
+        data = [case.batch(8, i) for i in range(2)]
+        named = replace(case, steps=steps).module()
+        assert same(codes_of(case.module(), data), codes_of(named, data))
+
+
+def test_batches_in_another_order_and_merged(networks: list[Network], tmp_path: Path) -> None:
+    for case in networks:
+        captured = qtool.capture_model(case.module(), case.batch(8, 1))
+        a, b = case.batch(8, 1), case.batch(8, 2)
+        first, second = (qtool.calibrate(captured, [x]) for x in (a, b))
+        ways = (
+            qtool.calibrate(captured, [a, b]),
+            qtool.calibrate(captured, [b, a]),
+            first.merge(second),
+            second.merge(first),
+        )
+        files = [tmp_path / f"{i}.calib" for i in range(len(ways))]
+        for calibration, file in zip(ways, files, strict=True):
+            calibration.save(file)
+        assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_a_calibration_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
+    for case in networks:
+        captured, batch = qtool.capture_model(case.module(), case.batch(8, 1)), case.batch(8, 1)
+        calibration = qtool.calibrate(captured, [batch])
+        calibration.save(tmp_path / "saved.calib")
+        read = Calibration.load(tmp_path / "saved.calib")
+        made = [
+            qtool.convert(captured, c, sample=batch).integer()(*batch) for c in (calibration, read)
+        ]
+        assert same(*map(list, made))
+
+
+def test_a_program_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
+    for case in networks:
+        model, data = case.module(), [case.batch(8, i) for i in range(2)]
+        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in data[0])
+        program = torch.export.export(model, data[0], dynamic_shapes=(sizes,))
+        torch.export.save(program, tmp_path / "saved.pt2")
+        read = load_program(tmp_path / "saved.pt2")
+        first, second = (qtool.quantize(p, data).integer()(*data[0]) for p in (program, read))
+        assert same(list(first), list(second))
+
+
+def test_one_thread_and_two(networks: list[Network]) -> None:
+    for case in networks:
+        data = [case.batch(8, i) for i in range(2)]
+        program = qtool.quantize(case.module(), data).integer()
+        one = list(program(*data[0]))
+        torch.set_num_threads(2)
+        try:
+            assert same(one, list(program(*data[0])))
+        finally:
+            torch.set_num_threads(1)
+
+
+class Small(nn.Module):
+    """Two layers, of which the last gives float: nothing behind the sums is calibrated."""
+
+    def __init__(self, hidden: int = 6) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, hidden, 3), nn.Linear(hidden * 36, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)).flatten(1))
+
+
+def small() -> Small:
+    torch.manual_seed(3)
+    return Small().eval()
+
+
+def test_permuted_channels() -> None:
+    model, other = small(), small()
+    order = torch.tensor([4, 2, 0, 5, 1, 3])
+    other.first.weight.data, other.first.bias.data = (
+        model.first.weight[order],
+        model.first.bias[order],
+    )
+    columns = model.last.weight.detach().view(4, 6, 36)[:, order]
+    other.last.weight.data = columns.reshape(4, -1)
+    for observer in ("minmax", "percentile"):
+        assert same(codes_of(model, [IMAGES], observer), codes_of(other, [IMAGES], observer))
+
+
+def test_a_channel_of_zeros() -> None:
+    """With min-max: a percentile counts the zeros, too."""
+    model, other = small(), Small(7).eval()
+    other.first.weight.data = torch.cat([model.first.weight.data, torch.zeros(1, 3, 3, 3)])
+    other.first.bias.data = torch.cat([model.first.bias.data, torch.zeros(1)])
+    small_weights = torch.full((4, 36), 0.01)  # larger ones would widen the scale of a row
+    other.last.weight.data = torch.cat([model.last.weight.data, small_weights], 1)
+    other.last.bias.data = model.last.bias.data
+    assert same(codes_of(model, [IMAGES]), codes_of(other, [IMAGES]))
+
+
+@pytest.mark.parametrize("factor", [2.0, 2.0**-6, 2.0**20])
+def test_a_factor_of_two_goes_through(factor: float) -> None:
+    model, other = small(), small()
+    for layer in (other.first, other.last):
+        layer.bias.data *= factor
+    for observer in ("percentile", "mse"):
+        plain = codes_of(model, [IMAGES], observer)
+        scaled = codes_of(other, [IMAGES * factor], observer)
+        assert same([x * factor for x in plain], scaled)
+
+
+def test_a_factor_of_two_in_weights() -> None:
+    model, other = small(), small()
+    other.first.weight.data *= 8
+    other.first.bias.data *= 8
+    other.last.weight.data /= 8
+    assert same(codes_of(model, [IMAGES]), codes_of(other, [IMAGES]))
+
+
+def with_norm(exact: bool) -> nn.Sequential:
+    torch.manual_seed(4)
+    norm = nn.BatchNorm2d(6, eps=0.0 if exact else 1e-5)
+    norm.running_mean.zero_() if exact else norm.running_mean.normal_()
+    norm.running_var.fill_(1.0) if exact else norm.running_var.uniform_(0.5, 2)
+    powers = 2.0 ** torch.arange(-2, 4)
+    norm.weight.data = powers if exact else torch.randn(6)
+    norm.bias.data.normal_()
+    layers = (nn.Conv2d(3, 6, 3, bias=not exact), norm, nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
+    return nn.Sequential(*layers).eval()
+
+
+def folded(model: nn.Sequential) -> nn.Sequential:
+    conv = fuse_conv_bn_eval(copy.deepcopy(model[0]), copy.deepcopy(model[1]))
+    return nn.Sequential(conv, *model[2:]).eval()
+
+
+def test_a_norm_folded_beforehand() -> None:
+    model = with_norm(exact=True)
+    assert same(codes_of(model, [IMAGES]), codes_of(folded(model), [IMAGES]))
+
+
+def test_a_norm_folded_beforehand_as_float_permits() -> None:
+    """The weights are those of another order of products: a code may fall to the other side."""
+    model = with_norm(exact=False)
+    (a,), (b,) = codes_of(model, [IMAGES]), codes_of(folded(model), [IMAGES])
+    assert float((a - b).abs().max()) < 0.01 * float(a.max() - a.min())

@@ -1,0 +1,80 @@
+"""Products with stored matrices are linear layers, whatever way they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from qtool.passes.canonicalize import canonicalize
+from qtool.passes.fold_constants import fold_constants
+from tests.passes.differential import Function, rewritten
+
+FORMS = [canonicalize, fold_constants]
+
+
+@pytest.mark.parametrize(
+    ("function", "ops"),
+    [
+        pytest.param(lambda x, m: torch.addmm(m.bias, x, m.weight), ["linear"], id="addmm"),
+        pytest.param(lambda x, m: torch.mm(x, m.weight), ["linear"], id="mm"),
+        pytest.param(lambda x, m: x @ m.weight, ["linear"], id="matmul"),
+        pytest.param(
+            lambda x, m: torch.addmm(m.bias, x, m.weight, alpha=2), ["addmm"], id="a scaled product"
+        ),
+        pytest.param(
+            lambda x, m: torch.addmm(x[:, :1], x, m.weight), ["slice", "addmm"], id="a computed sum"
+        ),
+        pytest.param(lambda x, m: x @ m.weight.T, ["linear"], id="transposed"),
+        pytest.param(lambda x, m: x @ (m.weight[:, :4] * 2), ["linear"], id="made of it"),
+        pytest.param(lambda x, m: m.weight @ x.t(), ["t", "matmul"], id="from the left"),
+        pytest.param(lambda x, m: x @ m.bias, ["matmul"], id="a vector"),
+    ],
+)
+def test_products_with_a_stored_matrix(
+    function: Callable[..., torch.Tensor], ops: list[str]
+) -> None:
+    found = rewritten(Function(function, nn.Linear(5, 5)), (3, 5)).ops()
+    assert found == ops
+
+
+W = {"matrix": (6, 5), "heads": (6, 2, 4), "joined": (2, 3, 5), "deep": (2, 6, 5)}
+
+
+@pytest.mark.parametrize(
+    ("equation", "weight", "ops"),
+    [
+        pytest.param("bti,io->bto", "matrix", ["linear"], id="a linear layer"),
+        pytest.param("...i,io->...o", "matrix", ["linear"], id="with an ellipsis"),
+        pytest.param("bti,ihd->bhtd", "heads", ["linear", "reshape", "permute"], id="to heads"),
+        pytest.param("io,bti->obt", "matrix", ["linear", "permute"], id="the weight first"),
+        pytest.param("bti,tio->bo", "deep", ["flatten", "linear"], id="two letters summed"),
+        pytest.param("bti,tio->bto", "deep", ["einsum"], id="a matrix for each step"),
+        pytest.param("bti,io->bt", "matrix", ["einsum"], id="a letter of one summed"),
+        pytest.param("bti,jo->btijo", "matrix", ["einsum"], id="an outer product"),
+    ],
+)
+def test_einsum_with_a_stored_tensor(equation: str, weight: str, ops: list[str]) -> None:
+    stored = nn.ParameterList([nn.Parameter(torch.randn(W[weight]))])
+
+    def function(x: torch.Tensor, given: nn.ParameterList) -> torch.Tensor:
+        pair = (given[0], x) if equation.startswith("io") else (x, given[0])
+        return torch.einsum(equation, *pair)
+
+    assert rewritten(Function(function, stored), (3, 2, 6), passes=FORMS).ops() == ops
+
+
+@pytest.mark.parametrize(
+    "equation", [pytest.param("bti,btj->bij", id="of two activations"), "bti->ibt", "bti,io"]
+)
+def test_other_sums_are_left_to_the_exporter(equation: str) -> None:
+    stored = nn.ParameterList([nn.Parameter(torch.randn(6, 5))])
+
+    def function(x: torch.Tensor, given: nn.ParameterList) -> torch.Tensor:
+        operands = {"bti,btj->bij": [x, x], "bti->ibt": [x], "bti,io": [x, given[0]]}
+        return torch.einsum(equation, *operands[equation])
+
+    found = rewritten(Function(function, stored), (3, 2, 6), passes=FORMS).ops()
+    assert "linear" not in found
