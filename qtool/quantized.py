@@ -47,6 +47,7 @@ from qtool.verification import (
     narrow_inputs,
     planned,
 )
+from qtool.verification.fidelity import Outputs, expected
 
 __all__ = ["Quantized", "Verification"]
 
@@ -114,6 +115,7 @@ class Quantized:
         self.parameters = work.parameters.params
         self.notes = work.parameters.notes
         self.sample = sample
+        self._aside = work.batches(aside=True)
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, work.plan)
         for name, point in points_of(self.module).items():
@@ -304,11 +306,19 @@ class Quantized:
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
         found = fidelity(sample.size, self.graph.outputs, real, coded)
+        if self._aside:
+            promised = self._found("promised", self._promised)
+            found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = replace(self.graph, module=self.module), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
         if found.warning is None:
             return replace(found, narrow=narrow)
         return replace(found, narrow=narrow, costly=costliest(graph, self.plan, batch))
+
+    def _promised(self) -> Outputs:
+        """What the outputs keep on samples that no step of the conversion learned from."""
+        pairs = ((_outputs(self.reference.module, b), self._expected(b)) for b in self._aside)
+        return expected(self.graph.outputs, pairs)
 
     def _expected(self, sample: Batch) -> list[Any]:
         """The outputs of fake quantization, as arrays."""

@@ -16,6 +16,7 @@ from qtool.calibration import Calibration, observe
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
+from qtool.data.kept import ASIDE
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone
@@ -170,7 +171,9 @@ def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
 
 
 def _keep(plan: QuantPlan) -> int:
-    return max(step.samples for step in steps_of(plan.recipe))
+    """How many samples: what steps learn from is to be two of three."""
+    most = max(step.samples for step in steps_of(plan.recipe))
+    return most + most // (ASIDE - 1)
 
 
 @alone

@@ -56,14 +56,14 @@ class Conversion:
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
 
-    def batches(self, size: int = 32) -> list[Batch]:
-        """The samples kept with the calibration, as arguments of the graph, by so many; by as many
-        as the graph takes, and no fewer, where it takes one number alone."""
+    def batches(self, size: int = 32, most: int | None = None, aside: bool = False) -> list[Batch]:
+        """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
+        as many as the graph takes, and no fewer, where it takes one number alone."""
         if self.calibration is None:
             return []
         if not self.graph.any_number:
             size = next((len(t) for t in self.graph.tensors_of(Batch(*self.graph.example))), 1)
-        found = self.calibration.kept.batches(size)
+        found = self.calibration.kept.batches(size, most, aside)
         whole = [t for t in found if self.graph.any_number or len(t[0]) == size]
         return [self.graph.call_of(t) for t in whole]
 
@@ -133,7 +133,8 @@ class Step:
         has nothing to do.
     probes: what it wants to have seen of a float graph, given the plan of that graph.
     accuracy: from which accuracy on it is taken where nobody names steps; see `Recipe`. "": never.
-    samples: how many samples it wants to run the network on; they are kept with the calibration.
+    samples: how many samples it wants to learn from by running the network; they are kept with the
+        calibration, and half as many to judge by.
     replay: does a recorded change again, without calibration. By default nothing is done: values of
         weights alone are taken from the codes in the file.
     """

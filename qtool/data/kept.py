@@ -17,10 +17,12 @@ import torch
 
 from qtool.types import Array
 
-__all__ = ["LARGEST", "Kept", "Sample"]
+__all__ = ["ASIDE", "LARGEST", "Kept", "Sample"]
 
 LARGEST = 32 << 20
 """Bytes of all kept samples together; there are fewer of them where each is large."""
+
+ASIDE = 3  # one of so many samples judges what was learned from the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +92,19 @@ class Kept:
             samples.append(sample)
         return cls(limit, samples)
 
-    def batches(self, size: int) -> list[tuple[torch.Tensor, ...]]:
-        """The samples in batches of at most `size` of equal shapes, always the same ones."""
-        by_shape = sorted(self, key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
+    def batches(
+        self, size: int, most: int | None = None, aside: bool = False
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """Samples in batches of at most `size` of equal shapes, always the same ones.
+
+        Args:
+            most: how many in all, those with the smallest hashes.
+            aside: those that nothing may learn from, instead of the others: a third of all, with
+                the largest hashes.
+        """
+        learned = len(self) - len(self) // ASIDE
+        chosen = list(self)[learned:] if aside else list(self)[:learned]
+        by_shape = sorted(chosen[:most], key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):
             samples = list(group)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class _Step:
     """One node: how to compute it from the values of others, and what that costs a sample.
 
     arguments: with None at each place in `places`, which says whose value goes there. nested: lists
-    of values among the arguments, by their place.
+    of values among the arguments, by their place. elements: of a sample's result.
     """
 
     index: int
@@ -43,6 +44,7 @@ class _Step:
     users: tuple[int, ...]
     reads: tuple[int, ...]
     cost: int
+    elements: int
 
 
 class Executor:
@@ -132,31 +134,64 @@ class Executor:
         self,
         batches: Sequence[Batch],
         networks: Sequence[Set[str]],
+        visited: Set[str],
         visit: Callable[[str, Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
     ) -> None:
         """Computes node by node, each for all batches and in several networks, the first one first.
 
         Args:
             networks: the points that are on in each.
-            visit: called with the name of a node when the first network has its values and before
-                the others have; it sees all values that are still needed, [network][batch][number
-                of node], and gives other values for constants, by their points or, where they have
-                none, by their names: for the other networks, from there on.
+            visited: the nodes to stop at. Each is computed when nothing else can be, so that what
+                its result is added to is known by then, where that does not depend on another.
+            visit: called with the name of such a node when the first network has its values and
+                before the others have; it sees all values that are still needed, [network][batch]
+                [number of node], and gives other values for constants, by their points or, where
+                they have none, by their names: for the other networks, from there on.
         """
-        last = self._last_uses(self.size)
+        order = self._order({self.numbers[name] for name in visited})
+        last = {i: i for i in order} | {used: i for i in order for used in self.steps[i].reads}
         values = [[self._begin(batch) for batch in batches] for _ in networks]
-        names = {i: name for name, i in self.numbers.items()}
-        for i, step in self.steps.items():
+        names = {self.numbers[name]: name for name in visited}
+        for i in order:
+            step = self.steps[i]
             for k, points in enumerate(networks):
-                if k == 1:
+                if k == 1 and i in names:
                     for point, value in visit(names[i], values).items():
                         self._replace(point, value, values[1:])
                 for row in values[k]:
                     row[i] = self._compute(step, row, points)
             for row in (row for network in values for row in network):
-                for used in {*step.reads, i}:
-                    if last.get(used) == i:
+                for used in {*step.reads, i} - self.constants.keys():
+                    if last[used] == i:
                         row[used] = None
+
+    def _order(self, late: Set[int]) -> list[int]:
+        """The steps in an order of computation in which those of `late` come as late as can be."""
+        waiting = {i: len({r for r in s.reads if r in self.steps}) for i, s in self.steps.items()}
+        ready = [(i in late, i) for i, count in waiting.items() if not count]
+        heapify(ready)
+        order = []
+        while ready:
+            _, i = heappop(ready)
+            order.append(i)
+            for user in dict.fromkeys(self.steps[i].users):
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heappush(ready, (user in late, user))
+        return order
+
+    def held(self) -> int:
+        """The most elements of a sample that have to be held at once, in a run node by node."""
+        last = self._last_uses(self.size)
+        total = most = 0
+        ends: dict[int, list[int]] = {}
+        for i, j in last.items():
+            ends.setdefault(j, []).append(i)
+        for i, step in self.steps.items():
+            total += step.elements
+            most = max(most, total)
+            total -= sum(self.steps[j].elements for j in ends.get(i, ()) if j in self.steps)
+        return most
 
     def compute(
         self, name: str, values: Values, points: Set[str], given: Mapping[str, Any] | None = None
@@ -317,7 +352,8 @@ def _step(
     users = tuple(index[u] for u in node.users if u.op != "output")
     keywords: Any = _referring(node.kwargs, index)
     reads = tuple(index[n] for n in node.all_input_nodes)
-    return _Step(index[node], plain, places, nested, keywords, function, point, users, reads, cost)
+    places_of = (index[node], plain, places, nested)
+    return _Step(*places_of, keywords, function, point, users, reads, cost, _elements(node))
 
 
 def _referring(arguments: Any, index: dict[fx.Node, int]) -> Any:

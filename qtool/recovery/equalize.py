@@ -19,14 +19,14 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
-from qtool.calibration.loop import Watch, observing
+from qtool.calibration.loop import observing, watched
 from qtool.conversion import Conversion, Step, solve_parameters
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.observers import MinMax
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
-from qtool.points import insert_points, insert_probes, points_of
+from qtool.points import insert_points, points_of
 from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
@@ -39,10 +39,10 @@ Factors = Mapping[str, torch.Tensor]
 
 REASON = "channels brought to one width, their factors taken into the weights around them"
 
-SAMPLES = 256  # kept with a calibration; ranges are found anew on all of them
+SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
-JUDGES = 3  # every third batch of them judges, of the others some choose
-BATCH, CHOOSING = 16, 6  # samples in a batch, batches that are run backwards too
+CHOOSING, JUDGES = 64, 32  # samples that are run backwards too, and those that nothing was made of
+BATCH = 16  # samples at once
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
 WORTH = 0.98  # of the noise, what has to be predicted at most
 
@@ -73,10 +73,9 @@ def _run(work: Conversion) -> Conversion:
     streams = streams_of(work.graph.module)
     if not _can_help(work.plan, streams):
         return work
-    batches = work.batches(_batch_size(work.graph.module))
-    judges = batches[::JUDGES]
-    choosing = [b for i, b in enumerate(batches) if i % JUDGES] or judges
-    factors = _find_factors(work, streams, choosing[:CHOOSING])
+    size = _batch_size(work.graph.module)
+    batches, judges = work.batches(size), work.batches(size, JUDGES, aside=True)
+    factors = _find_factors(work, streams, batches[: -(-CHOOSING // size)])
     if not factors:
         return work
     change = Change(EQUALIZE.name, len(factors), REASON, factors)
@@ -178,14 +177,13 @@ def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]
         if (tensor := name.rpartition(".")[0]) in changed and name not in plan
     ]
     prepared = insert_points(work.graph.module, plan)
-    points, beside = points_of(prepared), insert_probes(prepared, probes)
-    watched = {
-        p.name: Watch(points[p.name], calibration.specs[p.name], None)
-        for p in plan.observed()
-        if p.tensor in changed and p.name in calibration.specs
+    others = {p.name for p in plan.observed() if p.tensor not in changed}
+    chosen = {
+        name: replace(watch, statistic=calibration.specs[name])
+        for name, watch in watched(prepared, plan, probes).items()
+        if name not in others and name in calibration.specs
     }
-    watched |= {p.name: Watch(beside[p.name], p.statistic, p.axis) for p in probes}
-    with observing(prepared, watched) as statistics, torch.inference_mode():
+    with observing(prepared, chosen) as statistics, torch.inference_mode():
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
     found = {**calibration.statistics, **statistics}

@@ -111,17 +111,17 @@ class _Look(fx.Interpreter):
         return value
 
     def _tensor(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        axis, data = self.axes[name], value.detach()
-        rows = data.movedim(axis, 0).flatten(1)
-        low, high = rows.amin(1).double().cpu(), rows.amax(1).double().cpu()
+        data = value.detach()
+        others = [d for d in range(data.dim()) if d != self.axes[name] % data.dim()]
+        low, high = (f(data, others).double().cpu() for f in (torch.amin, torch.amax))
         seen = self.tensors.setdefault(name, Seen(low, high, torch.zeros_like(low)))
         seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
 
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is None:  # of one result of several, which no output depends on
                 return
-            felt = (gradient * (data != 0)).movedim(axis, 0).flatten(1)
-            seen.gain += felt.double().square().sum(1).cpu()
+            felt = gradient.square().mul_(data != 0)
+            seen.gain += felt.sum(others, dtype=torch.float64).cpu()
 
         value = value if value.requires_grad else data.requires_grad_()
         value.register_hook(add)

@@ -1,12 +1,13 @@
 """A layer as a product of matrices: its inputs as rows, its weights as a matrix for each group.
 
 A convolution reads a patch at each of its positions; rows are patches at some of them, always the
-same ones for the same sizes.
+same ones for the same sizes. A transposed convolution is one that reads its input with zeros in
+between, with its kernel turned round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import torch
@@ -16,28 +17,36 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool.graph import torch_ops
 
-__all__ = ["as_matrix", "as_weight", "groups_of", "is_product", "rows_of"]
+__all__ = ["as_matrix", "as_weight", "is_product", "mean_of", "results_of", "rows_of"]
 
 aten = torch.ops.aten
+ALL = 1 << 62  # rows
 
 
 def is_product(node: fx.Node) -> bool:
     """Whether a node is a layer that this module knows: a convolution or a linear layer."""
-    return node.target in (torch_ops.conv, aten.linear.default)
+    return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
 
 
-def groups_of(node: fx.Node) -> int:
-    return int(node.args[6]) if node.target is torch_ops.conv else 1  # type: ignore[arg-type]  # a number
+def _groups(node: fx.Node) -> int:
+    return 1 if node.target is aten.linear.default else int(node.args[6])  # type: ignore[arg-type]  # a number
 
 
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
-    """Weights [out, in / groups, ...] as [groups, out / groups, inputs of a position]."""
-    matrix: torch.Tensor = weight.flatten(1).unflatten(0, (groups_of(node), -1))
+    """Weights as [groups, out / groups, inputs of a position]."""
+    if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
+        turned = weight.flip(tuple(range(2, weight.dim())))
+        parts: torch.Tensor = turned.unflatten(0, (_groups(node), -1))
+        return parts.transpose(1, 2).flatten(2)
+    matrix: torch.Tensor = weight.flatten(1).unflatten(0, (_groups(node), -1))
     return matrix
 
 
-def as_weight(matrix: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The inverse of `as_matrix`."""
+    if node.target is torch_ops.conv_transpose:
+        parts: torch.Tensor = matrix.unflatten(2, (-1, *shape[2:]))
+        return parts.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, len(shape))))
     return matrix.flatten(0, 1).reshape(shape)
 
 
@@ -50,19 +59,55 @@ def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
     if node.target is aten.linear.default:
         flat = x.reshape(-1, x.shape[-1])
         return flat[_chosen(len(flat), most)].unsqueeze(0)
-    stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
-    rank, groups = len(stride), groups_of(node)
+    x, stride, dilation = _as_read(node, x)
+    rank = len(stride)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
-    begin, end = pads[:rank], pads[rank:]
-    x = F.pad(x, [w for pair in zip(reversed(begin), reversed(end), strict=True) for w in pair])
     for d in range(rank):
         span = (kernel[d] - 1) * dilation[d] + 1
         x = x.unfold(d + 2, span, stride[d])[..., :: dilation[d]]
     positions = (x.shape[0], *x.shape[2 : 2 + rank])  # x: [batch, in, *positions, *kernel]
     places = torch.unravel_index(_chosen(prod(positions), most), positions)
     patches = x.movedim(1, rank + 1)[places]  # [rows, in, *kernel]
-    rows: torch.Tensor = patches.unflatten(1, (groups, -1)).movedim(1, 0).flatten(2)
+    rows: torch.Tensor = patches.unflatten(1, (_groups(node), -1)).movedim(1, 0).flatten(2)
     return rows
+
+
+def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
+    """What a layer gives, at the places of `rows_of`: [groups, at most `most`, out / groups]."""
+    lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
+    lines = lines.reshape(-1, lines.shape[-1])
+    rows: torch.Tensor = lines[_chosen(len(lines), most)].unflatten(1, (_groups(node), -1))
+    return rows.movedim(1, 0)
+
+
+def mean_of(node: fx.Node, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The mean of all rows of what a layer reads, batch by batch: float64 [groups, inputs]."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for x in batches:
+        first = x.reshape(-1, x.shape[-1]) if node.target is aten.linear.default else x
+        summed = rows_of(node, first.sum(0, keepdim=True), ALL)
+        total = total + summed.double().sum(1)
+        count += summed.shape[1] * len(first)
+    return total / max(count, 1)
+
+
+def _as_read(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+    """What a convolution without padding would read; its stride and dilation."""
+    if node.target is torch_ops.conv:
+        stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
+        begin, end = pads[: len(stride)], pads[len(stride) :]
+    else:
+        apart, padding, more, dilation = (_sizes(node.args[i]) for i in (3, 4, 5, 7))
+        kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+        begin = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+        end = [b + m for b, m in zip(begin, more, strict=True)]
+        sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], apart, strict=True)]
+        spread = x.new_zeros(*x.shape[:2], *sizes)
+        every = [slice(None), slice(None), *(slice(None, None, s) for s in apart)]
+        spread[tuple(every)] = x
+        x, stride = spread, [1] * len(apart)
+    widths = [w for pair in zip(reversed(begin), reversed(end), strict=True) for w in pair]
+    return (F.pad(x, widths) if any(widths) else x), stride, dilation
 
 
 def _sizes(argument: object) -> list[int]:

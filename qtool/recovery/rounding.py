@@ -1,28 +1,40 @@
 """The step `round`: weights rounded for what their layer computes, not each to its nearest code.
 
-Layer by layer in order, on kept samples: what the layer reads in the float network and in the
-quantized one, where all layers before it are rounded already; two candidates besides the nearest
-codes (gptq.py), of which the one is taken whose results are nearest to the float layer's on samples
-that it was not made from. The mean of what is still missing goes into the bias.
+Layer by layer in order, on kept samples: what the layer reads in the quantized network, where all
+layers before it are rounded already, and what is wanted of it, which is what it gives in the float
+network. Where its result is added to another tensor, that sum is wanted to be the float network's:
+so the layer repairs the error of the other one, too, and a residual network goes on to damp the
+errors in its stream, which layers that were each held to their own float result would not. The
+weights move to what is wanted and are rounded with error feedback (gptq.py); they are taken if the
+results are nearer then, on samples that they were not made from. The mean of what is still missing
+goes into the bias.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
-from qtool.graph import torch_ops
+from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.plan import Kind
 from qtool.points import insert_points, points_of
-from qtool.recovery.gptq import round_columns, towards
-from qtool.recovery.layer_rows import as_matrix, as_weight, is_product, rows_of
+from qtool.recovery.gptq import inverse_of, round_columns, towards
+from qtool.recovery.layer_rows import (
+    as_matrix,
+    as_weight,
+    is_product,
+    mean_of,
+    results_of,
+    rows_of,
+)
 from qtool.types import Change, QuantParams
 
 __all__ = ["BIAS", "ROUND"]
@@ -31,11 +43,17 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-SAMPLES = 256
+SAMPLES = 128
+ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 16
 KEPT_ASIDE = 4  # every so many batches are for judging alone
-ROWS = 8  # for each input of a position, in all
+COLUMNS = 1024  # that are rounded with feedback to each other
+ROWS = 8  # for each of them, in all
 FEWEST = 4096
+JUDGES = 32  # samples that nothing was made of
+FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
+
+aten = torch.ops.aten
 
 
 @dataclass
@@ -53,17 +71,15 @@ class _Work:
     shifted: int = 0
 
     def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        node = self.layers.get(name)
-        if node is None:
-            return {}
-        at = self.reads[name]
-        seen = _Seen(*([row[at] for row in network] for network in values))
+        node, at = self.layers[name], self.reads[name]
+        seen = _Seen(node, [row[at] for row in values[1]], _wanted(self, name, values))
         weight = _round(self, node, seen) if self.weights else None
+        made = {}
         if weight is not None:
             self.found[_attribute(node, 1)] = weight
             self.rounded += 1
-        made = {} if weight is None else {f"{name}.weight": weight}
-        bias = _shifted(self, node, values, weight)
+            made[f"{name}.weight"] = weight
+        bias = _shifted(self, node, seen, weight)
         if bias is None:
             return made
         self.found[_attribute(node, 2)] = bias
@@ -76,110 +92,142 @@ class _Work:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What a layer reads, batch by batch, in the float network and in the quantized one."""
+    """What a layer reads in the quantized network, and what is wanted of it, batch by batch."""
 
-    exact: Sequence[torch.Tensor]
-    coded: Sequence[torch.Tensor]
+    node: fx.Node
+    inputs: Sequence[torch.Tensor]
+    wanted: Sequence[torch.Tensor]
 
-    def rows(self, node: fx.Node, aside: bool, most: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Rows of both, for each of the batches that are kept aside, or of the others."""
-        chosen = [i for i in range(len(self.exact)) if (i % KEPT_ASIDE == KEPT_ASIDE - 1) == aside]
+    def rows(self, aside: bool, most: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Rows of both less their means, of batches that are kept aside or of the others; None of
+        too few."""
+        chosen = [i for i in range(len(self.inputs)) if (i % KEPT_ASIDE == KEPT_ASIDE - 1) == aside]
         each = max(1, most // max(1, len(chosen)))
-        for i in chosen:
-            yield tuple(rows_of(node, x[i], each) for x in (self.exact, self.coded))
+        if not chosen:
+            return None
+        x = torch.cat([rows_of(self.node, self.inputs[i], each) for i in chosen], 1)
+        y = torch.cat([results_of(self.node, self.wanted[i], each) for i in chosen], 1)
+        if x.shape[1] < 2:
+            return None
+        return x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+
+
+def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
+    """The layer's float result, and what is missing of the tensor that it will be added to."""
+    run, (exact, coded) = work.executor, values
+    at, beside = run.numbers[name], _added_to(run, run.numbers[name])
+    results = [row[at] for row in exact]
+    if beside is None or any(row[beside] is None for row in (*exact, *coded)):
+        return results
+    others = [(one[beside], two[beside]) for one, two in zip(exact, coded, strict=True)]
+    if any(r.numel() != other.numel() for r, (other, _) in zip(results, others, strict=True)):
+        return results
+    return [r + (one - two).reshape(r.shape) for r, (one, two) in zip(results, others, strict=True)]
+
+
+def _added_to(run: Executor, number: int) -> int | None:
+    """The number of the tensor that a result is added to, if nothing else is done with it."""
+    while len(run.steps[number].users) == 1 and number not in run.outputs:
+        reader = run.steps[run.steps[number].users[0]]
+        if reader.point is not None or reader.function is aten.reshape.default:
+            number = reader.index
+            continue
+        others = [i for _, i in reader.places if i != number]
+        plain = reader.function is aten.add.Tensor and not reader.keywords
+        return others[0] if plain and len(others) == 1 else None
+    return None
 
 
 def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
-    """The best of the candidates for the weights of one layer; None where that is the nearest."""
+    """The weights of one layer, rounded; None where the nearest codes are better."""
     name, weight = f"{G.name_of(node)}.weight", _constant(work, node, 1)
     params = _params(work.conversion, name)
-    exact = as_matrix(node, weight.double())
-    nearest = as_matrix(node, params.round_trip(weight).double())
-    moments = _moments(node, seen, exact.shape[-1])
-    aside = list(seen.rows(node, aside=True, most=_rows(exact.shape[-1]) // 2))
-    if moments is None or not aside:
+    exact = as_matrix(node, weight)
+    most = max(FEWEST, ROWS * min(exact.shape[-1], COLUMNS))
+    learned, aside = seen.rows(aside=False, most=most), seen.rows(aside=True, most=most // 2)
+    if learned is None or aside is None:
         work.notes.append(f"{name}: rounded to nearest, since the samples are too few")
         return None
     try:
-        made = list(_candidates(node, exact, weight, params, *moments))
+        found = _solved(node, exact, *learned, params, weight.shape)
     except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
         work.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
         return None
-    before = _error(exact, nearest, aside)
-    errors = [_error(exact, candidate, aside) for candidate in made]
-    best = min(range(len(made)), key=errors.__getitem__)
-    if not errors[best] < before:
+    nearest = as_matrix(node, params.round_trip(weight))
+    if not _error(found, *aside) < _error(nearest, *aside):
         return None
-    return as_weight(made[best], weight.shape).to(weight.dtype)
+    return as_weight(node, found, weight.shape)
 
 
-def _moments(node: fx.Node, seen: _Seen, size: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Sums of xq xq^T and x xq^T without the means, [groups, size, size]; None of too few rows."""
-    rows = list(seen.rows(node, aside=False, most=_rows(size)))
-    if not rows or sum(r[0].shape[1] for r in rows) < 2:
-        return None
-    exact, coded = (torch.cat([r[i] for r in rows], 1) for i in (0, 1))
-    exact, coded = exact - exact.mean(1, keepdim=True), coded - coded.mean(1, keepdim=True)
-    return (coded.mT @ coded).double(), (exact.mT @ coded).double()
-
-
-def _rows(size: int) -> int:
-    return max(FEWEST, ROWS * size)
-
-
-def _candidates(
+def _solved(
     node: fx.Node,
     exact: torch.Tensor,
-    weight: torch.Tensor,
+    rows: torch.Tensor,
+    wanted: torch.Tensor,
     params: QuantParams,
-    coded: torch.Tensor,
-    cross: torch.Tensor,
-) -> Iterator[torch.Tensor]:
-    spread = [
-        as_matrix(node, params.along(t, weight.shape).expand(weight.shape)).double()
+    shape: torch.Size,
+) -> torch.Tensor:
+    """Weights on the grid for what is wanted of these rows, some columns after the others."""
+    scale, zero = (
+        as_matrix(node, params.along(t, shape).expand(shape)).to(exact.dtype)
         for t in (params.scale, params.zero_point)
-    ]
+    )
+    qmin, qmax = params.qtype.qmin, params.qtype.qmax
+    found, missing = torch.empty_like(exact), wanted - rows @ exact.mT
+    for part in torch.arange(exact.shape[-1]).split(COLUMNS):
+        x, weight = rows[:, :, part], exact[:, :, part]
+        step, middle = scale[:, :, part], zero[:, :, part]
 
-    def rounded(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        scale, zero = (t[:, :, columns] for t in spread)
-        codes = (torch.round(values / scale) + zero).clamp(params.qtype.qmin, params.qtype.qmax)
-        return (codes - zero) * scale
+        def rounded(
+            values: torch.Tensor,
+            columns: torch.Tensor,
+            step: torch.Tensor = step,
+            middle: torch.Tensor = middle,
+        ) -> torch.Tensor:
+            by, at = step[:, :, columns], middle[:, :, columns]
+            return ((values / by).round_().add_(at).clamp_(qmin, qmax) - at) * by
 
-    yield round_columns(exact, coded, rounded)
-    yield round_columns(towards(exact, coded, cross), coded, rounded)
+        inverse = inverse_of(x.mT @ x)
+        free = towards(weight, missing.mT @ x, inverse)
+        found[:, :, part] = round_columns(free, inverse, rounded)
+        missing = missing - x @ (found[:, :, part] - weight).mT
+    return found
 
 
-def _error(
-    exact: torch.Tensor, candidate: torch.Tensor, rows: Sequence[tuple[torch.Tensor, ...]]
-) -> float:
+def _error(weight: torch.Tensor, rows: torch.Tensor, wanted: torch.Tensor) -> float:
     """The squared error of a layer's results, without that of their means: biases can take it."""
-    one, other = exact.float().mT, candidate.float().mT
-    off = torch.cat([x @ one - xq @ other for x, xq in rows], 1)
-    return float((off - off.mean(1, keepdim=True)).square().sum())
+    return float((wanted - rows @ weight.mT).square().sum())
 
 
 def _shifted(
-    work: _Work,
-    node: fx.Node,
-    values: Sequence[Sequence[Values]],
-    weight: torch.Tensor | None,
+    work: _Work, node: fx.Node, seen: _Seen, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """The bias with the mean difference of the layer's results added, on all kept samples.
+    """The bias with which the mean of the layer's results is that of what is wanted, on all
+    positions of all kept samples; None where it has none.
 
-    weight: as it was rounded; None: as the executor has it.
+    weight: as it was rounded; None: to nearest.
     """
     if len(node.args) < 3 or not isinstance(node.args[2], fx.Node):
         return None
-    name, run = G.name_of(node), work.executor
-    given = {} if weight is None else {f"{name}.weight.quant": weight}
-    channels = 1 if node.target is torch_ops.conv else G.rank(node) - 1
-    total, count = torch.zeros((), dtype=torch.float64), 0
-    for exact, coded in zip(*values, strict=True):
-        off = exact[run.numbers[name]].double() - run.compute(name, coded, run.points, given)
-        lines = off.movedim(channels, 0).flatten(1)
-        total, count = total + lines.sum(1), count + lines.shape[1]
+    point = f"{G.name_of(node)}.weight"
+    given = weight if weight is not None else _behind(work, point, _constant(work, node, 1))
+    matrix = as_matrix(node, given).double()
+    product = (matrix @ mean_of(node, seen.inputs)[:, :, None]).flatten()
+    channel = -1 if node.target is aten.linear.default else 1
+    sums = [_along(y, channel) for y in seen.wanted]
     bias = _constant(work, node, 2)
-    return (bias.double() + total / count).to(bias.dtype)
+    count = sum(y.numel() for y in seen.wanted) / len(bias)
+    return (torch.stack(sums).sum(0) / count - product).to(bias.dtype)
+
+
+def _along(y: torch.Tensor, channel: int) -> torch.Tensor:
+    """Sums by channel: float64 [channels]."""
+    others = [d for d in range(y.dim()) if d != channel % y.dim()]
+    return y.sum(others, dtype=torch.float64) if others else y.double()
+
+
+def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
+    return _params(work.conversion, point).round_trip(weight)
 
 
 def _node(node: fx.Node, at: int) -> fx.Node:
@@ -221,9 +269,7 @@ def _layers(conversion: Conversion) -> dict[str, fx.Node]:
 
 def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
-    module = insert_points(conversion.graph.module, conversion.plan)
-    for name, point in points_of(module).items():
-        point.set_params(_params(conversion, name))
+    module = _coded(conversion)
     executor = Executor(replace(conversion.graph, module=module))
     reads = {
         G.name_of(n): executor.numbers[G.name_of(n.args[0])]
@@ -231,8 +277,23 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
         if n.args and isinstance(n.args[0], fx.Node)
     }
     work = _Work(conversion, executor, _layers(conversion), reads, weights)
-    executor.lockstep(conversion.batches(BATCH), [frozenset(), executor.points], work.visit)
+    networks = [frozenset[str](), executor.points]
+    executor.lockstep(_samples(conversion, executor), networks, set(work.layers), work.visit)
     return work
+
+
+def _coded(conversion: Conversion) -> fx.GraphModule:
+    """The graph with its points, as quantized as it is by now."""
+    module = insert_points(conversion.graph.module, conversion.plan)
+    for name, point in points_of(module).items():
+        point.set_params(_params(conversion, name))
+    return module
+
+
+def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
+    """As many of the kept samples as can be held, in both networks."""
+    fit = ELEMENTS // max(1, 2 * executor.held())
+    return conversion.batches(BATCH, max(fit, 1))
 
 
 def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
@@ -249,7 +310,25 @@ def _round_all(conversion: Conversion) -> Conversion:
     if not conversion.batches(BATCH):
         return conversion.warned(f"round: {NO_SAMPLES}")
     work = _walk(conversion, weights=True)
-    return _taken(conversion, work, Change("round", work.rounded, REASON))
+    after = _taken(conversion, work, Change("round", work.rounded, REASON))
+    judges = conversion.batches(BATCH, JUDGES, aside=True)
+    if judges and _noise(after, judges) > _noise(conversion, judges):
+        return conversion.warned(f"round: {FURTHER}")
+    return after
+
+
+def _noise(conversion: Conversion, batches: Sequence[Batch]) -> float:
+    """Of the quantized network's outputs, relative to the power of the float one's."""
+    exact, coded = conversion.captured.graph.module, _coded(conversion)
+    total = 0.0
+    with torch.inference_mode():
+        for batch in batches:
+            found = (pytree.tree_leaves(m(*batch.args, **batch.kwargs)) for m in (exact, coded))
+            for one, two in zip(*found, strict=True):
+                if one.is_floating_point():
+                    power = max(float(one.double().square().sum()), 1e-30)
+                    total += float((one.double() - two).square().sum()) / power
+    return total
 
 
 def _shift_all(conversion: Conversion) -> Conversion:

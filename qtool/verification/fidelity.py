@@ -7,7 +7,7 @@ out to the last bit and be of no use.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from qtool.graph.run import Executor
 from qtool.plan import Execution, Kind, QuantPlan
 from qtool.types import QuantParams
 
-__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "fidelity", "narrow_inputs"]
+__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "expected", "fidelity", "narrow_inputs"]
 
 ENOUGH = 20.0
 """dB of an output below which people are warned: a tenth of its size is noise."""
@@ -29,6 +29,8 @@ FEW = 16
 """Codes, of 256, that an input of a concat should span at least."""
 
 Arrays = Sequence[np.ndarray[Any, Any]]
+Outputs = tuple[tuple[str, float | None], ...]
+"""(name, signal to noise in dB; None without noise)"""
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,17 @@ class Fidelity:
         is much wider.
     costly: (layer, dB that the outputs keep with it alone quantized), the worst first; looked for
         where an output is below `ENOUGH`.
+    expected: as `outputs`, of fake quantization, on samples of the calibration that no step of the
+        conversion learned from; aside: how many these are.
     """
 
     samples: int
-    outputs: tuple[tuple[str, float | None], ...]
+    outputs: Outputs
     not_finite: tuple[str, ...] = ()
     costly: tuple[tuple[str, float], ...] = ()
     narrow: tuple[tuple[str, str, int], ...] = ()
+    expected: Outputs = ()
+    aside: int = 0
 
     @property
     def worst(self) -> float:
@@ -69,6 +75,8 @@ class Fidelity:
         return {
             "samples": self.samples,
             "sqnr": dict(self.outputs),
+            "aside": self.aside,
+            "expected": dict(self.expected),
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
@@ -76,10 +84,10 @@ class Fidelity:
         }
 
     def __str__(self) -> str:
-        shown = sorted(self.outputs, key=lambda o: float("inf") if o[1] is None else o[1])
-        each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in shown]
-        more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
-        text = f"against the float model on {self.samples} samples: {', '.join(each[:SHOWN])}{more}"
+        text = f"against the float model on {self.samples} samples: {_shown(self.outputs)}"
+        if self.expected:
+            text += f"\nexpected on new data, from {self.aside} samples that no step learned from: "
+            text += _shown(self.expected)
         if self.not_finite:
             text += f"\nnote: NaN or Inf in the float model's own output {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow[:NAMED]:
@@ -110,6 +118,26 @@ def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) ->
             wild.append(name)
         outputs.append((name, _signal_to_noise(a, b)))
     return Fidelity(samples, tuple(outputs), tuple(wild))
+
+
+def expected(names: Sequence[str], batches: Iterable[tuple[Arrays, Arrays]]) -> Outputs:
+    """Signal to noise of outputs over several batches, of any shapes.
+
+    Args:
+        names: of the outputs. batches: those of the float and of the quantized model; what is not
+            finite in both is left out.
+    """
+    sums = {name: [0.0, 0.0] for name in names}
+    for real, coded in batches:
+        for name, a, b in zip(names, real, coded, strict=True):
+            if a.dtype.kind != "f" or a.shape != b.shape:
+                sums.pop(name, None)
+            if name in sums:
+                known = np.isfinite(a) & np.isfinite(b)
+                exact, off = (v[known].astype(np.float64) for v in (a, a - b))
+                sums[name][0] += float(np.square(exact).sum())
+                sums[name][1] += float(np.square(off).sum())
+    return tuple((name, decibels(*both)) for name, both in sums.items())
 
 
 def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[str, float], ...]:
@@ -169,6 +197,14 @@ def _signal_to_noise(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float 
         return -200.0
     finite = real[np.isfinite(real)]
     return decibels(float(np.square(finite).sum()), float(np.square(off).sum()))
+
+
+def _shown(outputs: Outputs) -> str:
+    """The worst first, and not all of many."""
+    ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
+    each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in ordered]
+    more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
+    return f"{', '.join(each[:SHOWN])}{more}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -78,11 +78,14 @@ def test_the_state_reads_back_and_damage_is_noticed() -> None:
 def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
     rows = [*data(5).split(1), *torch.randn(6, 3, 4).split(1)]
     found = of(*rows, limit=20)
-    batches = found.batches(4)
-    assert [len(b[0]) for b in batches] == [4, 1, 4, 2]
-    assert sum(len(b[0]) for b in batches) == 11
-    again = of(*rows[::-1], limit=20).batches(4)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(batches, again, strict=True))
+    learned, aside = found.batches(3), found.batches(3, aside=True)
+    assert all(len(b[0]) <= 3 for b in learned + aside)
+    assert [sum(len(b[0]) for b in part) for part in (learned, aside)] == [8, 3]
+    each = [x for (b,) in learned + aside for x in b]
+    assert len({x.numpy().tobytes() for x in each}) == 11
+    assert sum(len(b[0]) for b in found.batches(3, 5)) == 5
+    again = of(*rows[::-1], limit=20).batches(3)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(learned, again, strict=True))
 
 
 def test_a_batch_without_a_sample_dimension_is_one_sample() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from torch import nn
 import qtool
 from qtool.data import Batch
 from qtool.graph import FloatGraph
-from qtool.graph.run import Executor
+from qtool.graph.run import Executor, Values
 from qtool.quantized import Quantized
 
 
@@ -112,3 +112,25 @@ def test_a_part_begins_at_values_at_hand() -> None:
 def test_what_is_asked_of_the_inputs_is_given() -> None:
     found = dict(executor().stream(bound(batch(5)), frozenset(), ["x"]))
     assert torch.equal(found["x"], batch(5))
+
+
+def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
+    run, stops = executor(), {"stem", "body", "head"}
+    assert run._order(set()) == sorted(run.steps)
+    assert sorted(run._order({run.numbers[n] for n in stops})) == sorted(run.steps)
+    seen: dict[str, list[bool]] = {}
+
+    def visit(name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+        number = run.numbers[name]
+        seen[name] = [network[0][number] is not None for network in values]
+        return {}
+
+    run.lockstep([bound(batch(1))], [frozenset(), run.points], stops, visit)
+    assert list(seen) == ["stem", "body", "head"]
+    assert all(known == [True, False] for known in seen.values())
+
+
+def test_what_is_held_is_the_most_of_a_stream() -> None:
+    most = executor().held()
+    plane = 6 * 6
+    assert 3 * 8 * plane <= most <= 4 * 8 * plane

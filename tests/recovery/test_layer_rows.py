@@ -8,7 +8,14 @@ from torch import nn
 
 import qtool
 from qtool import graph as G
-from qtool.recovery.layer_rows import as_matrix, as_weight, is_product, rows_of
+from qtool.recovery.layer_rows import (
+    as_matrix,
+    as_weight,
+    is_product,
+    mean_of,
+    results_of,
+    rows_of,
+)
 
 LAYERS = {
     "conv1d": (nn.Conv1d(4, 6, 3, stride=2, padding=1), (4, 9)),
@@ -16,6 +23,12 @@ LAYERS = {
     "groups": (nn.Conv2d(4, 8, 3, groups=2), (4, 6, 6)),
     "depthwise": (nn.Conv2d(4, 4, 3, padding=1, groups=4), (4, 5, 5)),
     "conv3d": (nn.Conv3d(2, 3, 2), (2, 4, 4, 3)),
+    "transposed": (nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1), (4, 5, 4)),
+    "transposed groups": (
+        nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), (0, 1), (1, 2), groups=2, dilation=2),
+        (4, 3, 4),
+    ),
+    "transposed 1d": (nn.ConvTranspose1d(3, 2, 2, padding=1), (3, 6)),
     "linear": (nn.Linear(5, 3), (5,)),
     "linear on tokens": (nn.Linear(5, 3), (2, 5)),
 }
@@ -29,14 +42,15 @@ def test_the_product_is_what_the_layer_computes(name: str) -> None:
     node = next(n for n in G.calls(graph.graph) if is_product(n))
     weight = G.tensor(graph.module, node.args[1]).detach()
     matrix = as_matrix(node, weight)
-    assert torch.equal(as_weight(matrix, weight.shape), weight)
+    assert torch.equal(as_weight(node, matrix, weight.shape), weight)
     with torch.no_grad():
         expected = layer(x) - (0 if layer.bias is None else _along(layer.bias, layer(x), name))
-    rows = rows_of(node, x, 10**6) @ matrix.mT  # [groups, rows, out / groups]
-    found = rows.movedim(0, 1).flatten(1)
-    lines = expected.movedim(1, -1) if "linear" not in name else expected
-    assert torch.allclose(found, lines.reshape(-1, lines.shape[-1]), atol=1e-5)
+    for most in (10**6, 2):
+        found = rows_of(node, x, most) @ matrix.mT  # [groups, rows, out / groups]
+        assert torch.allclose(found, results_of(node, expected, most), atol=1e-5)
     assert rows_of(node, x, 2).shape[1] == 2
+    every = rows_of(node, x, 10**6).double().mean(1)
+    assert torch.allclose(mean_of(node, x.split(2)), every, atol=1e-6)
 
 
 def _along(bias: torch.Tensor, y: torch.Tensor, name: str) -> torch.Tensor:

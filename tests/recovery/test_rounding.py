@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import qtool
+from qtool import graph as G
 from qtool.analysis.restore import restore
+from qtool.data import Batch
 from qtool.errors import PlanError
+from qtool.graph.run import Executor
 
 RECIPES = {
     "8 bits": None,
     "4 bits": [{"op": "conv", "weights": "int4"}, {"op": "linear", "weights": "int4"}],
 }
+
+
+ADD, RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
 
 
 class Net(nn.Module):
@@ -79,6 +87,38 @@ def test_a_bias_in_float_is_corrected_once() -> None:
     assert float(off) < 1e-5
 
 
+class Residual(nn.Module):
+    """A sum of a tensor and of what a layer makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.stem(x))
+        return self.head(torch.relu(h + self.body(h)))
+
+
+@pytest.mark.parametrize("step", ["bias", "round"])
+def test_a_layer_repairs_the_tensor_that_its_result_is_added_to(step: str) -> None:
+    """The stem is right on the mean before its ReLU, and off behind it: the sum is to be right."""
+    torch.manual_seed(0)
+    recipe = [{"select": "stem", "weights": "int4"}]
+    net = qtool.capture_model(Residual().eval(), smooth(1)[:8])
+    calibration = qtool.calibrate(net, smooth(1).split(16), recipe=recipe, recover=[step])
+    model = qtool.convert(net, calibration)
+    (learned,) = calibration.kept.batches(96)
+    off: dict[Any, float] = {}
+    runs = [Executor(net.graph), Executor(replace(model.graph, module=model.module))]
+    values = [r.run(model.graph.call_of(learned), r.points) for r in runs]
+    for node in G.calls(net.graph.graph):
+        exact, coded = (v[r.numbers[G.name_of(node)]] for r, v in zip(runs, values, strict=True))
+        if node.target in (ADD, RELU) and node.target not in off:
+            off[node.target] = float((exact - coded).mean((0, 2, 3)).abs().max())
+    assert off[ADD] < 0.2 * off[RELU]
+
+
 def test_the_plan_says_what_was_done() -> None:
     notes = {r.name: r.count for r in made("4 bits", ("round",)).plan.rewrites}
     assert notes["round"] == 4
@@ -130,3 +170,40 @@ def test_a_few_samples_round_to_nearest() -> None:
 def test_a_step_that_there_is_not() -> None:
     with pytest.raises(PlanError, match=r"no step 'magic'.*there are: .*smooth.*round"):
         qtool.quantize(captured(), [smooth(1)], recover=["magic"])
+
+
+def test_a_transposed_convolution_is_rounded_for_its_results() -> None:
+    torch.manual_seed(2)
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 3, 2, 1))
+    net = nn.Sequential(*layers).eval()
+    recipe = [{"select": "2", "weights": "int4"}]
+    off = {}
+    for recover in ((), ("round",)):
+        model = qtool.quantize(net, smooth(1).split(16), recipe=recipe, recover=recover)
+        with torch.no_grad():
+            off[recover] = float((net(smooth(2)) - model(smooth(2))).square().sum())
+    assert off["round",] < 0.7 * off[()]
+
+
+def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    lockstep = Executor.lockstep
+
+    def counted(self: Executor, batches: list[Batch], *rest: Any) -> None:
+        seen.append(sum(b.size for b in batches))
+        lockstep(self, batches, *rest)
+
+    monkeypatch.setattr(Executor, "lockstep", counted)
+    for elements in (1 << 27, 2 * 24 * 12 * 12 * 20):  # 24 channels are the most at once
+        monkeypatch.setattr("qtool.recovery.rounding.ELEMENTS", elements)
+        qtool.quantize(captured(), smooth(1).split(16), recover=["bias"])
+    assert seen[0] == 64
+    assert 10 <= seen[1] <= 20
+
+
+def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = iter([2.0, 1.0])  # with it and without
+    monkeypatch.setattr("qtool.recovery.rounding._noise", lambda *_: next(noise))
+    model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])
+    assert any("round: left out, since it took outputs" in note for note in model.notes)
+    assert not model.changes

@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool.runtimes.onnxruntime import run, session
-from qtool.verification.fidelity import Fidelity, fidelity
+from qtool.verification.fidelity import Fidelity, decibels, expected, fidelity
 
 
 class Undone(nn.Module):
@@ -159,3 +159,25 @@ def test_inputs_alike_are_not_named() -> None:
     model = qtool.quantize(Alike().eval(), [DATA])
     assert model.plan.decision("cat").execution.value == "integer"
     assert model.fidelity.narrow == ()
+
+
+def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None:
+    data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
+    model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")
+    found, new = model.fidelity, torch.randn(256, 3, 10, 10)
+    assert found.aside == 32
+    ((name, db),) = found.expected
+    with torch.no_grad():
+        real, coded = Undone(1).eval()(new)["scores"], model(new)["scores"]
+    truth = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
+    assert (name, db) == ("scores", pytest.approx(float(truth), abs=1.0))  # as documented
+    assert "from 32 samples that no step learned from: scores" in str(found)
+    plain = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="fast").fidelity
+    assert (plain.expected, plain.aside) == ((), 0)
+
+
+def test_expected_noise_is_summed_over_batches_of_any_shape() -> None:
+    one, other = np.full((2, 3), 2.0), np.full((4, 5), 1.0)
+    found = expected(["y"], [([one], [one + 1]), ([other], [other])])
+    assert found == (("y", decibels(4.0 * 6 + 20, 6.0)),)
+    assert expected(["y"], [([one], [other])]) == ()
