@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, ldexp, prod
 from typing import Any
 
@@ -118,7 +119,7 @@ class Histogram:
         from the multiset of samples. The step has no factor in common with any size of the sample:
         it meets every channel, row and column alike.
         """
-        step = _step(x.shape[1:]) if self.axis is None and x.numel() else 1
+        step = _step(tuple(x.shape[1:])) if self.axis is None and x.numel() else 1
         if step == 1:
             self.update(x)
             return
@@ -299,7 +300,8 @@ class Histogram:
         return new
 
 
-def _step(sizes: Sequence[int]) -> int:
+@lru_cache
+def _step(sizes: tuple[int, ...]) -> int:
     """Every how manieth element of a sample of these sizes is counted: about `_COUNTED` of them."""
     least = prod(sizes) // _COUNTED
     if least < 2:
@@ -309,6 +311,8 @@ def _step(sizes: Sequence[int]) -> int:
 
 def _samples(x: torch.Tensor) -> torch.Tensor:
     """[samples, elements], those of a sample in the order of memory: a view of what is dense."""
+    if x.is_contiguous():
+        return x.flatten(1)
     order = sorted(range(1, x.dim()), key=lambda d: (-x.stride()[d], d))
     return x.permute(0, *order).flatten(1)
 
@@ -318,7 +322,7 @@ def _rows_of(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
     of `step` on."""
     count = max(1, PIECE // x.shape[1])
     width = PIECE // step * step
-    for rows in x.split(count):
+    for rows in x.split(count) if len(x) > count else (x,):
         yield from rows.split(width, 1) if x.shape[1] > PIECE else (rows,)
 
 
