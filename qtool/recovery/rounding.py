@@ -35,6 +35,7 @@ from qtool.recovery.layer_rows import (
     results_of,
     rows_of,
 )
+from qtool.targets import target
 from qtool.types import Change, QuantParams
 
 __all__ = ["BIAS", "ROUND"]
@@ -51,6 +52,7 @@ COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 8  # for each of them, in all
 FEWEST = 4096
 JUDGES = 32  # samples that nothing was made of
+SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
 aten = torch.ops.aten
@@ -309,7 +311,10 @@ def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
 def _round_all(conversion: Conversion) -> Conversion:
     if not conversion.batches(BATCH):
         return conversion.warned(f"round: {NO_SAMPLES}")
-    work = _walk(conversion, weights=True)
+    free = target(conversion.plan.target).pair_limit is None
+    work = _walk(conversion, weights=free)
+    if not free:
+        work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
     judges = conversion.batches(BATCH, JUDGES, aside=True)
     if judges and _noise(after, judges) > _noise(conversion, judges):

@@ -167,6 +167,17 @@ def test_a_few_samples_round_to_nearest() -> None:
     assert any("too few" in note for note in model.notes)
 
 
+def test_codes_stay_where_sums_could_saturate(tmp_path: Path) -> None:
+    given = {"target": "onnxruntime-x86-novnni"}
+    plain = qtool.quantize(captured(), [smooth(1)], **given)
+    model = qtool.quantize(captured(), [smooth(1)], recover=["round"], **given)
+    assert any("biases alone" in note for note in model.notes)
+    for name, tensor in plain.graph.module.named_parameters():
+        if "weight" in name:
+            assert torch.equal(tensor, model.graph.module.get_parameter(name)), name
+    assert model.export(tmp_path / "model.onnx").passed
+
+
 def test_a_step_that_there_is_not() -> None:
     with pytest.raises(PlanError, match=r"no step 'magic'.*there are: .*smooth.*round"):
         qtool.quantize(captured(), [smooth(1)], recover=["magic"])
