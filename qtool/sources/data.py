@@ -88,9 +88,15 @@ def load_data(
         DataError: there is none, it cannot be read, or it is not said how it becomes tensors.
     """
     path = Path(source)
-    if ":" in str(source) and not path.exists():
+    named = ":" in str(source) and not path.exists()
+    arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
+    given: dict[str, Any] = {"transform": transform, "max_length": max_length}
+    given |= {"padded": padded, "unreadable": unreadable}
+    if (named or arrays) and (odd := [name for name, value in given.items() if value]):
+        raise DataError(f"{source} gives what the model takes as it is; leave out {odd[0]}")
+    if named:
         return _made(str(source))
-    if path.suffix in SUFFIXES or _has_arrays(path):
+    if arrays:
         files = ArrayFiles(path, batch_size, without)
         files.files()
         return files

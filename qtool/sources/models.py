@@ -43,6 +43,10 @@ def load_model(
     source = str(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
+    if task is not None and not path.is_dir():
+        raise CaptureError(
+            f"a task is for a folder of transformers, not for {source}; leave it out"
+        )
     if reader is not None or path.is_dir():
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out --weights")

@@ -104,3 +104,13 @@ def test_a_grey_image_is_given_in_rgb(tmp_path: Path) -> None:
     image.open(tmp_path / "a.png").convert("L").save(tmp_path / "a.png")
     (batch,) = load_data(tmp_path, transform=f"{HERE}:as_tensor")
     assert batch.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "options", [{"transform": "a:b"}, {"max_length": 3}, {"padded": True}, {"unreadable": 0.5}]
+)
+def test_what_is_of_no_use_is_not_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5, 3), np.float32))
+    for source in (f"{HERE}:made", tmp_path, tmp_path / "x.npy"):
+        with pytest.raises(DataError, match=f"as it is; leave out {next(iter(options))}"):
+            load_data(source, **options)

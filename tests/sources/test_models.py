@@ -215,3 +215,8 @@ def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
     if not bare:
         torch.load(path, weights_only=False)
         assert mark.exists(), "the check is able to fail"
+
+
+def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
+    with pytest.raises(CaptureError, match="a task is for a folder of transformers"):
+        load_model("nets.small:linear", task="fill-mask")
