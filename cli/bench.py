@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("bench")
-@click.argument("files", nargs=-1, required=True, type=options.Path_)
-@options.apply(
-    options.data_or_random,
+@click.argument("files", nargs=-1, required=True, type=sources.Path_)
+@sources.apply(
+    sources.data_or_random,
     options.batch_sizes,
     options.threads,
     click.option(
@@ -52,7 +52,7 @@ def command(
 
     found = qtool.bench(
         files,
-        None if data is None else options.load_data(data, max(batch_sizes)),
+        None if data is None else sources.load_data(data, max(batch_sizes)),
         batch_sizes=batch_sizes,
         threads=threads,
         seconds=seconds,

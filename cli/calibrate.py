@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("calibrate")
-@options.apply(
-    options.model,
-    options.weights,
-    options.data,
+@sources.apply(
+    sources.model,
+    sources.weights,
+    sources.data,
     options.output,
-    options.batch_size,
+    sources.batch_size,
     options.observer,
     options.target,
     options.recipe,
     options.mode,
     options.accuracy,
     options.recover,
-    options.dynamic,
+    sources.dynamic,
     options.json_,
 )
 def command(
@@ -54,8 +54,8 @@ def command(
     from qtool.targets import DEFAULT
 
     check_writable(output_)
-    loaded = options.load_model(model, weights)
-    batches = options.load_data(data, batch_size)
+    loaded = sources.load_model(model, weights)
+    batches = sources.load_data(data, batch_size)
     found = qtool.calibrate(
         loaded,
         batches,
@@ -65,7 +65,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=options.dynamic_of(dynamic, batches),
+        dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     found.save(output_)

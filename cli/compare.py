@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("compare")
-@click.argument("files", nargs=-1, required=True, type=options.Path_)
-@options.apply(
-    options.data,
+@click.argument("files", nargs=-1, required=True, type=sources.Path_)
+@sources.apply(
+    sources.data,
     options.report_folder(False, "A folder for the report."),
     click.option(
         "--reference",
-        type=options.Path_,
+        type=sources.Path_,
         help="Which of FILES is the reference; by default the first.",
     ),
     options.labels,
     options.eval_,
     options.minimize,
-    options.batch_size,
+    sources.batch_size,
     options.batch_sizes,
     options.threads,
     options.seconds,
@@ -48,7 +48,7 @@ def command(
     """
     import qtool
 
-    batches = options.load_data(data, given["batch_size"], given["labels"])
+    batches = sources.load_data(data, given["batch_size"], given["labels"])
     found = qtool.compare(
         files,
         batches,

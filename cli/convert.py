@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 if TYPE_CHECKING:
     from qtool import QuantizedModel
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@options.apply(
-    options.model,
-    options.weights,
+@sources.apply(
+    sources.model,
+    sources.weights,
     click.option(
-        "--calibration", required=True, type=options.Path_, help="What `qtool calibrate` wrote."
+        "--calibration", required=True, type=sources.Path_, help="What `qtool calibrate` wrote."
     ),
     options.output,
     options.target,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     options.mode,
     options.accuracy,
     options.recover,
-    options.dynamic,
+    sources.dynamic,
     options.min_coverage,
     options.min_sqnr,
     options.timing,
@@ -66,7 +66,7 @@ def command(
 
     check_writable(output_)
     check_format(target or qtool.Calibration.load(calibration).target, format_)
-    loaded = options.load_model(model, weights)
+    loaded = sources.load_model(model, weights)
     quantized = qtool.convert(
         loaded,
         calibration,
@@ -75,7 +75,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=options.parse_dynamic(dynamic),
+        dynamic=sources.parse_dynamic(dynamic),
     )
     goals = (min_coverage, min_sqnr)
     write(quantized, output_, goals, timing, as_json, format_, external_data)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("evaluate")
-@click.argument("int8_file", type=options.Path_)
-@options.apply(
+@click.argument("int8_file", type=sources.Path_)
+@sources.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
-    options.weights,
-    options.data,
+    sources.weights,
+    sources.data,
     options.labels,
-    options.batch_size,
+    sources.batch_size,
     click.option(
         "--threads",
         default=1,
@@ -23,7 +23,7 @@ from qtool.cli import options, output
         type=click.IntRange(1),
         help="For the latency.",
     ),
-    options.dynamic,
+    sources.dynamic,
     options.json_,
 )
 def command(
@@ -47,16 +47,16 @@ def command(
     """
     import qtool
 
-    loaded = options.load_model(model, weights)
-    batches = options.load_data(data, batch_size, labels)
-    numbers = options.load_labels(labels, data, batches)
+    loaded = sources.load_model(model, weights)
+    batches = sources.load_data(data, batch_size, labels)
+    numbers = sources.load_labels(labels, data, batches)
     found = qtool.evaluate(
         int8_file,
         loaded,
         batches,
         numbers,
         threads=threads,
-        dynamic=options.dynamic_of(dynamic, batches),
+        dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("evaluating", output.length_of(batches)),
     )
     output.show(found, as_json)

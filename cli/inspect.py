@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("inspect")
-@click.argument("file", type=options.Path_)
-@options.apply(options.json_)
+@click.argument("file", type=sources.Path_)
+@sources.apply(options.json_)
 def command(file: Path, as_json: bool) -> None:
     """Show what FILE holds.
 

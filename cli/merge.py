@@ -6,12 +6,12 @@ from functools import reduce
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("merge")
-@click.argument("calibrations", nargs=-1, required=True, type=options.Path_)
-@options.apply(options.output, options.json_)
+@click.argument("calibrations", nargs=-1, required=True, type=sources.Path_)
+@sources.apply(options.output, options.json_)
 def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
     """Merge CALIBRATIONS of one model, made on different parts of the data.
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
+from qtool.cli.sources import F, Path_, load_labels
 
 from qtool.analysis.options import Goals, ReportOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-Path_ = click.Path(path_type=Path)
 
 
 class OneOf(click.ParamType):
@@ -95,90 +92,6 @@ def _report_folder(
 # --- models, data, conversion ------------------------------------------------------------------
 
 
-def _kept(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
-    """An option that `load_model` and `load_data` look up, and no command has to hand on."""
-
-    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        ctx.meta[f"{__name__}.{name}"] = value
-
-    return click.option(*spelled, expose_value=False, callback=keep, **options)
-
-
-def _kept_value(name: str) -> Any:
-    return click.get_current_context().meta.get(f"{__name__}.{name}")
-
-
-def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order they are listed in the help."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-model = click.argument("model")
-weights = apply(
-    click.option(
-        "--weights",
-        type=Path_,
-        help="State dict for MODEL: .safetensors, or .pt (read without unpickling code).",
-    ),
-    _kept(
-        "task",
-        "--task",
-        help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
-        "by default what its weights were saved with.",
-    ),
-)
-_reading = apply(
-    _kept(
-        "transform",
-        "--transform",
-        metavar="NAME",
-        help="How images become tensors: torchvision's weights as ResNet18_Weights.DEFAULT, timm, "
-        "or package.module:function; by default what lies in MODEL's folder.",
-    ),
-    _kept(
-        "processor",
-        "--processor",
-        type=Path_,
-        help="A folder with a tokenizer, image processor or feature extractor; by default MODEL.",
-    ),
-    _kept("max_length", "--max-length", type=click.IntRange(1), help="Of texts, in tokens."),
-    _kept(
-        "padded",
-        "--pad-to-max-length",
-        is_flag=True,
-        help="Pad every text to --max-length; by default to the longest of its batch.",
-    ),
-    _kept(
-        "unreadable",
-        "--unreadable",
-        default=0.0,
-        show_default=True,
-        type=click.FloatRange(0, 1),
-        help="The share of images or sounds that may be damaged, and is left out.",
-    ),
-)
-data = apply(
-    click.option(
-        "--data",
-        required=True,
-        help="A folder of images, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
-        "package.module:function that returns an iterable of batches.",
-    ),
-    _reading,
-)
-data_or_random = apply(
-    click.option("--data", help="As for `qtool quantize`; by default random inputs are made."),
-    _reading,
-)
-batch_size = click.option(
-    "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="For data files."
-)
 observer = click.option(
     "--observer",
     type=OneOf(_observers, free=True),
@@ -222,12 +135,6 @@ recover = click.option(
     metavar="STEP,...",
     default=None,
     help="The steps that it takes for that, and no others. See docs/recipes.md.",
-)
-dynamic = click.option(
-    "--dynamic",
-    multiple=True,
-    metavar="INPUT:DIM[=NAME]",
-    help="A dimension that varies at run time; by default dimension 0 of every input.",
 )
 output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="The file to write."
@@ -325,52 +232,6 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def load_model(source: str, weights: Path | None) -> Any:
-    """The model behind MODEL, --weights and --task; data of the command is read for it."""
-    from qtool.sources import load_model as load
-
-    found = load(source, weights, _kept_value("task"))
-    click.get_current_context().meta[f"{__name__}.model"] = (source, found)
-    return found
-
-
-def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:
-    """The iterable behind --data, without the array of its file that --labels names.
-
-    Raises:
-        DataError: there is none.
-    """
-    from qtool.sources import load_data as load
-
-    name, model = _kept_value("model") or (None, None)
-    inside = labels is not None and not Path(labels).is_file()
-    found = load(
-        source,
-        batch_size,
-        model=model,
-        folder=_kept_value("processor") or (name if name and Path(name).is_dir() else None),
-        transform=_kept_value("transform"),
-        max_length=_kept_value("max_length"),
-        padded=bool(_kept_value("padded")),
-        unreadable=_kept_value("unreadable") or 0.0,
-        without=(labels,) if inside and labels else (),
-    )
-    if unread := getattr(found, "unread", ()):
-        click.echo(f"left out {len(unread)} samples of {source}: {'; '.join(unread)}", err=True)
-    return found
-
-
-def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
-    """The array behind --labels; without the option what the data says itself, or None.
-
-    Raises:
-        DataError: there is none.
-    """
-    from qtool.data.array_files import find_labels
-
-    return getattr(batches, "labels", None) if key is None else find_labels(key, Path(data))
-
-
 def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     """The function behind --eval.
 
@@ -400,26 +261,3 @@ def asked(given: dict[str, Any], batches: Iterable[Any]) -> ReportOptions:
         goals=Goals(given["max_drop"], given["min_speedup"], given["min_coverage"]),
         **{name: given[name] for name in same if name in given},
     )
-
-
-def dynamic_of(
-    given: tuple[str, ...], batches: Iterable[Any]
-) -> Mapping[str, Mapping[int, str]] | None:
-    """What --dynamic says; without the option what the data says of its sizes."""
-    return parse_dynamic(given) or getattr(batches, "dynamic", None)
-
-
-def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
-    """`x:0=batch`, `x:2` -> {"x": {0: "batch", 2: "x_dim2"}}."""
-    found: dict[str, dict[int, str]] = {}
-    for text in given:
-        place, _, name = text.partition("=")
-        key, _, axis = place.rpartition(":")
-        if not key or not axis.isdigit():
-            raise click.BadParameter(
-                f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
-            )
-        found.setdefault(key, {})[int(axis)] = name or (
-            "batch" if axis == "0" else f"{key}_dim{axis}"
-        )
-    return found or None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 from qtool.cli.convert import write
 
 
 @click.command("quantize")
-@options.apply(
-    options.model,
-    options.weights,
-    options.data,
+@sources.apply(
+    sources.model,
+    sources.weights,
+    sources.data,
     options.output,
-    options.batch_size,
+    sources.batch_size,
     options.observer,
     options.target,
     options.format_,
@@ -24,7 +24,7 @@ from qtool.cli.convert import write
     options.mode,
     options.accuracy,
     options.recover,
-    options.dynamic,
+    sources.dynamic,
     options.min_coverage,
     options.min_sqnr,
     options.timing,
@@ -66,8 +66,8 @@ def command(
 
     check_writable(output_)
     check_format(target or DEFAULT, format_)
-    loaded = options.load_model(model, weights)
-    batches = options.load_data(data, batch_size)
+    loaded = sources.load_model(model, weights)
+    batches = sources.load_data(data, batch_size)
     quantized = qtool.quantize(
         loaded,
         batches,
@@ -77,7 +77,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=options.dynamic_of(dynamic, batches),
+        dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     goals = (min_coverage, min_sqnr)

@@ -6,26 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 from qtool.analysis.options import ReportOptions
 
 
 @click.command("report")
 @click.argument("source", metavar="MODEL|FILE.onnx")
-@options.apply(
-    options.weights,
-    options.data,
+@sources.apply(
+    sources.weights,
+    sources.data,
     options.report_folder(True, "The folder to write."),
     click.option("--model", help="The float model of FILE.onnx: as MODEL, or an .onnx file."),
     click.option(
-        "--calibration", type=options.Path_, help="For MODEL: what `qtool calibrate` wrote."
+        "--calibration", type=sources.Path_, help="For MODEL: what `qtool calibrate` wrote."
     ),
     click.option("--calibration-data", help="For MODEL: data to calibrate on; by default --data."),
     options.labels,
     options.eval_,
     options.minimize,
-    options.batch_size,
+    sources.batch_size,
     options.batch_sizes,
     options.threads,
     options.seconds,
@@ -47,7 +47,7 @@ from qtool.analysis.options import ReportOptions
     options.target,
     options.recipe,
     options.mode,
-    options.dynamic,
+    sources.dynamic,
     options.max_drop,
     options.min_speedup,
     options.min_coverage,
@@ -82,7 +82,7 @@ def command(
     size = given["batch_size"]
     made = _file_or_model(source, weights)
     reference = None if model is None else _file_or_model(model, weights)
-    batches = options.load_data(data, size, given["labels"])
+    batches = sources.load_data(data, size, given["labels"])
     found = qtool.report(
         made,
         batches,
@@ -90,8 +90,8 @@ def command(
         options.asked({"data": data, **given}, batches),
         model=reference,
         calibration=calibration,
-        calibration_data=options.load_data(calibration_data, size) if calibration_data else None,
-        dynamic=options.dynamic_of(dynamic, batches),
+        calibration_data=sources.load_data(calibration_data, size) if calibration_data else None,
+        dynamic=sources.dynamic_of(dynamic, batches),
         bars=output.progress,
         **{name: given[name] for name in ("target", "observer", "recipe", "mode")},
     )
@@ -102,4 +102,4 @@ def command(
 
 
 def _file_or_model(source: str, weights: Path | None) -> Any:
-    return Path(source) if source.endswith(".onnx") else options.load_model(source, weights)
+    return Path(source) if source.endswith(".onnx") else sources.load_model(source, weights)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output
+from qtool.cli import options, output, sources
 
 
 @click.command("verify")
-@click.argument("int8_file", type=options.Path_)
-@options.apply(
-    options.data_or_random,
-    options.batch_size,
+@click.argument("int8_file", type=sources.Path_)
+@sources.apply(
+    sources.data_or_random,
+    sources.batch_size,
     click.option(
         "--samples", default=256, show_default=True, type=click.IntRange(1), help="Random inputs."
     ),
@@ -31,7 +31,7 @@ def command(
     """
     import qtool
 
-    batches = None if data is None else options.load_data(data, batch_size)
+    batches = None if data is None else sources.load_data(data, batch_size)
     total = -(-samples // batch_size) if batches is None else output.length_of(batches)
     found = qtool.verify(
         int8_file,
