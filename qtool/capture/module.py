@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
@@ -107,7 +107,18 @@ def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
             f"the model was captured, and fails when it is called again: {said(error)}"
         ) from error
     with torch.no_grad(), quiet():
-        found = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
+        leaves = pytree.tree_leaves((batch.args, {k: batch.kwargs[k] for k in graph.example[1]}))
+        if len(leaves) != len(G.placeholders(graph.graph)):
+            leaves = [leaf for leaf in leaves if leaf is not None]
+        runner = _Sized(graph.module)
+        found = pytree.tree_leaves(runner.run(*leaves, enable_io_processing=False))
+    if runner.other is not None:
+        node, sizes = runner.other
+        raise CaptureError(
+            f"{G.name_of(node)} has the sizes {sizes} on the example, where torch.export takes "
+            f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
+            "write that size as a number in the model, or give an example in which it is more"
+        )
     index, off = worst(expected, found)
     if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):
         name = graph.outputs[index]
@@ -116,6 +127,29 @@ def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
             f"called (off by {off:.2g} of its range): something in the model changes between "
             "calls, or depends on what torch.export does not see; make it depend on inputs alone"
         )
+
+
+class _Sized(fx.Interpreter):
+    """Runs a graph and holds its results to the sizes that it states as numbers.
+
+    Attributes:
+        other: the first node that gives other sizes, and those; None while there is none.
+    """
+
+    other: tuple[fx.Node, list[int]] | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and self.other is None:
+            pairs = zip(G.shape(n), result.shape, strict=True)
+            if any(_number(stated) not in (None, size) for stated, size in pairs):
+                self.other = n, list(result.shape)
+        return result
+
+
+def _number(size: Any) -> int | None:
+    """A size that is known, or that torch.export has settled on; None for one that varies."""
+    return size if isinstance(size, int) else size.node.maybe_as_int()
 
 
 def _copied(x: Any) -> Any:
