@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,7 @@ __all__ = ["capture_module"]
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_OWN = str(Path(__file__).parents[1]) + os.sep
 _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
@@ -259,6 +261,7 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
     if not lines and (cause := _CAUSE.search(text)):
         where = " at {}:{} in {}".format(*cause.groups())
+    where = where or _raised(error)
     if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
         return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
     if "data-dependent" in text:
@@ -279,7 +282,18 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
             "the model takes one sample but not two; the first dimension of every input has to be "
             f"the batch (or give dynamic={{}}, and every size is fixed): {problem}"
         )
-    return CaptureError(f"torch.export cannot capture the model{where}: {first_line(error)}")
+    return CaptureError(
+        f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs "
+        "when it is called and not when it is traced: rewrite what is named, or quantize the rest "
+        "without it"
+    )
+
+
+def _raised(error: BaseException) -> str:
+    """The innermost line that is neither torch's nor qtool's; "" where there is none."""
+    frames = [f for f in extract_tb(error.__traceback__) if f.line]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
+    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _eager_problem(model: nn.Module, example: Batch) -> str | None:
