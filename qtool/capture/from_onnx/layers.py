@@ -72,7 +72,7 @@ def gemm(call: Call, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     """As a linear layer where it is one; the loader has turned constant weights to [out, in]."""
     a = a.t() if call.get("transA", 0) else a
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
-    plain = c is None or (c.dim() == 1 and beta == 1.0)
+    plain = c is None or (c.dim() < 2 and beta == 1.0)
     if call.get("transB", 0) and alpha == 1.0 and plain:
         return F.linear(a, b, c)
     product = torch.matmul(a, b.t() if call.get("transB", 0) else b)

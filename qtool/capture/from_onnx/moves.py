@@ -42,8 +42,8 @@ def flatten(call: Call, x: Any) -> torch.Tensor:
 
 
 def squeeze(call: Call, x: Any, axes: Array | None = None) -> Any:
-    where = axes_of(call, axes)
-    return x.squeeze() if where is None else x.squeeze(tuple(where))
+    where = axes_of(call, axes)  # ONNX Runtime takes none for all, also where they are given
+    return x.squeeze(tuple(where)) if where else x.squeeze()
 
 
 def unsqueeze(call: Call, x: Any, axes: Array | None = None) -> Any:

@@ -114,6 +114,8 @@ ROWS: dict[str, Any] = {
         "ConvTranspose", [IMAGE], [ramp(4, 3, 3, 3)], strides=[2, 2], output_padding=[1, 1]
     ),
     "Gemm": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(5)], transB=1),
+    "Gemm, one bias": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(1)], transB=1),
+    "Gemm, a row of biases": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(1, 5)], transB=1),
     "Gemm as it stands": row("Gemm", [ramp(3, 4)], [ramp(4, 5), ramp(5)]),
     "Gemm scaled": row("Gemm", [ramp(4, 3)], [ramp(4, 5), ramp(5)], transA=1, alpha=2.0, beta=0.5),
     "MatMul": row("MatMul", [LINES, ramp(4, 5)]),
@@ -197,6 +199,7 @@ ROWS: dict[str, Any] = {
     "Flatten from 2": row("Flatten", [IMAGE], axis=2),
     "Transpose given": row("Transpose", [LINES], perm=[0, 2, 1]),
     "Squeeze": row("Squeeze", [ramp(2, 1, 3, 1)], [ints(1, -1)]),
+    "Squeeze of no axes": row("Squeeze", [ramp(2, 1, 3, 1)], [np.zeros(0, np.int64)]),
     "Unsqueeze": row("Unsqueeze", [LINES], [ints(0, -1)]),
     "Concat": row("Concat", [LINES, LINES[:, :1]], axis=1),
     "Split": row("Split", [LINES], [ints(1, 3)], outputs=2, axis=2),
