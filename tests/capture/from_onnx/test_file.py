@@ -146,6 +146,9 @@ ROWS: dict[str, Any] = {
     "MaxPool same": row(
         "MaxPool", [IMAGE], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"
     ),
+    "MaxPool of padding alone": row(
+        "MaxPool", [IMAGE[..., :1]], kernel_shape=[1, 2], dilations=[1, 2], pads=[0, 1, 0, 1]
+    ),
     "MaxPool wide pads": row(
         "MaxPool", [IMAGE], kernel_shape=[3, 3], strides=[1, 1], pads=[2, 2, 2, 2]
     ),
