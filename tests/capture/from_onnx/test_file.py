@@ -245,6 +245,9 @@ WITH_SIZES = {  # text of a graph whose sizes depend on the input's
     "squeeze": """n = Shape <start=1, end=2> (x) s = Squeeze (n) m = Mul (s, one)
         i = Cast <to = 7> (m) j = Sub (i, one) k = Unsqueeze (j, zero) l = Identity (k)
         p = Reshape (l, minus) y = Slice (x, p, big, ones)""",
+    "expand as torch writes it": """n = Shape (x) r = Shape (n)
+        o = ConstantOfShape <value = int64[1] {1}> (r) m = Mul (o, minus) e = Equal (n, m)
+        w = Where (e, o, n) v = Expand (minus, w) f = Cast <to = 1> (v) y = Add (x, f)""",
     "part of a constant": """n = Shape <end=1> (x) s = Slice (table, zeros, n)
         f = Cast <to = 1> (s) y = Add (x, f)""",
 }
@@ -320,8 +323,10 @@ def test_sizes_are_calculated_and_stay_dynamic(name: str, tmp_path: Path) -> Non
     )
     file = tmp_path / "sizes.onnx"
     onnx.save(model, file)
-    captured = capture_model(load_onnx(file), torch.from_numpy(ramp(2, 4, 3)))
+    loaded = load_onnx(file)
+    captured = capture_model(loaded, torch.from_numpy(ramp(2, 4, 3)))
     assert captured.graph.inputs[0].shape == ("N", 4, 3)
+    assert not loaded.kept
     other = torch.from_numpy(ramp(5, 4, 3))
     (expected,) = run(model, (other,), optimise=False)
     np.testing.assert_array_equal(captured.graph.module(other).numpy(), expected)
