@@ -207,6 +207,21 @@ ROWS: dict[str, Any] = {
     "Concat": row("Concat", [LINES, LINES[:, :1]], axis=1),
     "Split": row("Split", [LINES], [ints(1, 3)], outputs=2, axis=2),
     "Split evenly": row("Split", [LINES], outputs=2, axis=2, num_outputs=2),
+    **{
+        f"Slice backwards from {start} to {end} by {step}": row(
+            "Slice", [ramp(2, 5, 3)], [ints(start), ints(end), ints(1), ints(step)]
+        )
+        for start, end, step in (
+            (-1, -(2**62), -1),
+            (3, 0, -2),
+            (1, 2**63 - 1, -1),
+            (1, 2**62, -1),
+            (2**62, 1, -3),
+        )
+    },
+    "Slice of all samples backwards": row(
+        "Slice", [ramp(2, 5, 3)], [ints(-1), ints(-(2**62)), ints(0), ints(-1)]
+    ),
     "Slice": row("Slice", [LINES], [ints(1, 0), ints(2**62, -1), ints(1, 2), ints(1, 2)]),
     "Gather": row("Gather", [LINES], [ints(2, 0)], axis=1),
     "Gather one": row("Gather", [LINES], [np.array(1)], axis=2),
