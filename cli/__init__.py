@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from qtool.cli.ending import ended_in_order
+from qtool.cli.several import as_one, begins, ends
 
 __all__ = ["main"]
 
@@ -48,6 +49,13 @@ class _Group(click.Group):
         found: click.Command = import_module(f"qtool.cli.{cmd_name}").command
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        begins(name or "")
+        return name, found, rest
+
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002  # click's signature
@@ -63,13 +71,15 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with ended_in_order():
-                return super().invoke(ctx)
+                return as_one(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[_JSON]:
                 told = {"message": error.format_message(), "exit_code": error.exit_code}
                 cause = error.__cause__ or error
                 click.echo(json.dumps({"error": {"type": type(cause).__name__, **told}}))
             raise
+        finally:
+            ends()
 
 
 _JSON = "qtool.json"

@@ -17,7 +17,7 @@ import torch
 
 from qtool.types import Array
 
-__all__ = ["ASIDE", "LARGEST", "Kept", "Sample"]
+__all__ = ["ASIDE", "LARGEST", "Kept", "Sample", "mark_of"]
 
 LARGEST = 32 << 20
 """Bytes of all kept samples together; there are fewer of them where each is large."""
@@ -65,7 +65,7 @@ class Kept:
         here = [t.detach().cpu() for t in tensors]
         count = len(here[0]) if split else 1
         rows = ([t[i : i + 1] for t in here] if split else here for i in range(count))
-        self._take(Sample(_mark(row), tuple(row)) for row in rows)
+        self._take(Sample(mark_of(row), tuple(row)) for row in rows)
 
     def merge(self, other: Kept) -> None:
         """Becomes what seeing the data of both would have made."""
@@ -87,7 +87,7 @@ class Kept:
         samples = []
         for mark, by_place in found.items():
             sample = Sample(mark, tuple(by_place[i] for i in range(len(by_place))))
-            if _mark(sample.tensors) != mark:
+            if mark_of(sample.tensors) != mark:
                 raise ValueError("a kept sample does not have its hash")
             samples.append(sample)
         return cls(limit, samples)
@@ -138,7 +138,8 @@ class Kept:
         self._by_mark = kept
 
 
-def _mark(tensors: Sequence[torch.Tensor]) -> str:
+def mark_of(tensors: Sequence[torch.Tensor]) -> str:
+    """A hash (hex) of the content of tensors on the CPU."""
     digest = hashlib.blake2b(digest_size=16)
     for t in tensors:
         array = t.contiguous().numpy()
