@@ -107,6 +107,7 @@ class Calibration:
             for key, array in statistic.state().items()
         }
         tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept.state().items()}
+        tensors = {k: np.asarray(a, order="C") for k, a in tensors.items()}  # as safetensors reads
         header = {
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,

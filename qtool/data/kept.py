@@ -118,7 +118,8 @@ class Kept:
             if self._bound is not None and sample.mark >= self._bound:
                 continue
             if sample.mark not in self._by_mark:
-                own = tuple(t.clone() for t in sample.tensors)  # not a view of the whole batch
+                dense = torch.contiguous_format  # as it will be where it is read back
+                own = tuple(t.clone(memory_format=dense) for t in sample.tensors)
                 self._by_mark[sample.mark] = Sample(sample.mark, own)
             if len(self._by_mark) > 2 * self.limit:
                 self._cut()

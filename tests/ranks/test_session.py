@@ -20,7 +20,7 @@ from tests.ranks.processes import run, values
 def exchange(rank: int) -> list[Any]:
     with session("exchange") as ranks:
         told = ranks.tell(f"I am {rank}")
-        folded = ranks.fold([rank], lambda x: bytes(x), list, lambda x, y: x + y)
+        folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
         large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
         given = ranks.give(large, ranks.size - 1)
         nothing = ranks.give(b"" if rank == 0 else None)
