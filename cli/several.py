@@ -11,9 +11,12 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from qtool.ranks import Ranks
 
 __all__ = ["as_one", "begins", "ends"]
 
@@ -28,11 +31,12 @@ def as_one(work: Callable[[], Any]) -> Any:
     """
     if not _several():
         return work()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns with stacks of C++
     from qtool.ranks import OtherRankError, session
 
     try:
         with _silent(), _group(), session("qtool", led=True) as ranks:
-            code = _code_of(work)
+            code = _code_of(work, ranks)
             code = int(ranks.give(None if ranks.rank else str(code).encode()))
     except OtherRankError as error:
         raise SystemExit(error.code) from error
@@ -63,14 +67,19 @@ def _several() -> bool:
     return int(os.environ.get("WORLD_SIZE") or 1) > 1
 
 
-def _code_of(work: Callable[[], Any]) -> int:
+def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
     """The exit code of a command that ends as it may: done, or with a goal missed."""
+    from qtool.errors import DataError
     from qtool.ranks import Led
 
     try:
         work()
     except Led:
         return 0
+    except DataError as error:  # batches are counted in the share
+        nth = {2: "2nd", 3: "3rd"}.get(ranks.size, f"{ranks.size}th")
+        where = f"rank {ranks.rank} of {ranks.size}, in its share of every {nth} batch"
+        raise DataError(f"{where}: {error}") from error
     except click.exceptions.Exit as error:
         return error.exit_code
     except SystemExit as error:

@@ -26,7 +26,7 @@ from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "quantize"]
+__all__ = ["calibrate", "convert", "first_of", "quantize"]
 
 VERIFIED_SAMPLES = 64
 
@@ -217,13 +217,13 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
-    first = _first_of(current(), own)
+    first = first_of(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     return first, stream if own is None else itertools.chain([own], stream)
 
 
-def _first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
+def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
     """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
     if not ranks.several:
         return own

@@ -106,7 +106,7 @@ class Watch:
         except RuntimeError:  # of torch's store; its text is a C++ stack
             if not self._over.is_set():
                 text = "the process that holds the group's store is gone"
-                self.failure = self.failure or Failure(text)
+                self.failure = self.failure or Failure(text, own=True)
 
     def _look(self) -> None:
         self._beats += 1
