@@ -14,7 +14,9 @@ import click
 from qtool.cli.ending import ended_in_order
 from qtool.cli.several import as_one, begins, ends
 
-__all__ = ["main"]
+__all__ = ["JSON", "main"]
+
+JSON = "qtool.json"  # in a context's meta: whether the command was asked for JSON
 
 COMMANDS = (
     "bench",
@@ -65,15 +67,19 @@ class _Group(click.Group):
             formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_JSON] = "--json" in args
+        ctx.meta[JSON] = "--json" in args
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from qtool.cli.output import progress
+
+        from qtool.progress import showing
+
         try:
-            with ended_in_order():
+            with ended_in_order(), showing(progress):
                 return as_one(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
-            if ctx.meta[_JSON]:
+            if ctx.meta[JSON]:
                 told = {"message": error.format_message(), "exit_code": error.exit_code}
                 cause = error.__cause__ or error
                 click.echo(json.dumps({"error": {"type": type(cause).__name__, **told}}))
@@ -81,8 +87,6 @@ class _Group(click.Group):
         finally:
             ends()
 
-
-_JSON = "qtool.json"
 
 HELP = {
     "bench": "Time ONNX files in turns, with intervals.",

@@ -15,6 +15,7 @@ from qtool import graph as G
 from qtool import observers
 from qtool.calibration.file import Calibration
 from qtool.calibration.growth import Growth
+from qtool.calibration.in_place import overwrite
 from qtool.calibration.reduce import agree, reduced
 from qtool.data import Batch, batches
 from qtool.data.kept import Kept, mark_of
@@ -133,6 +134,7 @@ def observe(
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
     prepared = insert_points(graph.module, replace(plan, points=static))
     chosen = watched(prepared, plan, probes)
+    overwrite(prepared)
     kept, split = Kept(keep), _first_size(G.placeholders(prepared.graph)) is not None
     specs = {name: watch.statistic for name, watch in chosen.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
