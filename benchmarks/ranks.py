@@ -6,7 +6,8 @@ Every process has one torch thread and takes every n-th batch. Seconds of wall t
 when all have captured the model until the first has the calibration of all; in each round every
 number of processes runs once, and is compared with the first of that round. `--convert` writes a
 model from each and compares their bytes, too. FOLDER holds the real networks (networks.py);
-resnet50 has random weights and images of 224, and needs torchvision.
+resnet50 has random weights and images of 224, and needs torchvision; minilm is calibrated on all
+sentences with `--whole`, else, as in the other benchmarks, on a part of them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def work(
     """One rank: captures, waits for the others, calibrates; sends seconds and digests."""
     torch.set_num_threads(1)
     model, batches, dynamic = load(options.folder, name, options.images)
+    if options.whole:
+        batches = list(networks.load(options.folder, name).data)
     captured = qtool.capture_model(model, batches[0], dynamic)
     captured.for_target(DEFAULT)
     given = {"observer": options.observer, "accuracy": options.accuracy}
@@ -86,6 +89,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--observer", default="percentile")
     parser.add_argument("--accuracy", default="fast")
+    parser.add_argument("--whole", action="store_true", help="calibrate on the evaluation data")
     parser.add_argument("--convert", action="store_true")
     options = parser.parse_args()
     sizes = [int(n) for n in options.ranks.split(",")]

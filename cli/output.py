@@ -71,8 +71,8 @@ def _line(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
     finally:
         _tasks.remove((bar, task))
-        bar.remove_task(task)
         if _tasks:
+            bar.remove_task(task)
             bar.update(_tasks[-1][1], visible=True)
         else:
             bar.stop()

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool import observers
+from qtool.calibration.ahead import ahead
 from qtool.calibration.file import Calibration
 from qtool.calibration.growth import Growth
 from qtool.calibration.in_place import overwrite
@@ -143,21 +144,28 @@ def observe(
         seen = Calibration(*head, 0, specs, statistics, kept)
         ranks, growth, samples, first = current(), Growth(specs), 0, ""
         agree(ranks, seen)
-        for index, batch in enumerate(progress(batches(data, graph.module))):
+        bound_ones = _bound(graph, progress(batches(data, graph.module)))
+        for index, (bound, moved) in enumerate(ahead(bound_ones, device)):
             ranks.check()
-            bound = graph.bind(batch, index)
-            bound.check_finite(index)
             samples += bound.size
             kept.update(graph.tensors_of(bound), split)
             first = first or mark_of([t.detach().cpu() for t in graph.tensors_of(bound)])
             with ALONE:
-                _run(prepared, bound.to(device), index)
+                _run(prepared, moved, index)
             growth.look(samples, statistics)
     seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
     found = reduced(ranks, seen, first)
     if not found.samples:
         raise DataError("the calibration data is empty; give at least one batch")
     return found
+
+
+def _bound(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches as arguments of the graph, with values that can be looked at."""
+    for index, batch in enumerate(data):
+        bound = graph.bind(batch, index)
+        bound.check_finite(index)
+        yield bound
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:

@@ -249,11 +249,10 @@ def _ending_all(ranks: Ranks) -> Iterator[None]:
     except BaseException as error:
         assert ranks.wire is not None
         watch = ranks.wire.watch
-        if watch.failure is None:
-            text = f"rank {ranks.rank} of {ranks.size} failed: {_sentence(error)}"
-            counts = watch.fail(Failure(text, _code(error), own=True))
-            if ranks.led and not counts.own:
-                raise OtherRankError(counts) from error  # which speaks for all
+        text = f"rank {ranks.rank} of {ranks.size} failed: {_sentence(error)}"
+        counts = watch.failure or watch.fail(Failure(text, _code(error), own=True))
+        if ranks.led and not counts.own:
+            raise OtherRankError(counts) from error  # which speaks for all
         raise
 
 

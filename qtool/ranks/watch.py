@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -58,20 +58,18 @@ class Watch:
 
     def find_out(self) -> None:
         """Waits a moment for the reason of what went wrong, if it has not come yet."""
-        end = time.monotonic() + 4 * PERIOD
-        while self.failure is None and time.monotonic() < end:
-            time.sleep(0.05)
+        self._wait_until(lambda: self.failure, FAREWELL)
 
     def fail(self, failure: Failure) -> Failure:
         """Ends all. Returns the failure that counts, the first one of any rank, when the others
         took notice, or after a while."""
         try:
             if self._store.add("failures", 1) > 1:
-                self.find_out()
+                self._wait_until(self._heard, FAREWELL)
             else:
                 self.failure = failure
                 self._store.set("failure", json.dumps([failure.text, failure.code, self._rank]))
-                self._wait_for("noticed", FAREWELL)
+                self._wait_until(lambda: self._all("noticed"), FAREWELL)
         except RuntimeError:  # the store is gone, too
             pass
         return self.failure or failure
@@ -80,8 +78,8 @@ class Watch:
         """This rank is done. Rank 0 waits for all, since others may need what its process holds."""
         try:
             self._store.set(f"left/{self._rank}", "")
-            if self._rank == 0 and self.failure is None:
-                self._wait_for("left", self._patience)
+            if self._rank == 0:
+                self._wait_until(lambda: self.failure or self._all("left"), self._patience)
         except RuntimeError:
             pass  # nobody needs the store any more
 
@@ -90,14 +88,24 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _wait_for(self, what: str, limit: float) -> None:
-        """Until all others have said so, or this is of no use."""
+    @staticmethod
+    def _wait_until(done: Callable[[], Any], limit: float) -> None:
         end = time.monotonic() + limit
-        keys = [f"{what}/{r}" for r in range(self._size) if r != self._rank]
-        while not self._store.check(keys) and time.monotonic() < end:
-            if what == "left" and self.failure is not None:
-                return
+        while not done() and time.monotonic() < end:
             time.sleep(0.02)
+
+    def _all(self, what: str) -> bool:
+        """Whether all others have said so."""
+        return bool(
+            self._store.check([f"{what}/{r}" for r in range(self._size) if r != self._rank])
+        )
+
+    def _heard(self) -> bool:
+        """Whether a rank has failed; why is in `failure` then."""
+        if self.failure is None and self._store.check(["failure"]):
+            text, code, rank = json.loads(self._store.get("failure"))
+            self.failure = Failure(text, code, rank == self._rank)
+        return self.failure is not None
 
     def _run(self) -> None:
         try:
@@ -111,10 +119,7 @@ class Watch:
     def _look(self) -> None:
         self._beats += 1
         self._store.set(f"beat/{self._rank}", str(self._beats))
-        if self.failure is None and self._store.check(["failure"]):
-            text, code, rank = json.loads(self._store.get("failure"))
-            self.failure = Failure(text, code, rank == self._rank)
-        if self.failure is not None:
+        if self._heard():
             self._store.set(f"noticed/{self._rank}", "")
             return
         for rank in self._gone(list(self._seen)):
