@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +55,37 @@ class Batch:
             return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
 
         return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
+
+    def pinned(self) -> Batch:
+        """In memory that a GPU copies from by itself; what is on one already stays."""
+
+        def pin(x: Any) -> Any:
+            here = isinstance(x, torch.Tensor) and x.device.type == "cpu"
+            return x.pin_memory() if here else x
+
+        return Batch(*pytree.tree_map(pin, (self.args, self.kwargs)))
+
+    def to_bytes(self) -> bytes:
+        """For another process; see `from_bytes`."""
+        buffer = io.BytesIO()
+        torch.save((self.args, self.kwargs), buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Batch:
+        """The inverse of `to_bytes`, on the CPU; tensors, numbers and texts in containers.
+
+        Raises:
+            DataError: it holds something else.
+        """
+        try:
+            found = torch.load(io.BytesIO(data), "cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            raise DataError(
+                f"a batch cannot be given to other processes ({said(error)}); let it hold tensors, "
+                "numbers, tuples, lists and dicts alone"
+            ) from error
+        return cls(*found)
 
     def check_finite(self, index: int) -> None:
         """Raises DataError naming this batch and the input if it holds NaN or Inf, nothing at all,
