@@ -163,7 +163,7 @@ def _convert(
         record.outcome = "ok"
         _audit(record, quantized, verified)
         speed = speed_of(quantized, file, seconds=seconds) if seconds else None
-    said = [*quantized.notes, *str(verified).splitlines()]
+    said = [*(f"note: {n}" for n in quantized.notes), *str(verified).splitlines()]
     if speed is not None:
         record.ratio = speed.ratio
         said += [w] if (w := speed.warning()) else []
