@@ -143,7 +143,8 @@ class Watch:
         return now - since < self._patience
 
     def _ended(self, rank: int) -> bool:
-        return rank in self._lives and is_abandoned(self._lives[rank])
+        folder = self._lives.get(rank)  # another run may have swept it away
+        return folder is not None and (not folder.exists() or is_abandoned(folder))
 
     def _why(self, rank: int) -> str:
         if self._ended(rank):
