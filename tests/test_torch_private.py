@@ -31,6 +31,7 @@ PRIVATE = {
     "torch.onnx._internal.exporter._core": "the exporter without its own checks and copies",
     "torch.onnx._internal.exporter._fx_passes": "the same",
     "torch.onnx._internal.exporter._registration": "the same",
+    "torch.utils._python_dispatch.TorchDispatchMode": "of equal values, which comes first",
     "torch.utils._pytree": "values in containers; its module is imported by all of the ecosystem",
     "torch.utils._sympy.functions.FloorDiv": "sizes that come of divisions",
 }
