@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from torch import distributed as dist
 
 from qtool.atomic import scratch_folder
@@ -62,15 +64,29 @@ def test_silence_is_noticed_after_a_while() -> None:
         assert one.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s")
 
 
-def test_a_lock_tells_of_a_life() -> None:
+def test_a_lock_tells_of_a_life(tmp_path: Path) -> None:
     with watches(2) as (zero, one):
         with scratch_folder() as life:
             zero.know({1: life})
             time.sleep(1.5)
             assert zero.failure is None
-            gone = life.with_name(f"{life.name}-gone")
-            gone.mkdir()
-        zero.know({1: gone})  # there, and nobody holds it
+        zero.know({1: tmp_path})  # there, and nobody holds it
         assert soon(lambda: one.failure)
         assert one.failure == Failure("rank 1 of 2 is gone: its process ended")
-        gone.rmdir()
+
+
+def test_a_lock_that_another_process_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtool.ranks.watch.SWEPT", 1)
+    with watches(2) as (zero, one):
+        with scratch_folder() as life:
+            zero.know({1: life})
+        time.sleep(2)
+        assert zero.failure is None  # its beats go on
+        zero.know({1: tmp_path / "never there"})
+        one.stop()
+        time.sleep(2)
+        assert zero.failure is None  # nobody knows of a lock
+        with scratch_folder() as life:
+            zero.know({1: life})
+        assert soon(lambda: zero.failure)
+        assert zero.failure == Failure("rank 1 of 2 is gone: its process ended", own=True)
