@@ -249,6 +249,8 @@ def _fuse_clips(work: Work) -> None:
             work.wanted.discard(source)
             work.native.add(node)
         elif source in work.integer:
+            if codes_out and work.target.kernels[key(source)].one_output:
+                work.wanted.add(source)  # the runtime drops the clamp, whose codes clamp as well
             work.reasons[node] = "clamps in float between dequantize and quantize"
         else:
             work.reasons[node] = "its input is float"

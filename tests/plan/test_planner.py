@@ -383,6 +383,23 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
 
 
 @pytest.mark.parametrize(
+    ("on", "readers"),
+    [("onnxruntime-x86", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})],
+)
+def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
+    on: str, readers: dict[str, list[str]]
+) -> None:
+    """Of a Gemm that is an output, too, ONNX Runtime would quantize the result a second time."""
+
+    def both(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        return (y := a(x)), b(y.relu())
+
+    found = reads(plan(Function(both, nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4), on=target(on)))
+    assert {name: users for name, users in found.items() if name == "parts.0"} == readers
+    assert found["relu"] == ["parts.1"]
+
+
+@pytest.mark.parametrize(
     ("model", "node", "reason"),
     [
         pytest.param(
