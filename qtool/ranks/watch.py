@@ -144,8 +144,7 @@ class Watch:
         return now - since < (min(SWEPT, self._patience) if self._swept(rank) else self._patience)
 
     def _ended(self, rank: int) -> bool:
-        folder = self._lives.get(rank)  # another run may have swept it away
-        return folder is not None and (not folder.exists() or is_abandoned(folder))
+        return rank in self._lives and is_abandoned(self._lives[rank])
 
     def _swept(self, rank: int) -> bool:
         """Whether somebody removed the folder: as a rule because its process had ended."""
