@@ -1,15 +1,14 @@
 """How much faster several processes calibrate than one, and whether their bytes are the same.
 
-    python benchmarks/ranks.py FOLDER [--networks resnet50,minilm] [--ranks 1,2] [--rounds 3]
+    python benchmarks/ranks.py FOLDER [--networks resnet50] [--ranks 1,2] [--repeat 4]
 
 Every process has one torch thread and takes every n-th batch. Seconds of wall time, from the moment
 when all have captured the model until the first has the calibration of all; in each round every
 number of processes runs once, and is compared with the first of that round. Where others use the
 machine, too, look at the CPU seconds of the busiest process instead: what wall time would be with a
-core for each, and no waiting. `--convert` writes a
-model from each and compares their bytes, too. FOLDER holds the real networks (networks.py);
-resnet50 has random weights and images of 224, and needs torchvision; minilm is calibrated on all
-sentences with `--whole`, else, as in the other benchmarks, on a part of them.
+core for each, and no waiting. `--convert` writes a model from each and compares their bytes, too.
+FOLDER holds the real networks (networks.py); resnet50 has random weights, and 8 batches of images of
+224 unless `--repeat` says more; minilm is calibrated on all sentences with `--whole`.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ def work(
     model, batches, dynamic = load(options.folder, name, options.images)
     if options.whole:
         batches = list(networks.load(options.folder, name).data)
+    batches = list(batches) * options.repeat
     captured = qtool.capture_model(model, batches[0], dynamic)
     captured.for_target(DEFAULT)
     given = {"observer": options.observer, "accuracy": options.accuracy}
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--repeat", type=int, default=1, help="how often the data is gone through")
     parser.add_argument("--observer", default="percentile")
     parser.add_argument("--accuracy", default="fast")
     parser.add_argument("--whole", action="store_true", help="calibrate on the evaluation data")
