@@ -7,8 +7,8 @@ when all have captured the model until the first has the calibration of all; in 
 number of processes runs once, and is compared with the first of that round. Where others use the
 machine, too, look at the CPU seconds of the busiest process instead: what wall time would be with a
 core for each, and no waiting. `--convert` writes a model from each and compares their bytes, too.
-FOLDER holds the real networks (networks.py); resnet50 has random weights, and 8 batches of images
-of 224 unless `--repeat` says more; minilm is calibrated on all sentences with `--whole`.
+FOLDER holds the real networks (networks.py); resnet50 has random weights, and 8 batches of
+images of 224 unless `--repeat` says more; minilm is calibrated on all sentences with `--whole`.
 """
 
 from __future__ import annotations
