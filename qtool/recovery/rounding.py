@@ -5,9 +5,10 @@ layers before it are rounded already, and what is wanted of it, which is what it
 network. Where its result is added to another tensor, that sum is wanted to be the float network's:
 so the layer repairs the error of the other one, too, and a residual network goes on to damp the
 errors in its stream, which layers that were each held to their own float result would not. The
-weights move to what is wanted and are rounded with error feedback (gptq.py); they are taken if the
-results are nearer then, on samples that they were not made from. The mean of what is still missing
-goes into the bias.
+weights move towards what is wanted, as far as samples kept aside say, and are rounded with error
+feedback (gptq.py); they are taken if the results are nearer then, on those samples. The mean of
+what is still missing goes into the bias. Tokens count by what they do to the outputs
+(row_gains.py).
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
         work.notes.append(f"{name}: rounded to nearest, since the samples are too few")
         return None
     try:
-        found = _solved(node, exact, *learned, params, weight.shape)
+        found = _solved(node, exact, learned, aside, params, weight.shape)
     except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
         work.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
         return None
@@ -178,26 +179,31 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
 def _solved(
     node: fx.Node,
     exact: torch.Tensor,
-    rows: torch.Tensor,
-    wanted: torch.Tensor,
+    learned: tuple[torch.Tensor, torch.Tensor],
+    aside: tuple[torch.Tensor, torch.Tensor],
     params: QuantParams,
     shape: torch.Size,
 ) -> torch.Tensor:
-    """Weights on the grid for what is wanted of these rows, some columns after the others."""
+    """Weights on the grid for what is wanted of these rows, some columns after the others; towards
+    it as far as it repairs rows kept aside, most of what is missing being noise."""
     scale, zero = (
         as_matrix(node, params.along(t, shape).expand(shape)).to(exact.dtype)
         for t in (params.scale, params.zero_point)
     )
-    found, missing = torch.empty_like(exact), wanted - rows @ exact.mT
+    found = torch.empty_like(exact)
+    missing, unseen = (wanted - rows @ exact.mT for rows, wanted in (learned, aside))
     for part in torch.arange(exact.shape[-1]).split(COLUMNS):
-        x, weight = rows[:, :, part], exact[:, :, part]
+        x, other, weight = learned[0][:, :, part], aside[0][:, :, part], exact[:, :, part]
         levels = params.qtype.qmin, params.qtype.qmax
         grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
         inverse = inverse_of(x.mT @ x)
-        free = towards(weight, missing.mT @ x, inverse)
-        found[:, :, part] = round_columns(free, inverse, grid)
+        way = towards(weight, missing.mT @ x, inverse) - weight
+        repaired = other @ way.mT
+        share = (unseen * repaired).sum() / repaired.square().sum().clamp(min=1e-30)
+        found[:, :, part] = round_columns(weight + share.clamp(0, 1) * way, inverse, grid)
         if int(part[-1]) + 1 < exact.shape[-1]:
-            missing = missing - x @ (found[:, :, part] - weight).mT
+            off = (found[:, :, part] - weight).mT
+            missing, unseen = missing - x @ off, unseen - other @ off
     return found
 
 

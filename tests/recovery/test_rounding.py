@@ -17,6 +17,9 @@ from qtool.analysis.restore import restore
 from qtool.data import Batch
 from qtool.errors import PlanError
 from qtool.graph.run import Executor
+from qtool.recovery.layer_rows import is_product
+from qtool.recovery.rounding import _error, _solved
+from qtool.types import INT8, QuantParams
 
 RECIPES = {
     "8 bits": None,
@@ -218,6 +221,24 @@ def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.Monke
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])
     assert any("round: left out, since it took outputs" in note for note in model.notes)
     assert not model.changes
+
+
+def test_weights_do_not_run_after_noise() -> None:
+    draw = torch.Generator().manual_seed(0)
+    graph = qtool.capture_model(nn.Linear(32, 8).eval(), torch.randn(4, 32)).graph
+    (layer,) = (n for n in G.calls(graph.graph) if is_product(n))
+    exact = torch.randn(1, 8, 32, generator=draw)
+    scale = exact[0].abs().amax(1) / 127
+    params = QuantParams(INT8, scale, torch.zeros(8, dtype=torch.int32), axis=0)
+
+    def rows(count: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(1, count, 32, generator=draw)
+        return x, x @ exact.mT + noise * torch.randn(1, count, 8, generator=draw)
+
+    found = _solved(layer, exact, rows(128, 0.3), rows(64, 0.3), params, torch.Size((8, 32)))
+    nearest = (exact / scale[:, None]).round() * scale[:, None]
+    fresh = rows(1000, 0.0)
+    assert _error(found, *fresh) < 4 * _error(nearest, *fresh)
 
 
 class Padded(nn.Module):
