@@ -21,15 +21,17 @@ from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone
 from qtool.plan import Probe, QuantPlan
+from qtool.ranks import Ranks, current, together
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "quantize"]
+__all__ = ["calibrate", "convert", "first_of", "quantize"]
 
 VERIFIED_SAMPLES = 64
 
 
+@together
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any],
@@ -44,6 +46,9 @@ def calibrate(
     progress: Progress = lambda x: x,
 ) -> Calibration:
     """Observes a model's tensors on data.
+
+    In a process group of torch.distributed all ranks call it, each with its share of the data,
+    which may be empty, and all get what was seen of all of it.
 
     Args:
         model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
@@ -64,6 +69,7 @@ def calibrate(
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
         PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
+        RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
@@ -131,6 +137,7 @@ def convert(
     return _quantized(captured, plan, calibration, example)
 
 
+@together
 def quantize(
     model: Model | Captured,
     data: Iterable[Any],
@@ -148,6 +155,7 @@ def quantize(
 
     Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
     capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
+    The ranks of a process group calibrate together, and then convert each for itself, all alike.
     """
     first, data = _peek(data, model)
     captured = capture_model(model, first, dynamic)
@@ -162,6 +170,7 @@ def quantize(
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
+    current().lead()
     return _quantized(captured, plan, calibration, first)
 
 
@@ -199,16 +208,31 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
 
 
 def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
-    """The first batch, and data that still begins with it. One-shot iterators are fine."""
+    """The first batch, of all ranks where there are several, and data that still begins with the
+    own one. One-shot iterators are fine."""
     module = model if isinstance(model, nn.Module) else None
     if isinstance(model, Captured):
         module = model.graph.module
     stream = batches(data, module)
-    first = next(stream, None)
+    own = next(stream, None)
+    if own is not None:
+        own.check_finite(0)
+    first = first_of(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
-    first.check_finite(0)
-    return first, itertools.chain([first], stream)
+    return first, stream if own is None else itertools.chain([own], stream)
+
+
+def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
+    """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
+    if not ranks.several:
+        return own
+    told = ranks.tell("" if own is None else "some")
+    if "some" not in told:
+        return None
+    source = told.index("some")
+    data = own.to_bytes() if own is not None and ranks.rank == source else None
+    return Batch.from_bytes(ranks.give(data, source))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

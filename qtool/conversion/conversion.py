@@ -25,6 +25,7 @@ from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
+from qtool.progress import during
 from qtool.types import Change
 
 __all__ = ["SOLVE", "Conversion", "Step", "convert_by", "probes_of", "replay"]
@@ -174,7 +175,8 @@ def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[
 def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
     """A conversion after all of the steps, in order."""
     for step in steps:
-        work = step.run(work)
+        with during(step.name):
+            work = step.run(work)
     return work
 
 

@@ -1,0 +1,18 @@
+"""Several processes that work as one: who is in, what they tell each other, how all end."""
+
+from qtool.ranks.group import within
+from qtool.ranks.session import Led, Ranks, current, session, together
+from qtool.ranks.share import Share, name_of
+from qtool.ranks.wire import OtherRankError
+
+__all__ = [
+    "Led",
+    "OtherRankError",
+    "Ranks",
+    "Share",
+    "current",
+    "name_of",
+    "session",
+    "together",
+    "within",
+]
