@@ -172,6 +172,10 @@ def extremes(x: torch.Tensor, axis: int | None, seen: int) -> tuple[Floats, Floa
     channels = channels_of(x, axis, seen)
     if channels == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    if axis is not None and x.dtype == torch.float32:  # where they lie: six times as fast
+        others = [d for d in range(x.dim()) if d != axis % x.dim()]
+        data = x.detach()
+        return finite_ends(*((data.amin(others), data.amax(others)) if others else (data, data)))
     low = torch.full((channels,), torch.inf, device=x.device)
     high = -low
     for _, piece in pieces(x, axis, channels):

@@ -41,8 +41,9 @@ REASON = "channels brought to one width, their factors taken into the weights ar
 
 SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
-CHOOSING, JUDGES = 64, 32  # samples that are run backwards too, and those that nothing was made of
+CHOOSING, JUDGES = 64, 64  # samples that are run backwards too, and those that nothing was made of
 BATCH = 16  # samples at once
+OBSERVED = 64  # of them where ranges are found: what an observer does costs as much for any number
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
 WORTH = 0.98  # of the noise, what has to be predicted at most
 
@@ -74,12 +75,13 @@ def _run(work: Conversion) -> Conversion:
     if not _can_help(work.plan, streams):
         return work
     size = _batch_size(work.graph.module)
-    batches, judges = work.batches(size), work.batches(size, JUDGES, aside=True)
-    factors = _find_factors(work, streams, batches[: -(-CHOOSING // size)])
+    judges = work.batches(size, JUDGES, aside=True)
+    factors = _find_factors(work, streams, work.batches(size, CHOOSING))
     if not factors:
         return work
     change = Change(EQUALIZE.name, len(factors), REASON, factors)
-    after = _observed_again(_apply(work, change, judges), factors, batches)
+    every = [b for aside in (False, True) for b in work.batches(OBSERVED, aside=aside)]
+    after = _observed_again(_apply(work, change, judges), factors, every)
     exact = [_outputs(work.captured.graph.module, b) for b in judges]
     better = _distance(after, judges, exact) < _distance(work, judges, exact)
     return after if better else work
@@ -167,7 +169,9 @@ def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conver
 
 
 def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]) -> Conversion:
-    """With statistics of the tensors that are others now, from the samples that were kept."""
+    """With statistics of the tensors that are others now, from all elements of the samples that
+    were kept, as these are few and percentiles lie far out. Samples kept aside are among them:
+    ranges of the network without factors were found on them, too."""
     assert work.calibration is not None
     calibration, plan = work.calibration, work.plan
     changed = _changed(work.graph.module, factors)
@@ -179,7 +183,7 @@ def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]
     prepared = insert_points(work.graph.module, plan)
     others = {p.name for p in plan.observed() if p.tensor not in changed}
     chosen = {
-        name: replace(watch, statistic=calibration.specs[name])
+        name: replace(watch, statistic=calibration.specs[name], samples=False)
         for name, watch in watched(prepared, plan, probes).items()
         if name not in others and name in calibration.specs
     }

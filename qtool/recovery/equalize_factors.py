@@ -22,7 +22,7 @@ from qtool.plan import Execution, Kind, QuantPlan
 from qtool.recovery.equalize_seen import Seen, Sensitivity
 from qtool.recovery.equalize_streams import Streams
 
-__all__ = ["Limits", "Noise", "limits_of", "noise_of", "predicted", "solve_factors"]
+__all__ = ["Limits", "Noise", "Slope", "limits_of", "noise_of", "predicted", "solve_factors"]
 
 STEPS, RATE = 60, 0.08  # of Adam; in octaves
 SHARP = 24  # the exponent of the norm that stands for the largest of several
@@ -176,34 +176,95 @@ def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
     return Limits(lower, pinned)
 
 
-def predicted(noise: Noise, logs: torch.Tensor, smooth: bool = False) -> torch.Tensor:
+def predicted(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
     """Noise of the outputs relative to their power. logs: of the factors, base 2, [streams]."""
-    factors = torch.exp2(logs)
-    largest = _norm if smooth else _largest
-    total = logs.new_zeros(())
+    factors, total = torch.exp2(logs), logs.new_zeros(())
     if (t := noise.tensors) is not None:
-        by = factors.index_select(0, t.over.flatten()).view_as(t.over)
-        span = largest(t.high.clamp(min=0) / by) + largest((-t.low).clamp(min=0) / by)
-        felt = factors.index_select(0, t.streams.flatten()).view_as(t.streams).square() * t.gain
-        total = total + ((span / t.levels) ** 2 / 12 * felt.sum(-1)).sum()
+        by = factors[t.over]
+        span = (t.high.clamp(min=0) / by).amax(-1) + ((-t.low).clamp(min=0) / by).amax(-1)
+        total = total + ((span / t.levels) ** 2 / 12 * _felt(t, factors).sum(-1)).sum()
     for r in noise.rows:
-        by = factors.index_select(0, r.streams.flatten()).view_as(r.streams)
-        step = 2 * largest(r.size * by) / r.levels
+        by = factors[r.streams]
+        step = 2 * (r.size * by).amax(-1) / r.levels
         total = total + (step**2 / 12 * (r.gain / by**2).sum(-1)).sum()
     return total
 
 
-def _largest(values: torch.Tensor) -> torch.Tensor:
-    return values.amax(-1)
+def _felt(t: _Tensors, factors: torch.Tensor) -> torch.Tensor:
+    return factors[t.streams].square() * t.gain
 
 
-def _norm(values: torch.Tensor) -> torch.Tensor:
-    """A little more than the largest along the last dimension; values are not negative."""
-    top = values.amax(-1, keepdim=True).detach().clamp(min=1e-30)
-    cube = values / top
-    cube = cube * cube * cube
-    summed = cube.square().square().square().sum(-1) + 1e-12  # pow takes ten times as long
-    return top.squeeze(-1) * summed ** (1 / SHARP)
+class Slope:
+    """The noise and its gradient, with a norm in place of the largest of several.
+
+    Norms are taken of sizes to the power of SHARP, which is done once, and of factors to that
+    power, so that what the weights of a layer add takes four products with vectors.
+    """
+
+    def __init__(self, noise: Noise) -> None:
+        self.noise = noise
+        self.ends = [_Power.of(end) for t in (noise.tensors,) if t for end in (t.high, -t.low)]
+        self.rows = [_Power.of(r.size) for r in noise.rows]
+
+    def __call__(self, logs: torch.Tensor) -> torch.Tensor:
+        """The gradient of the logarithm of the noise, float64 [streams]."""
+        factors, slope, total = torch.exp2(logs), torch.zeros_like(logs), 0.0
+        if (t := self.noise.tensors) is not None:
+            (high, of_high), (low, of_low) = (
+                end.norm(factors[t.over].reciprocal()) for end in self.ends
+            )
+            felt, span = _felt(t, factors), high + low
+            scale = 2 * span / t.levels.square() / 12
+            whole = felt.sum(-1)
+            through = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
+            slope.index_add_(0, t.over.flatten(), through.flatten())
+            slope.index_add_(0, t.streams.flatten(), ((scale * span)[:, None] * felt).flatten())
+            total += float((scale * span / 2 * whole).sum())
+        for r, size in zip(self.noise.rows, self.rows, strict=True):
+            by = factors[r.streams]
+            value, found = _of_rows(r, size, by)
+            total += value
+            slope.index_add_(0, r.streams.flatten(), found.flatten())
+        return slope / max(total, 1e-300)
+
+
+@dataclass(frozen=True, eq=False)
+class _Power:
+    """Sizes [rows, inputs] over the largest of their row, to the power of SHARP; those largest."""
+
+    powers: torch.Tensor
+    largest: torch.Tensor
+
+    @classmethod
+    def of(cls, size: torch.Tensor) -> _Power:
+        largest = size.clamp(min=0).amax(-1)
+        return cls((size.clamp(min=0) / largest.clamp(min=1e-30)[:, None]) ** SHARP, largest)
+
+    def norm(self, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A little more than the largest size times `by` of each row, and the share that each has
+        in its growth."""
+        top = by.amax(-1, keepdim=True).clamp(min=1e-30)
+        each = self.powers * (by / top) ** SHARP
+        whole = each.sum(-1).clamp(min=1e-300)
+        return self.largest * top[:, 0] * whole ** (1 / SHARP), each / whole[:, None]
+
+
+def _of_rows(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """What the weights of a layer add to the noise; its slope along the streams that they read."""
+    if len(by) > 1:
+        norm, share = size.norm(by)
+        gain = r.gain / by.square()
+        step = 2 * norm / r.levels
+        each = step.square() / 12
+        return float((each * gain.sum(-1)).sum()), 2 * each[:, None] * (
+            share * gain.sum(-1)[:, None] - gain
+        )
+    top = by.max()
+    power, back = (by[0] / top) ** SHARP, by[0].square().reciprocal()
+    whole, gain = (size.powers @ power).clamp(min=1e-300), r.gain @ back
+    each = (2 / r.levels * size.largest * top * whole ** (1 / SHARP)).square() / 12
+    inner = size.powers.mT @ (each * gain / whole) * power - r.gain.mT @ each * back
+    return float(each @ gain), 2 * inner
 
 
 def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
@@ -213,19 +274,16 @@ def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
     """
     start = _alike(noise, limits)
     best, lowest = torch.zeros_like(start), float(predicted(noise, torch.zeros_like(start)))
-    logs = _kept(start, limits).requires_grad_()
+    logs, slope = _kept(start, limits), Slope(noise)
     optimizer = torch.optim.Adam([logs], lr=RATE)
     for i in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = RATE * (1 - i / STEPS) + RATE / 40
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            predicted(noise, logs, smooth=True).log().backward()
+        logs.grad = slope(logs)
         optimizer.step()
-        with torch.no_grad():
-            logs.copy_(_kept(logs, limits))
+        logs.copy_(_kept(logs, limits))
         if i % 10 == 9:
-            rounded = _kept(torch.round(logs.detach() * GRAIN) / GRAIN, limits)
+            rounded = _kept(torch.round(logs * GRAIN) / GRAIN, limits)
             found = float(predicted(noise, rounded))
             if found < lowest:
                 best, lowest = rounded, found

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 
-__all__ = ["Seen", "Sensitivity", "look"]
+__all__ = ["Seen", "Sensitivity", "look", "run_backwards"]
 
 
 @dataclass(eq=False)
@@ -59,6 +59,19 @@ def look(
         RuntimeError: an operator has no derivative.
     """
     run = _Look(module, axes, weights)
+    count = run_backwards(run, batches)
+    for seen in run.tensors.values():
+        seen.gain /= max(count, 1)
+    found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
+    return Sensitivity(run.tensors, found)
+
+
+def run_backwards(run: fx.Interpreter, batches: Iterable[Sequence[torch.Tensor]]) -> int:
+    """Runs batches forwards, and random signs of their outputs backwards; returns how many.
+
+    Raises:
+        RuntimeError: an operator has no derivative.
+    """
     generator, count = torch.Generator().manual_seed(0), 0
     with torch.enable_grad():
         for batch in batches:
@@ -67,10 +80,7 @@ def look(
             signs = [_signs(o, generator) for o in outputs]
             torch.autograd.backward(outputs, signs)
             count += 1
-    for seen in run.tensors.values():
-        seen.gain /= max(count, 1)
-    found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
-    return Sensitivity(run.tensors, found)
+    return count
 
 
 def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

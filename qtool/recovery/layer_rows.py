@@ -7,7 +7,7 @@ between, with its kernel turned round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -17,7 +17,16 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool.graph import torch_ops
 
-__all__ = ["as_matrix", "as_weight", "is_product", "mean_of", "results_of", "rows_of"]
+__all__ = [
+    "as_matrix",
+    "as_weight",
+    "gains_of",
+    "is_product",
+    "mean_along",
+    "mean_of",
+    "results_of",
+    "rows_of",
+]
 
 aten = torch.ops.aten
 ALL = 1 << 62  # rows
@@ -80,15 +89,52 @@ def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
     return rows.movedim(1, 0)
 
 
-def mean_of(node: fx.Node, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The mean of all rows of what a layer reads, batch by batch: float64 [groups, inputs]."""
-    total, count = torch.zeros((), dtype=torch.float64), 0
+def gains_of(gains: torch.Tensor, most: int) -> torch.Tensor:
+    """How much rows count, at the places of `rows_of` of a linear layer: [at most `most`]."""
+    flat = gains.reshape(-1)
+    return flat[_chosen(len(flat), most)]
+
+
+def mean_of(
+    node: fx.Node,
+    batches: Sequence[torch.Tensor],
+    gains: Sequence[torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """The mean of all rows of what a layer reads, batch by batch: float64 [groups, inputs].
+
+    Args:
+        gains: of a linear layer, how much each row counts: [*rows] for each batch.
+    """
+    if node.target is aten.linear.default:
+        return mean_along(batches, -1, gains).unsqueeze(0)
+    sums: dict[
+        torch.Size, torch.Tensor
+    ] = {}  # batches of a shape together: their patches are alike
+    count, total = 0, torch.zeros((), dtype=torch.float64)
     for x in batches:
-        first = x.reshape(-1, x.shape[-1]) if node.target is aten.linear.default else x
-        summed = rows_of(node, first.sum(0, keepdim=True), ALL)
-        total = total + summed.double().sum(1)
-        count += summed.shape[1] * len(first)
+        summed = x.sum(0, keepdim=True).double()
+        sums[x.shape[1:]] = sums.get(x.shape[1:], torch.zeros(())) + summed
+    for shape, summed in sums.items():
+        rows = rows_of(node, summed, ALL)
+        total = total + rows.sum(1)
+        count += rows.shape[1] * sum(len(x) for x in batches if x.shape[1:] == shape)
     return total / max(count, 1)
+
+
+def mean_along(
+    batches: Sequence[torch.Tensor], channel: int, gains: Sequence[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Means by channel over several batches: float64 [channels]. gains: as for `mean_of`."""
+    total, weight = torch.zeros((), dtype=torch.float64), 0.0
+    for i, y in enumerate(batches):
+        if gains is not None:
+            total = total + (gains[i].reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
+            weight += float(gains[i].double().sum())
+            continue
+        others = [d for d in range(y.dim()) if d != channel % y.dim()]
+        total = total + (y.sum(others) if others else y).double()  # in float64 it takes five times
+        weight += y.numel() / y.shape[channel]
+    return total / max(weight, 1e-300)
 
 
 def _as_read(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:

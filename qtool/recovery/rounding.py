@@ -5,9 +5,10 @@ layers before it are rounded already, and what is wanted of it, which is what it
 network. Where its result is added to another tensor, that sum is wanted to be the float network's:
 so the layer repairs the error of the other one, too, and a residual network goes on to damp the
 errors in its stream, which layers that were each held to their own float result would not. The
-weights move to what is wanted and are rounded with error feedback (gptq.py); they are taken if the
-results are nearer then, on samples that they were not made from. The mean of what is still missing
-goes into the bias.
+weights move towards what is wanted, as far as samples kept aside say, and are rounded with error
+feedback (gptq.py); they are taken if the results are nearer then, on those samples. The mean of
+what is still missing goes into the bias. Tokens count by what they do to the outputs
+(row_gains.py).
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.plan import Kind
 from qtool.points import insert_points, points_of
-from qtool.recovery.gptq import inverse_of, round_columns, towards
+from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
 from qtool.recovery.layer_rows import (
     as_matrix,
     as_weight,
+    gains_of,
     is_product,
+    mean_along,
     mean_of,
     results_of,
     rows_of,
 )
+from qtool.recovery.row_gains import row_gains
 from qtool.targets import target
 from qtool.types import Change, QuantParams
 
@@ -50,7 +54,7 @@ BATCH = 16
 KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 8  # for each of them, in all
-FEWEST = 4096
+FEWEST = 2048
 JUDGES = 32  # samples that nothing was made of
 SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
@@ -67,6 +71,7 @@ class _Work:
     layers: dict[str, fx.Node]
     reads: dict[str, int]  # layer -> the number of the node that it reads in the executor
     weights: bool
+    gains: Mapping[str, Sequence[torch.Tensor]]  # layer -> how much its rows count
     found: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> its new value
     notes: list[str] = field(default_factory=list)
     rounded: int = 0
@@ -74,7 +79,8 @@ class _Work:
 
     def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
         node, at = self.layers[name], self.reads[name]
-        seen = _Seen(node, [row[at] for row in values[1]], _wanted(self, name, values))
+        inputs, wanted = [row[at] for row in values[1]], _wanted(self, name, values)
+        seen = _Seen(node, inputs, wanted, self.gains.get(name))
         weight = _round(self, node, seen) if self.weights else None
         made = {}
         if weight is not None:
@@ -94,15 +100,17 @@ class _Work:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What a layer reads in the quantized network, and what is wanted of it, batch by batch."""
+    """What a layer reads in the quantized network, what is wanted of it, and how much each row
+    counts (None: all the same), batch by batch."""
 
     node: fx.Node
     inputs: Sequence[torch.Tensor]
     wanted: Sequence[torch.Tensor]
+    gains: Sequence[torch.Tensor] | None
 
     def rows(self, aside: bool, most: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows of both less their means, of batches that are kept aside or of the others; None of
-        too few."""
+        """Rows of both less their means, times the root of what they count, of batches that are
+        kept aside or of the others; None of too few."""
         chosen = [i for i in range(len(self.inputs)) if (i % KEPT_ASIDE == KEPT_ASIDE - 1) == aside]
         each = max(1, most // max(1, len(chosen)))
         if not chosen:
@@ -111,7 +119,14 @@ class _Seen:
         y = torch.cat([results_of(self.node, self.wanted[i], each) for i in chosen], 1)
         if x.shape[1] < 2:
             return None
-        return x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+        if self.gains is None:
+            return x.sub_(x.mean(1, keepdim=True)), y.sub_(y.mean(1, keepdim=True))
+        counts = torch.cat([gains_of(self.gains[i], each) for i in chosen])
+        share = (counts / counts.sum().clamp(min=1e-30))[:, None]
+        root = (share * len(share)).sqrt()
+        return root * (x - (share * x).sum(1, keepdim=True)), root * (
+            y - (share * y).sum(1, keepdim=True)
+        )
 
 
 def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
@@ -151,7 +166,7 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
         work.notes.append(f"{name}: rounded to nearest, since the samples are too few")
         return None
     try:
-        found = _solved(node, exact, *learned, params, weight.shape)
+        found = _solved(node, exact, learned, aside, params, weight.shape)
     except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
         work.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
         return None
@@ -164,35 +179,31 @@ def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
 def _solved(
     node: fx.Node,
     exact: torch.Tensor,
-    rows: torch.Tensor,
-    wanted: torch.Tensor,
+    learned: tuple[torch.Tensor, torch.Tensor],
+    aside: tuple[torch.Tensor, torch.Tensor],
     params: QuantParams,
     shape: torch.Size,
 ) -> torch.Tensor:
-    """Weights on the grid for what is wanted of these rows, some columns after the others."""
+    """Weights on the grid for what is wanted of these rows, some columns after the others; towards
+    it as far as it repairs rows kept aside, most of what is missing being noise."""
     scale, zero = (
         as_matrix(node, params.along(t, shape).expand(shape)).to(exact.dtype)
         for t in (params.scale, params.zero_point)
     )
-    qmin, qmax = params.qtype.qmin, params.qtype.qmax
-    found, missing = torch.empty_like(exact), wanted - rows @ exact.mT
+    found = torch.empty_like(exact)
+    missing, unseen = (wanted - rows @ exact.mT for rows, wanted in (learned, aside))
     for part in torch.arange(exact.shape[-1]).split(COLUMNS):
-        x, weight = rows[:, :, part], exact[:, :, part]
-        step, middle = scale[:, :, part], zero[:, :, part]
-
-        def rounded(
-            values: torch.Tensor,
-            columns: torch.Tensor,
-            step: torch.Tensor = step,
-            middle: torch.Tensor = middle,
-        ) -> torch.Tensor:
-            by, at = step[:, :, columns], middle[:, :, columns]
-            return ((values / by).round_().add_(at).clamp_(qmin, qmax) - at) * by
-
+        x, other, weight = learned[0][:, :, part], aside[0][:, :, part], exact[:, :, part]
+        levels = params.qtype.qmin, params.qtype.qmax
+        grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
         inverse = inverse_of(x.mT @ x)
-        free = towards(weight, missing.mT @ x, inverse)
-        found[:, :, part] = round_columns(free, inverse, rounded)
-        missing = missing - x @ (found[:, :, part] - weight).mT
+        way = towards(weight, missing.mT @ x, inverse) - weight
+        repaired = other @ way.mT
+        share = (unseen * repaired).sum() / repaired.square().sum().clamp(min=1e-30)
+        found[:, :, part] = round_columns(weight + share.clamp(0, 1) * way, inverse, grid)
+        if int(part[-1]) + 1 < exact.shape[-1]:
+            off = (found[:, :, part] - weight).mT
+            missing, unseen = missing - x @ off, unseen - other @ off
     return found
 
 
@@ -214,18 +225,10 @@ def _shifted(
     point = f"{G.name_of(node)}.weight"
     given = weight if weight is not None else _behind(work, point, _constant(work, node, 1))
     matrix = as_matrix(node, given).double()
-    product = (matrix @ mean_of(node, seen.inputs)[:, :, None]).flatten()
+    product = (matrix @ mean_of(node, seen.inputs, seen.gains)[:, :, None]).flatten()
     channel = -1 if node.target is aten.linear.default else 1
-    sums = [_along(y, channel) for y in seen.wanted]
     bias = _constant(work, node, 2)
-    count = sum(y.numel() for y in seen.wanted) / len(bias)
-    return (torch.stack(sums).sum(0) / count - product).to(bias.dtype)
-
-
-def _along(y: torch.Tensor, channel: int) -> torch.Tensor:
-    """Sums by channel: float64 [channels]."""
-    others = [d for d in range(y.dim()) if d != channel % y.dim()]
-    return y.sum(others, dtype=torch.float64) if others else y.double()
+    return (mean_along(seen.wanted, channel, seen.gains) - product).to(bias.dtype)
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
@@ -278,9 +281,11 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
         for n in G.calls(module.graph)
         if n.args and isinstance(n.args[0], fx.Node)
     }
-    work = _Work(conversion, executor, _layers(conversion), reads, weights)
+    layers, samples = _layers(conversion), _samples(conversion, executor)
+    gains = row_gains(conversion.graph, samples, layers.values())
+    work = _Work(conversion, executor, layers, reads, weights, gains)
     networks = [frozenset[str](), executor.points]
-    executor.lockstep(_samples(conversion, executor), networks, set(work.layers), work.visit)
+    executor.lockstep(samples, networks, set(work.layers), work.visit)
     return work
 
 
@@ -317,23 +322,26 @@ def _round_all(conversion: Conversion) -> Conversion:
         work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
     judges = conversion.batches(BATCH, JUDGES, aside=True)
-    if judges and _noise(after, judges) > _noise(conversion, judges):
-        return conversion.warned(f"round: {FURTHER}")
+    if judges:
+        before, now = _noise((conversion, after), judges)
+        if now > before:
+            return conversion.warned(f"round: {FURTHER}")
     return after
 
 
-def _noise(conversion: Conversion, batches: Sequence[Batch]) -> float:
-    """Of the quantized network's outputs, relative to the power of the float one's."""
-    exact, coded = conversion.captured.graph.module, _coded(conversion)
-    total = 0.0
+def _noise(works: Sequence[Conversion], batches: Sequence[Batch]) -> list[float]:
+    """Of each quantized network's outputs, relative to the power of the float one's."""
+    modules = [works[0].captured.graph.module, *map(_coded, works)]
+    totals = [0.0 for _ in works]
     with torch.inference_mode():
         for batch in batches:
-            found = (pytree.tree_leaves(m(*batch.args, **batch.kwargs)) for m in (exact, coded))
-            for one, two in zip(*found, strict=True):
-                if one.is_floating_point():
-                    power = max(float(one.double().square().sum()), 1e-30)
-                    total += float((one.double() - two).square().sum()) / power
-    return total
+            exact, *others = (pytree.tree_leaves(m(*batch.args, **batch.kwargs)) for m in modules)
+            for k, found in enumerate(others):
+                for one, two in zip(exact, found, strict=True):
+                    if one.is_floating_point():
+                        power = max(float(one.double().square().sum()), 1e-30)
+                        totals[k] += float((one.double() - two).square().sum()) / power
+    return totals
 
 
 def _shift_all(conversion: Conversion) -> Conversion:

@@ -13,8 +13,10 @@ from qtool import graph as G
 from qtool.points import insert_points, points_of
 from qtool.recovery.equalize_factors import (
     ROOM,
+    SHARP,
     Limits,
     Noise,
+    Slope,
     limits_of,
     noise_of,
     predicted,
@@ -80,6 +82,46 @@ def test_the_prediction_is_what_quantization_costs() -> None:
     inner = replace(found, tensors=replace(found.tensors, gain=found.tensors.gain * free))
     guess = predicted(inner, torch.zeros(streams.count, dtype=torch.float64))
     assert float(guess) == pytest.approx(cost, rel=0.58)
+
+
+class Grouped(nn.Module):
+    """Rows of one layer read the same channels, those of the other read different ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1, groups=2)
+        self.out = nn.Conv2d(4, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(torch.relu(self.two(torch.relu(self.one(x)))))
+        return out
+
+
+def test_the_slope_is_that_of_the_noise_with_norms() -> None:
+    torch.manual_seed(0)
+    found, streams = noise(Grouped().eval())
+    assert found.tensors is not None
+    assert {len(r.streams) for r in found.rows} == {1, 4}
+    draw = torch.Generator().manual_seed(0)
+    logs = torch.randn(streams.count, generator=draw, dtype=torch.float64).requires_grad_()
+    smooth(found, logs).log().backward()
+    assert logs.grad is not None
+    slope = Slope(found)(logs.detach()) * torch.tensor(2.0).log()  # of powers of two
+    assert torch.allclose(slope, logs.grad, rtol=1e-6, atol=1e-9)
+
+
+def smooth(found: Noise, logs: torch.Tensor) -> torch.Tensor:
+    """`predicted` with a norm in place of the largest."""
+    factors, t = torch.exp2(logs), found.tensors
+    assert t is not None
+    ends = [(end.clamp(min=0) / factors[t.over]).norm(SHARP, -1) for end in (t.high, -t.low)]
+    felt = (factors[t.streams].square() * t.gain).sum(-1)
+    total = ((sum(ends) / t.levels) ** 2 / 12 * felt).sum()
+    for r in found.rows:
+        by = factors[r.streams]
+        step = 2 * (r.size * by).norm(SHARP, -1) / r.levels
+        total = total + (step**2 / 12 * (r.gain / by**2).sum(-1)).sum()
+    return total
 
 
 def test_it_does_not_matter_how_the_channels_were_scaled_before() -> None:

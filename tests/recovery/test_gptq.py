@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qtool.recovery.gptq import inverse_of, round_columns, towards
+from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
 
 STEP = 0.25
 
 
-def rounded(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    return torch.round(values / STEP) * STEP
+def grid_of(weight: torch.Tensor, most: int = 1000) -> Grid:
+    return Grid(torch.full_like(weight, STEP), torch.zeros_like(weight), -most, most)
 
 
 def inputs(groups: int = 2, size: int = 24, alike: float = 2.0) -> torch.Tensor:
@@ -31,7 +31,7 @@ def error(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, xq: torch.Tensor) -
 
 def test_results_are_nearer_than_those_of_the_nearest_values() -> None:
     x, w = inputs(), weights()
-    found = round_columns(w, inverse_of(x.mT @ x), rounded)
+    found = round_columns(w, inverse_of(x.mT @ x), grid_of(w))
     assert torch.equal(found, torch.round(found / STEP) * STEP)
     nearest = torch.round(w / STEP) * STEP
     assert error(w, found, x, x) < 0.5 * error(w, nearest, x, x)
@@ -40,7 +40,9 @@ def test_results_are_nearer_than_those_of_the_nearest_values() -> None:
 def test_inputs_that_have_nothing_in_common_are_rounded_to_nearest() -> None:
     w = weights()
     alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)
-    assert torch.equal(round_columns(w, inverse_of(alone), rounded), torch.round(w / STEP) * STEP)
+    assert torch.equal(
+        round_columns(w, inverse_of(alone), grid_of(w)), torch.round(w / STEP) * STEP
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
@@ -57,7 +59,7 @@ def test_an_input_that_is_always_zero_does_no_harm() -> None:
     x, w = inputs(), weights()
     x[:, :, 3] = 0
     inverse = inverse_of(x.mT @ x)
-    found = round_columns(towards(w, torch.zeros_like(w), inverse), inverse, rounded)
+    found = round_columns(towards(w, torch.zeros_like(w), inverse), inverse, grid_of(w))
     assert torch.isfinite(found).all()
     assert torch.equal(found[:, :, 3], torch.round(w[:, :, 3] / STEP) * STEP)
 

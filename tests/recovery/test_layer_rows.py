@@ -11,6 +11,7 @@ from qtool import graph as G
 from qtool.recovery.layer_rows import (
     as_matrix,
     as_weight,
+    gains_of,
     is_product,
     mean_of,
     results_of,
@@ -49,6 +50,15 @@ def test_the_product_is_what_the_layer_computes(name: str) -> None:
         found = rows_of(node, x, most) @ matrix.mT  # [groups, rows, out / groups]
         assert torch.allclose(found, results_of(node, expected, most), atol=1e-5)
     assert rows_of(node, x, 2).shape[1] == 2
+    if "linear" in name:
+        gains = [
+            torch.rand(part.shape[:-1], generator=torch.Generator().manual_seed(1))
+            for part in x.split(2)
+        ]
+        counts = torch.cat([g.flatten() for g in gains]).double()
+        rows = x.reshape(-1, x.shape[-1]).double()
+        assert torch.allclose(mean_of(node, x.split(2), gains)[0], counts @ rows / counts.sum())
+        assert torch.equal(gains_of(gains[0], 10**6), gains[0].flatten())
     every = rows_of(node, x, 10**6).double().mean(1)
     assert torch.allclose(mean_of(node, x.split(2)), every, atol=1e-6)
 

@@ -17,6 +17,9 @@ from qtool.analysis.restore import restore
 from qtool.data import Batch
 from qtool.errors import PlanError
 from qtool.graph.run import Executor
+from qtool.recovery.layer_rows import is_product
+from qtool.recovery.rounding import _error, _solved
+from qtool.types import INT8, QuantParams
 
 RECIPES = {
     "8 bits": None,
@@ -213,8 +216,58 @@ def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = iter([2.0, 1.0])  # with it and without
-    monkeypatch.setattr("qtool.recovery.rounding._noise", lambda *_: next(noise))
+    noise = [1.0, 2.0]  # without it and with it
+    monkeypatch.setattr("qtool.recovery.rounding._noise", lambda *_: noise)
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])
     assert any("round: left out, since it took outputs" in note for note in model.notes)
     assert not model.changes
+
+
+def test_weights_do_not_run_after_noise() -> None:
+    draw = torch.Generator().manual_seed(0)
+    graph = qtool.capture_model(nn.Linear(32, 8).eval(), torch.randn(4, 32)).graph
+    (layer,) = (n for n in G.calls(graph.graph) if is_product(n))
+    exact = torch.randn(1, 8, 32, generator=draw)
+    scale = exact[0].abs().amax(1) / 127
+    params = QuantParams(INT8, scale, torch.zeros(8, dtype=torch.int32), axis=0)
+
+    def rows(count: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(1, count, 32, generator=draw)
+        return x, x @ exact.mT + noise * torch.randn(1, count, 8, generator=draw)
+
+    found = _solved(layer, exact, rows(128, 0.3), rows(64, 0.3), params, torch.Size((8, 32)))
+    nearest = (exact / scale[:, None]).round() * scale[:, None]
+    fresh = rows(1000, 0.0)
+    assert _error(found, *fresh) < 4 * _error(nearest, *fresh)
+
+
+class Padded(nn.Module):
+    """The mean over tokens that are not masked; what stands on the others is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = torch.nn.functional.gelu(self.inner(x))
+        return (self.outer(h) * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def padded(seed: int, count: int = 96) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    x, mask = torch.randn(count, 8, 16, generator=draw), torch.ones(count, 8)
+    mask[:, 5:] = 0
+    x[:, 5:] += 6 * torch.rand(count, 3, 16, generator=draw)  # a percentile clips some of them
+    return list(zip(x.split(16), mask.split(16), strict=True))
+
+
+def test_what_stands_on_masked_tokens_moves_no_bias() -> None:
+    torch.manual_seed(0)
+    graph = qtool.capture_model(Padded().eval(), padded(1)[0])
+    noise = {}
+    for recover in ((), ("bias",)):
+        model = qtool.quantize(graph, padded(1), observer="percentile:99", recover=recover)
+        with torch.inference_mode():
+            pairs = [(graph.graph.module(*b), model(*b)) for b in padded(2)]
+        noise[recover] = sum(float((a - b).square().sum()) for a, b in pairs)
+    assert noise["bias",] < noise[()]

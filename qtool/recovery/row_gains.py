@@ -1,0 +1,74 @@
+"""How much each row of a layer counts: how far an error in its results comes through to the
+outputs.
+
+Positions of an image are all alike, but tokens are not: what stands on a padded one goes nowhere,
+and what a few large ones lose by clipping would be made good at the cost of all others. As in
+`equalize_seen`, outputs are multiplied by random signs and run backwards; a row counts by the
+square of the gradient, the mean over the layer's results (rows weighted by derivatives are also
+how Kim et al. 2025, GuidedQuant, round).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.data import Batch
+from qtool.graph import FloatGraph
+from qtool.recovery.equalize_seen import run_backwards
+
+__all__ = ["row_gains"]
+
+aten = torch.ops.aten
+
+
+def row_gains(
+    graph: FloatGraph, batches: Sequence[Batch], layers: Collection[fx.Node]
+) -> Mapping[str, Sequence[torch.Tensor]]:
+    """Of linear layers that have several rows of each sample: name -> float32 [*rows] by batch;
+    nothing where an operator has no derivative."""
+    names = {G.name_of(n) for n in layers if _has_tokens(graph, n)}
+    if not names:
+        return {}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    run = _Run(graph.module, found)
+    try:
+        run_backwards(run, [graph.tensors_of(b) for b in batches])
+    except RuntimeError:
+        return {}
+    return {name: gains for name, gains in found.items() if len(gains) == len(batches)}
+
+
+def _has_tokens(graph: FloatGraph, layer: fx.Node) -> bool:
+    """Whether a linear layer has more rows than there are samples, at the captured sizes."""
+    rows = math.prod(G.hint(size) for size in G.shape(layer)[:-1])
+    samples = [len(t) for t in graph.tensors_of(Batch(*graph.example)) if t.dim()]
+    return layer.target is aten.linear.default and rows > max(samples, default=1)
+
+
+class _Run(fx.Interpreter):
+    """Runs a graph and notes the gradients of some results on the way back."""
+
+    def __init__(self, module: fx.GraphModule, found: Mapping[str, list[torch.Tensor]]) -> None:
+        super().__init__(module)
+        self.found = found
+
+    def run_node(self, n: fx.Node) -> Any:
+        value, name = super().run_node(n), G.name_of(n)
+        if n.op == "get_attr":
+            return value.detach()
+        if name not in self.found:
+            return value
+
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:
+                self.found[name].append(gradient.square().mean(-1).cpu())
+
+        value = value if value.requires_grad else value.detach().requires_grad_()
+        value.register_hook(add)
+        return value
