@@ -50,7 +50,8 @@ def calibrate(
         data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
             longer than the model's arguments the first are used, so (images, labels) works.
         target: whose plan says which tensors to observe.
-        observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
+        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
+            "laplace"; options as "percentile:99.99".
         recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
