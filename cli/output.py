@@ -28,11 +28,15 @@ def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterato
     """A progress bar with the time left around an iterable; silent when not on a terminal.
 
     Args:
-        total: how many items there are; None: found out where the iterable has a length.
+        title: of what is iterated, where it has none of its own (`qtool.conversion.Rounds`).
+        total: how many items there are, of an iterable that does not know it.
     """
 
     def around(items: Iterable[Any]) -> Iterator[Any]:
-        known = length_of(items) if total is None else total
+        known = length_of(items)
+        if known is None:
+            known = total
+        shown = getattr(items, "title", title)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -44,7 +48,7 @@ def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterato
         with Progress(
             *columns, console=errors, transient=True, disable=not errors.is_terminal
         ) as bar:
-            task = bar.add_task(title, total=known)
+            task = bar.add_task(shown, total=known)
             for item in items:
                 yield item
                 bar.advance(task)

@@ -56,7 +56,7 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast" or "balanced": which steps the conversion takes to recover what
+        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
             rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
@@ -91,6 +91,7 @@ def convert(
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     sample: Any = None,
+    progress: Progress = lambda x: x,
 ) -> QuantizedModel:
     """The quantized model, from a model and its calibration.
 
@@ -103,6 +104,7 @@ def convert(
             did not see has no range.
         dynamic: see `capture_model`; by default as when it was calibrated.
         sample: a batch to verify exports with; by default random values in the calibrated range.
+        progress: wraps the rounds of a step that takes long, for a progress bar.
 
     Raises:
         CalibrationError: the calibration is of another model or target, or made with a recipe that
@@ -129,7 +131,7 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _quantized(captured, plan, calibration, example)
+    return _quantized(captured, plan, calibration, example, progress)
 
 
 def quantize(
@@ -163,7 +165,7 @@ def quantize(
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
-    return _quantized(captured, plan, calibration, first)
+    return _quantized(captured, plan, calibration, first, progress)
 
 
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
@@ -179,10 +181,11 @@ def _keep(plan: QuantPlan) -> int:
 
 @alone
 def _quantized(
-    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
+    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any, progress: Progress
 ) -> QuantizedModel:
     _check_observers(plan, calibration)
-    work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+    start = Conversion.start(captured, plan, calibration, progress)
+    work = convert_by(steps_of(plan.recipe), start)
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, work.graph.head(batch, VERIFIED_SAMPLES))
 

@@ -13,6 +13,7 @@ from qtool.recovery.equalize import EQUALIZE
 from qtool.recovery.refit import REFIT
 from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
+from qtool.recovery.tune import TUNE
 
 __all__ = ["STEPS", "register_step", "steps_of"]
 
@@ -23,6 +24,7 @@ STEPS: list[Step] = [
     REFIT,
     ROUND,
     BIAS,
+    TUNE,  # of all that the steps before have settled
 ]
 
 
