@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import nn
 
 from qtool import observers, targets
 from qtool.api.quantized import QuantizedModel
-from qtool.calibration import Calibration, observe
+from qtool.calibration import Calibration, Distilled, distilled, observe
+from qtool.capture import OnnxModule
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
@@ -28,11 +30,12 @@ from qtool.types import UINT8, Observed, Progress
 __all__ = ["calibrate", "convert", "quantize"]
 
 VERIFIED_SAMPLES = 64
+BLANK = 2  # samples of a batch that is only there for its sizes
 
 
 def calibrate(
     model: Model | Captured,
-    data: Iterable[Any],
+    data: Iterable[Any] | None,
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
@@ -49,6 +52,8 @@ def calibrate(
         model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
         data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
             longer than the model's arguments the first are used, so (images, labels) works.
+            None: inputs are distilled from the statistics of the model's BatchNorms; for what
+            `capture_model` returned, an ExportedProgram or an ONNX model, whose sizes are known.
         target: whose plan says which tensors to observe.
         observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
             "laplace"; options as "percentile:99.99".
@@ -66,8 +71,7 @@ def calibrate(
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
         PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
     """
-    first, data = _peek(data, model)
-    captured = capture_model(model, first, dynamic)
+    captured, _, data = _captured(model, data, dynamic, progress)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = _probes(captured, plan)
@@ -77,7 +81,8 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
+    return replace(found, notes=(*_notes(data), *found.notes))
 
 
 def convert(
@@ -136,7 +141,7 @@ def convert(
 
 def quantize(
     model: Model | Captured,
-    data: Iterable[Any],
+    data: Iterable[Any] | None,
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
@@ -152,8 +157,7 @@ def quantize(
     Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
     capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
     """
-    first, data = _peek(data, model)
-    captured = capture_model(model, first, dynamic)
+    captured, first, data = _captured(model, data, dynamic, progress)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
@@ -161,11 +165,37 @@ def quantize(
     if plan.observed() or probes or _keep(plan):
         mark = captured.fingerprint
         calibration = observe(graph, plan, probes, data, mark, progress, _keep(plan))
+        calibration = replace(calibration, notes=(*_notes(data), *calibration.notes))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     return _quantized(captured, plan, calibration, first, progress)
+
+
+def _captured(
+    model: Model | Captured,
+    data: Iterable[Any] | None,
+    dynamic: DynamicSizes | None,
+    progress: Progress,
+) -> tuple[Captured, Any, Iterable[Any]]:
+    """The model captured, the first batch, and all data; distilled where there is none."""
+    if data is not None:
+        first, data = _peek(data, model)
+        return capture_model(model, first, dynamic), first, data
+    if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
+        raise DataError(
+            "there is no data, and the sizes of the model's inputs are not known; give "
+            "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
+        )
+    example = model.blank(BLANK) if isinstance(model, OnnxModule) else None
+    captured = capture_model(model, example, dynamic)
+    made = distilled(captured.trained or captured.graph, progress)
+    return captured, made.batches[0], made
+
+
+def _notes(data: Iterable[Any]) -> tuple[str, ...]:
+    return data.notes if isinstance(data, Distilled) else ()
 
 
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

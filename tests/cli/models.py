@@ -16,6 +16,12 @@ def transposed() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 2, 1))
 
 
+def normed() -> nn.Module:
+    """What training saw is written down in it."""
+    layers = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
+    return nn.Sequential(*layers).eval()
+
+
 def nothing() -> nn.Module:
     """No layer of it has an integer kernel."""
     return nn.Sequential(nn.Softmax(1), nn.LayerNorm(6))
