@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool.conversion import Conversion
@@ -31,7 +31,7 @@ def loss_of(exact: Iterable[torch.Tensor], coded: Iterable[torch.Tensor]) -> tor
     ).sum()
 
 
-def coded(work: Conversion) -> nn.Module:
+def coded(work: Conversion) -> fx.GraphModule:
     """The quantized network, as the conversion has it by now."""
     assert work.parameters is not None
     module = insert_points(work.graph.module, work.plan)

@@ -117,10 +117,10 @@ class Tunable:
     def learned(self) -> list[nn.Parameter]:
         return [p for each in self.kinds.values() for p in each.values()]
 
-    def taken(self, work: Conversion) -> Conversion:
-        """The conversion with what was learned, as it is rounded."""
+    def taken(self, work: Conversion, share: float = 1.0) -> Conversion:
+        """The conversion with what was learned, as it is rounded; of scales a share."""
         assert work.parameters is not None
-        params = _rescaled(work, self.scales)
+        params = _rescaled(work, self.scales, share)
         nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
         module = G.clone(work.graph.module)
         inside = {G.name_of(n): n for n in module.graph.nodes}
@@ -210,12 +210,13 @@ def _biases(plan: QuantPlan, weight: str) -> list[Point]:
     return [p for p in plan if isinstance(p.spec, Derived) and p.spec.weight == weight]
 
 
-def _rescaled(work: Conversion, scales: Learned) -> dict[str, QuantParams]:
+def _rescaled(work: Conversion, scales: Learned, share: float) -> dict[str, QuantParams]:
     """Parameters with the learned scales; a scale with which a bias would need more than its share
     of an accumulator stays as it was."""
     assert work.parameters is not None
     old = work.parameters.params
-    factors = {n: log.detach().clamp(-WIDEST, WIDEST).exp() for n, log in scales.items()}
+    logs = {n: log.detach().clamp(-WIDEST, WIDEST) for n, log in scales.items()}
+    factors = {n: (log * share).exp() for n, log in logs.items()}
     for point in work.plan:
         if not isinstance(point.spec, Derived) or not point.edges:
             continue

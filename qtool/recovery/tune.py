@@ -40,9 +40,11 @@ ROUNDS = 300
 WORK = 4e12
 """In MACs of forward runs, about: large networks get fewer rounds."""
 FEWEST = 20
-RATES = {"scales": 0.01, "weights": 0.02, "biases": 0.02}
+RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
 """Of Adam, at the beginning; in logarithms and in codes."""
 JUDGES = 256
+SHARES = (1.0, 0.5, 0.25)
+"""How much of what scales learned is tried: where samples are few, less of it is better."""
 
 
 def _run(work: Conversion) -> Conversion:
@@ -56,11 +58,12 @@ def _run(work: Conversion) -> Conversion:
         notes = _learn(work, found, groups)
     except RuntimeError as error:  # of autograd, which has no other
         return work.warned(f"tune: {NO_GRADIENT.format(str(error).partition(chr(10))[0])}")
-    after = found.taken(work)
-    before, now = noise_of(work, [coded(work), coded(after)], judges)
-    if not now < before:
+    tried = [found.taken(work, share) for share in SHARES]
+    before, *after = noise_of(work, [coded(each) for each in (work, *tried)], judges)
+    best = min(range(len(tried)), key=after.__getitem__)
+    if not after[best] < before:
         return work.warned(*notes, f"tune: {FURTHER}")
-    return after.warned(*notes).noted(Change("tune", len(found.learned), REASON))
+    return tried[best].warned(*notes).noted(Change("tune", len(found.learned), REASON))
 
 
 def _judges(work: Conversion) -> list[Batch]:
