@@ -79,12 +79,18 @@ def _qtool(accuracy: str) -> Maker:
 
 
 def _inputs(network: networks.Network, plain: Path) -> list[dict[str, np.ndarray]]:
+    """Single samples: some peers want all batches of one size."""
     import onnx
 
     names = [i.name for i in onnx.load(plain, load_external_data=False).graph.input]
     feeder = Feeder(plain)
     rows = (feeder.arrays(batch, i) for i, batch in enumerate(network.calibration))
-    return [dict(zip(names, arrays, strict=True)) for arrays in rows]
+    found = [dict(zip(names, arrays, strict=True)) for arrays in rows]
+    return [
+        {name: array[i : i + 1] for name, array in arrays.items()}
+        for arrays in found
+        for i in range(len(arrays[names[0]]))
+    ]
 
 
 def _onnxruntime(best: bool) -> Maker:
@@ -121,11 +127,7 @@ def _nncf(network: networks.Network, plain: Path, out: Path) -> None:
     import nncf
     import onnx
 
-    data = [
-        {name: array[i : i + 1] for name, array in arrays.items()}
-        for arrays in _inputs(network, plain)
-        for i in range(len(next(iter(arrays.values()))))
-    ]
+    data = _inputs(network, plain)
     onnx.save(nncf.quantize(onnx.load(plain), nncf.Dataset(data), subset_size=len(data)), out)
 
 
