@@ -12,8 +12,11 @@ from typing import Any
 
 import click
 from qtool.cli.ending import ended_in_order
+from qtool.cli.several import as_one, begins, ends
 
-__all__ = ["main"]
+__all__ = ["JSON", "main"]
+
+JSON = "qtool.json"  # in a context's meta: whether the command was asked for JSON
 
 COMMANDS = (
     "bench",
@@ -48,6 +51,13 @@ class _Group(click.Group):
         found: click.Command = import_module(f"qtool.cli.{cmd_name}").command
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        begins(name or "")
+        return name, found, rest
+
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002  # click's signature
@@ -57,22 +67,26 @@ class _Group(click.Group):
             formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_JSON] = "--json" in args
+        ctx.meta[JSON] = "--json" in args
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from qtool.cli.output import progress
+
+        from qtool.progress import showing
+
         try:
-            with ended_in_order():
-                return super().invoke(ctx)
+            with ended_in_order(), showing(progress):
+                return as_one(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
-            if ctx.meta[_JSON]:
+            if ctx.meta[JSON]:
                 told = {"message": error.format_message(), "exit_code": error.exit_code}
                 cause = error.__cause__ or error
                 click.echo(json.dumps({"error": {"type": type(cause).__name__, **told}}))
             raise
+        finally:
+            ends()
 
-
-_JSON = "qtool.json"
 
 HELP = {
     "bench": "Time ONNX files in turns, with intervals.",

@@ -52,13 +52,15 @@ def command(
     import qtool
     from qtool.atomic import check_writable
     from qtool.conversion.captured import DEFAULT_OBSERVER
+    from qtool.ranks import current
     from qtool.targets import DEFAULT
 
     check_writable(output_)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    share = None if batches is None else sources.share_of(batches)
     found = qtool.calibrate(
         loaded,
-        batches,
+        share,
         target=target or DEFAULT,
         observer=observer or DEFAULT_OBSERVER,
         recipe=recipe,
@@ -66,8 +68,9 @@ def command(
         accuracy=accuracy,
         recover=options.names(recover),
         dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.progress("calibrating", output.length_of(batches)),
+        progress=output.progress("calibrating", output.length_of(share)),
     )
+    current().lead()
     found.save(output_)
     if as_json:
         output.show_json(

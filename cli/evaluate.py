@@ -49,14 +49,15 @@ def command(
 
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
+    share = sources.share_of(batches)
     numbers = sources.load_labels(labels, data, batches)
     found = qtool.evaluate(
         int8_file,
         loaded,
-        batches,
+        share,
         numbers,
         threads=threads,
         dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.progress("evaluating", output.length_of(batches)),
+        progress=output.progress("evaluating", output.length_of(share)),
     )
     output.show(found, as_json)

@@ -68,9 +68,10 @@ def command(
     check_writable(output_)
     check_format(target or DEFAULT, format_)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    share = None if batches is None else sources.share_of(batches)
     quantized = qtool.quantize(
         loaded,
-        batches,
+        share,
         target=target or DEFAULT,
         observer=observer or DEFAULT_OBSERVER,
         recipe=recipe,
@@ -78,7 +79,7 @@ def command(
         accuracy=accuracy,
         recover=options.names(recover),
         dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.progress("calibrating", output.length_of(batches)),
+        progress=output.progress("calibrating", output.length_of(share)),
     )
     goals = (min_coverage, min_sqnr)
     write(quantized, output_, goals, timing, as_json, format_, external_data)

@@ -187,6 +187,21 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def share_of(batches: Iterable[Any]) -> Iterable[Any]:
+    """Of data that all processes of a command have, what is this one's; see `qtool.ranks.Share`.
+
+    Raises:
+        RanksError: they do not have the same data.
+    """
+    from qtool.ranks import Share, current, name_of
+
+    ranks = current()
+    if not ranks.several:
+        return batches
+    ranks.agree("other data", name_of(batches))
+    return Share(batches, ranks.rank, ranks.size)
+
+
 def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     """The array behind --labels; without the option what the data says itself, or None.
 

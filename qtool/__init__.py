@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         PassError,
         PlanError,
         QtoolError,
+        RanksError,
         VerificationError,
     )
     from qtool.extend import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
+    from qtool.ranks import within
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
@@ -63,9 +65,10 @@ _HOMES = {
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
-    "PlanError QtoolError VerificationError",
+    "PlanError QtoolError RanksError VerificationError",
     "plan": "QuantPlan",
     "quantized": "Verification",
+    "ranks": "within",
     "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -91,6 +94,7 @@ __all__ = [
     "QtoolError",
     "QuantPlan",
     "QuantizedModel",
+    "RanksError",
     "Report",
     "ReportOptions",
     "Verification",
@@ -110,6 +114,7 @@ __all__ = [
     "register_target",
     "report",
     "verify",
+    "within",
 ]
 
 

@@ -22,7 +22,14 @@ fcntl: Any = None  # without such locks on a system, what a kill leaves stays
 with suppress(ImportError):
     fcntl = import_module("fcntl")
 
-__all__ = ["atomic_path", "check_writable", "folder_beside", "scratch_folder", "write_atomic"]
+__all__ = [
+    "atomic_path",
+    "check_writable",
+    "folder_beside",
+    "is_abandoned",
+    "scratch_folder",
+    "write_atomic",
+]
 
 _PART = ".qtool.part"
 _SCRATCH = ".qtool-scratch-"
@@ -136,6 +143,24 @@ def scratch_folder() -> Iterator[Path]:
         raise FileError(f"there is no place for temporary files: {error}") from error
     with opened as folder:
         yield folder
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether the process that made a scratch folder is gone; False where nobody can tell, on
+    another machine for one."""
+    if fcntl is None:
+        return False
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def folder_beside(target: Path) -> AbstractContextManager[Path]:

@@ -9,6 +9,7 @@ QtoolError
 |-- KernelError         an integer kernel cannot represent what it was asked to compute
 |-- ExportError         the model cannot be written as ONNX
 |-- VerificationError   the exported file does not do what the plan says
+|-- RanksError          processes that work together do not fit, or one of them failed
 `-- FileError           a file cannot be read or written
 """
 
@@ -26,6 +27,7 @@ __all__ = [
     "PassError",
     "PlanError",
     "QtoolError",
+    "RanksError",
     "VerificationError",
     "said",
 ]
@@ -71,6 +73,10 @@ class ExportError(QtoolError):
 
 class VerificationError(QtoolError):
     """The exported file does not do what the plan says."""
+
+
+class RanksError(QtoolError):
+    """Processes that work together do not fit each other, or one of them failed."""
 
 
 class FileError(QtoolError):

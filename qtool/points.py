@@ -115,7 +115,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     placed: dict[str, fx.Node] = {}
     for point in plan.placed:
         source = nodes[point.edges[0].source if point.edges else point.name]
-        path = f"quant_points.{G.free_name(module, point.name)}"
+        path = _free_path(module, "quant_points", point.name)
         if isinstance(point.spec, Dynamic):
             module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
             _insert_dynamic(module, path, point, nodes[point.edges[0].user])
@@ -144,7 +144,7 @@ def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, 
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     found: dict[str, nn.Module] = {}
     for probe in probes:
-        path = f"probes.{G.free_name(module, probe.name)}"
+        path = _free_path(module, "probes", probe.name)
         found[probe.name] = nn.Identity()
         module.add_submodule(path, found[probe.name])
         with _behind(nodes[probe.tensor]):
@@ -153,6 +153,11 @@ def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, 
         call.meta["val"] = G.value(nodes[probe.tensor])
     module.recompile()
     return found
+
+
+def _free_path(module: nn.Module, parent: str, name: str) -> str:
+    """Where a module can stand; `block.1` and `block_1` are not to take each other's place."""
+    return f"{parent}.{G.free_name(getattr(module, parent, nn.Module()), name)}"
 
 
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:

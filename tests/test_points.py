@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from qtool import quantize
 from qtool.conversion import capture_model
 from qtool.points import QuantPoint, insert_points, points_of
 from qtool.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
@@ -164,3 +165,24 @@ def test_every_point_of_the_plan_has_its_parameters(name: str) -> None:
             assert torch.equal(points[planned.name].scale, params.scale)
             assert torch.equal(points[planned.name].zero_point, params.zero_point)
         assert bool((params.scale > 0).all() and params.scale.isfinite().all())
+
+
+class Named(torch.nn.Module):
+    """Layers `a.b` and `a_b`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.ModuleDict({"b": torch.nn.Linear(4, 4)})
+        self.a_b, self.end = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.end(self.a_b(self.a["b"](x)))
+        return y
+
+
+def test_names_that_differ_in_signs_alone_have_points_of_their_own() -> None:
+    torch.manual_seed(0)
+    found = quantize(Named().eval(), [torch.randn(8, 4)])
+    names = {p.name for p in found.plan.placed}
+    assert {"a.b", "a_b"} <= names
+    assert set(points_of(found.module)) >= names

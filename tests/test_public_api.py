@@ -26,6 +26,7 @@ FUNCTIONS = (
     "quantize",
     "report",
     "verify",
+    "within",
 )
 CLASSES = (
     "Bench",

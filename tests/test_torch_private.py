@@ -31,6 +31,7 @@ PRIVATE = {
     "torch.onnx._internal.exporter._core": "the exporter without its own checks and copies",
     "torch.onnx._internal.exporter._fx_passes": "the same",
     "torch.onnx._internal.exporter._registration": "the same",
+    "torch.utils._python_dispatch.TorchDispatchMode": "of equal values, which comes first",
     "torch.utils._pytree": "values in containers; its module is imported by all of the ecosystem",
     "torch.utils._sympy.functions.FloorDiv": "sizes that come of divisions",
 }
@@ -40,6 +41,10 @@ ATTRIBUTES = (  # (an object, its private attribute, what it is good for)
     (torch.ops.aten.add.Tensor, "_schema", "the names of an operator's arguments"),
     (torch.ops.aten.add.Tensor, "_overloadname", "the operator that an in-place one stands for"),
     (torch.zeros(1), "_version", "whether a tensor was written to since"),
+    *(
+        (torch.export.export(torch.nn.Identity(), (torch.zeros(1),)), name, "weights renamed")
+        for name in ("_graph_signature", "_state_dict", "_constants")
+    ),
 )
 
 SOURCE = Path(__file__).parents[1] / "qtool"

@@ -8,14 +8,14 @@ Needs torchvision, timm and transformers beside qtool (without them the rows tha
 
 Each network runs in a process of its own and leaves FOLDER/NETWORK.json; what is there already is
 kept and not repeated (delete it to measure again). `--only` also takes the name of a group, or
-`failed` for all that are not converted.
+`failed` for all that are not converted, which are measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
+import sys
 import traceback
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,13 +24,15 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[2]))  # benchmarks/rows.py, run as a script
+
 from measure import measure
 from network import torchvision
 from networks import NETWORKS
 from page import page
 
-from qtool.analysis.machine import machine
-from qtool.atomic import atomic_path
+from benchmarks.rows import read, rows_of, write
 
 GROUPS = {network.group for network in NETWORKS.values()}
 LIMIT = 900  # seconds for one network
@@ -46,28 +48,26 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     _libraries()
-    for name in _chosen(options.only, options.output):
-        if not (options.output / f"{name}.json").exists():
+    for name, again in _chosen(options.only, options.output).items():
+        if again or not (options.output / f"{name}.json").exists():
             _start(name, options.output, options.seconds)
-        print(_line(_read(options.output / f"{name}.json")), flush=True)
+        print(_line(read(options.output, name)), flush=True)
     if options.page:
-        rows = [_read(f) for n in NETWORKS if (f := options.output / f"{n}.json").exists()]
-        options.page.write_text(page(rows), encoding="utf-8")
+        options.page.write_text(page(rows_of(options.output, NETWORKS)), encoding="utf-8")
 
 
-def _chosen(only: str, folder: Path) -> list[str]:
-    found = []
+def _chosen(only: str, folder: Path) -> dict[str, bool]:
+    """The networks that are named, and whether each is measured again if it has a row."""
+    found: dict[str, bool] = {}
     for word in only.split(",") if only not in GROUPS else [only]:
         if word == "failed":
-            rows = [_read(f) for n in NETWORKS if (f := folder / f"{n}.json").exists()]
-            names = [r["network"] for r in rows if r["outcome"] != "ok"]
-            for name in names:
-                (folder / f"{name}.json").unlink()
-        else:
-            names = [n for n, network in NETWORKS.items() if word in (n, network.group)]
-        if not names and word != "failed":
+            rows = rows_of(folder, NETWORKS)
+            found |= {r["network"]: True for r in rows if r["outcome"] != "ok"}
+            continue
+        names = [n for n, network in NETWORKS.items() if word in (n, network.group)]
+        if not names:
             raise SystemExit(f"no network or group is called '{word}'")
-        found += names
+        found |= {n: found.get(n, False) for n in names}
     return found
 
 
@@ -108,13 +108,7 @@ def _libraries() -> None:
 
 
 def _write(folder: Path, name: str, found: dict) -> None:
-    row = {"network": name, "group": NETWORKS[name].group, **found}
-    with atomic_path(folder / f"{name}.json") as temporary:
-        temporary.write_text(json.dumps({**row, "machine": asdict(machine())}, indent=1))
-
-
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    write(folder, {"network": name, "group": NETWORKS[name].group, **found})
 
 
 def _line(row: dict) -> str:

@@ -9,23 +9,16 @@ import torch
 from network import Inputs, Network, Rows, ids, images, joined, mask, noise, torchvision, waves
 from torch import nn
 
+from benchmarks.transformer_sizes import transformer_sizes
+
 __all__ = ["SERIES", "TEXT", "VISION", "built", "text"]
 
 TEXT, VISION = Rows("transformers: text"), Rows("transformers: vision")
 SERIES = Rows("transformers: audio, series")
 VOCABULARY, TOKENS, WIDTH = 200, 24, 64
-SPREAD = WIDTH**-0.5  # of weights: the libraries' 0.02 is for wider layers, and would hide these
 DIMS = {0: "batch", 1: "sequence"}
-SIZES: Mapping[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 4 * WIDTH,
-    "max_position_embeddings": 64,
-    "initializer_range": SPREAD,
-    "pad_token_id": 0,
-}
+SIZES: Mapping[str, Any] = {**transformer_sizes(VOCABULARY, WIDTH), "pad_token_id": 0}
+SPREAD = SIZES["initializer_range"]
 IMAGES = {k: v for k, v in SIZES.items() if not k.startswith(("vocab", "max", "pad"))}
 PATCHES = {**IMAGES, "image_size": 64, "patch_size": 16}
 

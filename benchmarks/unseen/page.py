@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from benchmarks.rows import Row, measured_on
 
 __all__ = ["below_bf16", "page"]
 
-Row = Mapping[str, Any]
 FAR = 25.0  # dB below the yardstick
 ENOUGH = 20.0  # dB under which a conversion warns
 SHOWN = 5
@@ -46,22 +46,13 @@ COLUMNS = (
 def page(rows: Sequence[Row]) -> str:
     """The whole page."""
     groups = list(dict.fromkeys(r["group"] for r in rows))
-    parts = [HEAD, _machine(rows), _summary(rows, groups), _refused(rows), _low(rows)]
+    parts = [HEAD, measured_on(rows), _summary(rows, groups), _refused(rows), _low(rows)]
     for group in groups:
         parts += [
             f"## {group[0].upper()}{group[1:]}",
             _table([r for r in rows if r["group"] == group]),
         ]
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
-
-
-def _machine(rows: Sequence[Row]) -> str:
-    lines = []
-    for found in {str(r["machine"]): r["machine"] for r in rows}.values():
-        versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items() if k != "qtool")
-        features = ", ".join(found["features"]) or "no feature that matters to int8"
-        lines.append(f"Measured on {found['cpu']} ({features}), {found['system']}; {versions}.")
-    return "\n".join(lines)
 
 
 def _summary(rows: Sequence[Row], groups: Sequence[str]) -> str:

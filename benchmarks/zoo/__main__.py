@@ -13,18 +13,18 @@ kept and not repeated (delete it to measure again). A network that fails leaves 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))  # benchmarks/rows.py, run as a script
+
 from networks import NETWORKS
 from page import page
 
-from qtool.analysis.machine import machine
-from qtool.atomic import atomic_path
+from benchmarks.rows import read, rows_of, write
 
 LIMIT = 3600  # seconds for one network
 
@@ -44,10 +44,9 @@ def main() -> None:
     for name in options.only.split(","):
         if not (options.output / f"{name}.json").exists():
             _start(name, options.output, options.seconds)
-        print(_line(_read(options.output / f"{name}.json")), flush=True)
+        print(_line(read(options.output, name)), flush=True)
     if options.page:
-        rows = [_read(f) for n in NETWORKS if (f := options.output / f"{n}.json").exists()]
-        options.page.write_text(page(rows), encoding="utf-8")
+        options.page.write_text(page(rows_of(options.output, NETWORKS)), encoding="utf-8")
 
 
 def _start(name: str, folder: Path, seconds: float) -> None:
@@ -77,12 +76,7 @@ def _one(name: str, folder: Path, seconds: float) -> None:
 def _write(folder: Path, name: str, found: dict) -> None:
     network = NETWORKS[name]
     row = {"network": name, "group": network.group, "family": network.family, **found}
-    with atomic_path(folder / f"{name}.json") as temporary:
-        temporary.write_text(json.dumps({**row, "machine": asdict(machine())}, indent=1))
-
-
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    write(folder, row)
 
 
 def _line(row: dict) -> str:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.transformer_sizes import transformer_sizes
+
 __all__ = ["NETWORKS", "Network"]
 
 Inputs = Callable[[int, torch.Generator], dict[str, torch.Tensor]]
@@ -154,16 +156,8 @@ VISION, TEXT = "Vision transformers", "Transformers"
 # --- transformers, from configurations ---------------------------------------------------------
 
 VOCABULARY, TOKENS, WIDTH = 200, 32, 96
-SPREAD = WIDTH**-0.5  # of weights: the libraries' 0.02 is for wider layers, and would hide these
-_SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 4 * WIDTH,
-    "max_position_embeddings": 64,
-    "initializer_range": SPREAD,
-}
+_SIZES = transformer_sizes(VOCABULARY, WIDTH)
+SPREAD = _SIZES["initializer_range"]
 
 
 def _transformer(model: str, config: str, **options: Any) -> Callable[[], nn.Module]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from benchmarks.rows import Row, measured_on
 
 __all__ = ["page"]
 
-Row = Mapping[str, Any]
 HEAD = """# Networks: what converts, and what runs in integers
 
 Every network below is converted with default settings and without a change to it.
@@ -36,23 +36,13 @@ RIGHT = len(COLUMNS) - 1  # all but the name
 
 def page(rows: Sequence[Row]) -> str:
     """The whole page; a network that failed is a row that says so."""
-    parts = [HEAD, _machine(rows), _summary(rows)]
+    parts = [HEAD, measured_on(rows), _summary(rows)]
     for group in dict.fromkeys(r["group"] for r in rows):
         members = [r for r in rows if r["group"] == group]
         parts += [f"## {group}", _table(members)]
     parts.append("## What stays in float, and what was rewritten")
     parts += [_details(r) for r in rows if "error" not in r]
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
-
-
-def _machine(rows: Sequence[Row]) -> str:
-    """One line for every machine and set of versions that records were made with."""
-    lines = []
-    for found in {str(r["machine"]): r["machine"] for r in rows}.values():
-        versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items() if k != "qtool")
-        features = ", ".join(found["features"]) or "no feature that matters to int8"
-        lines.append(f"{found['cpu']} ({features}), {found['system']}; {versions}.")
-    return "\n".join(f"Measured on {line}" for line in lines)
 
 
 def _summary(rows: Sequence[Row]) -> str:

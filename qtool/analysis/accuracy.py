@@ -17,6 +17,7 @@ import numpy as np
 
 from qtool.analysis.metrics import Interval, Metric, bootstrap, metric
 from qtool.errors import DataError
+from qtool.ranks import current
 from qtool.runtimes.onnxruntime import run, session
 from qtool.store import Store
 from qtool.types import Array, Progress
@@ -76,12 +77,13 @@ class Measured:
     """What is kept of each sample, for every file.
 
     classes: [files, n, up to 5], empty where the first output is no list of scores. signal: [n].
-    noise: [files, n], against the first file.
+    noise: [files, n], against the first file. sizes: of the batches.
     """
 
     classes: Array
     signal: Array
     noise: Array
+    sizes: tuple[int, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -110,6 +112,7 @@ def measure_outputs(
     kept = _Kept(store or Store(), len(files))
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
+        current().check()
         arrays = feeder.arrays(batch, index)
         if kept.has(index, arrays):
             continue
@@ -180,7 +183,7 @@ class _Kept:
                 "signal": found.signal,
                 "noise": found.noise,
                 "marks": np.array(self.marks),
-                "sizes": np.array([len(s) for s in self.parts["signal"]]),
+                "sizes": np.array(found.sizes),
             },
         )
 
@@ -189,6 +192,7 @@ class _Kept:
             np.concatenate(self.parts["classes"], 1),
             np.concatenate(self.parts["signal"]),
             np.concatenate(self.parts["noise"], 1),
+            tuple(len(s) for s in self.parts["signal"]),
         )
 
 

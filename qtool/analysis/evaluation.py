@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qtool.analysis.accuracy import measure_outputs, summarize
-from qtool.analysis.latency import interleaved
+from qtool.analysis.accuracy import Accuracy, measure_outputs, summarize
+from qtool.analysis.dealt import all_labels, all_measured
+from qtool.analysis.latency import Latency, interleaved
 from qtool.errors import DataError
 from qtool.formats import db, percent, table
 from qtool.onnx_graph.storage import files_of
+from qtool.ranks import current
+from qtool.records import from_json, to_json
 from qtool.types import Array, Progress
 from qtool.verification import audit
 from qtool.verification.inputs import Feeder
@@ -81,6 +85,7 @@ def evaluate_files(
     data: Iterable[Any],
     labels: Array | None = None,
     *,
+    timed: Any = None,
     threads: int = 1,
     seconds: float = 2.0,
     progress: Progress = lambda x: x,
@@ -88,25 +93,40 @@ def evaluate_files(
     """Runs both files in ONNX Runtime on the same batches.
 
     Args:
-        data: batches in the order of `labels`, read once.
-        labels: [samples] class numbers; the first output then holds [samples, classes] scores.
-        threads, seconds: of the latency, which the first batch is timed for.
+        data: batches in the order of `labels`, read once; of several ranks each gives its share.
+        labels: [samples] class numbers; the first output then holds [samples, classes] scores. Of
+            several ranks: those of the share, or of all data, batch i being of rank i modulo their
+            number.
+        timed: a batch to time; by default the first.
+        threads, seconds: of the latency, which rank 0 measures.
 
     Raises:
         DataError: no data, data that does not fit, or another number of labels.
         VerificationError: a file does not run.
     """
-    files = (float_file, int8_file)
+    files, ranks = (float_file, int8_file), current()
     stream = iter(data)
     first = next(stream, None)
-    if first is None:
+    if first is None and not ranks.several:
         raise DataError("the evaluation data is empty; give at least one batch")
-    arrays = Feeder(float_file).arrays(first, 0)
-    every = itertools.chain([first], stream)
-    found = summarize(measure_outputs(files, every, progress=progress), labels)
+    own = None
+    if first is not None:
+        own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
+    numbers, measured = all_labels(ranks, own, labels), all_measured(ranks, own)
+    if measured is None:
+        return from_json(Evaluation, json.loads(ranks.give(None)))
+    arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     latency = interleaved(files, arrays, threads=threads, seconds=seconds)
+    found = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
+    ranks.give(json.dumps(to_json(found)).encode())
+    return found
+
+
+def _evaluation(
+    files: tuple[Path, Path], found: Accuracy, latency: Latency, timed: Array, threads: int
+) -> Evaluation:
     accuracies = found.metrics[0].values if found.metrics else (None, None)
-    shares = (0.0, audit(int8_file).share)
+    shares = (0.0, audit(files[1]).share)
     sides = [
         Side(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
         for accuracy, file, spent, share in zip(
@@ -116,7 +136,7 @@ def evaluate_files(
     outcome = found.models[1]
     return Evaluation(
         found.samples,
-        len(arrays[0]) if arrays[0].ndim else 1,
+        len(timed) if timed.ndim else 1,
         threads,
         sides[0],
         sides[1],

@@ -15,7 +15,7 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import read_onnx
 from qtool.analysis.side_by_side import measure_file, measure_files
-from qtool.api.make import convert, quantize
+from qtool.api.make import convert, first_of, quantize
 from qtool.api.quantized import QuantizedModel
 from qtool.atomic import scratch_folder
 from qtool.calibration import Calibration
@@ -24,6 +24,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
+from qtool.ranks import Share, current, together, within
 from qtool.targets import DEFAULT
 from qtool.types import Array, Progress
 from qtool.verification import Exactness, compare_codes
@@ -59,6 +60,7 @@ def verify(
     return compare_codes(file, progress(inputs))
 
 
+@together
 def evaluate(
     file: str | Path,
     model: Model | Captured,
@@ -72,6 +74,9 @@ def evaluate(
 ) -> Evaluation:
     """Compares an int8 file with its float model: accuracy, size, latency, integer share.
 
+    In a process group of torch.distributed all ranks call it, each with its share of the data and
+    the labels of that, and all get the figures of all data; rank 0 times.
+
     Args:
         file: the int8 ONNX file. model: the float model, as for `quantize`.
         data: batches, in the order of `labels`.
@@ -83,8 +88,10 @@ def evaluate(
     Raises:
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured. VerificationError: a file does not run.
+        RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
-    first, data = peek(data, _module(model))
+    own, data = peek(data, _module(model))
+    first = first_of(current(), own)
     if first is None:
         raise DataError("the evaluation data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
@@ -94,6 +101,7 @@ def evaluate(
             Path(file),
             _by_name(captured.graph, progress(batches(data, _module(captured)))),
             labels,
+            timed=next(_by_name(captured.graph, [first])),
             threads=threads,
             seconds=seconds,
         )
@@ -184,8 +192,10 @@ def report(
         FileError: not an ONNX file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
-    place = Path(folder)
+    place, ranks = Path(folder), current()
     asked = _titled(options, place)
+    if calibration is not None or isinstance(source, str | Path | QuantizedModel):
+        ranks.lead()  # there is nothing to share
     if isinstance(source, str | Path):
         return _of_file(Path(source), model, data, place, asked, dynamic, bars)
     if isinstance(source, QuantizedModel):
@@ -202,15 +212,16 @@ def report(
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
     else:
-        quantized = quantize(
-            captured,
-            seen,
-            target=target or DEFAULT,
-            observer=observer or DEFAULT_OBSERVER,
-            recipe=recipe,
-            mode=mode,
-            progress=bars("calibrating", None),
-        )
+        with within(... if ranks.several else None):  # all have all of the data
+            quantized = quantize(
+                captured,
+                Share(seen, ranks.rank, ranks.size) if ranks.several else seen,
+                target=target or DEFAULT,
+                observer=observer or DEFAULT_OBSERVER,
+                recipe=recipe,
+                mode=mode,
+                progress=bars("calibrating", None),
+            )
         origin = "quantized by qtool"
         origin += ", calibrated on the evaluation data itself" if own else ""
     return quantized.report(data, place, asked, origin=origin, bars=bars)

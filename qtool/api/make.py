@@ -23,16 +23,18 @@ from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone
 from qtool.plan import Probe, QuantPlan
+from qtool.ranks import Ranks, current, together
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "quantize"]
+__all__ = ["calibrate", "convert", "first_of", "quantize"]
 
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
 
 
+@together
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -47,6 +49,9 @@ def calibrate(
     progress: Progress = lambda x: x,
 ) -> Calibration:
     """Observes a model's tensors on data.
+
+    In a process group of torch.distributed all ranks call it, each with its share of the data,
+    which may be empty, and all get what was seen of all of it.
 
     Args:
         model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
@@ -70,8 +75,9 @@ def calibrate(
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
         PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
+        RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
-    captured, _, data = _captured(model, data, dynamic, progress)
+    captured, _, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = _probes(captured, plan)
@@ -96,7 +102,6 @@ def convert(
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     sample: Any = None,
-    progress: Progress = lambda x: x,
 ) -> QuantizedModel:
     """The quantized model, from a model and its calibration.
 
@@ -109,7 +114,6 @@ def convert(
             did not see has no range.
         dynamic: see `capture_model`; by default as when it was calibrated.
         sample: a batch to verify exports with; by default random values in the calibrated range.
-        progress: wraps the rounds of a step that takes long, for a progress bar.
 
     Raises:
         CalibrationError: the calibration is of another model or target, or made with a recipe that
@@ -136,9 +140,10 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _quantized(captured, plan, calibration, example, progress)
+    return _quantized(captured, plan, calibration, example)
 
 
+@together
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -156,8 +161,9 @@ def quantize(
 
     Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
     capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
+    The ranks of a process group calibrate together, and then convert each for itself, all alike.
     """
-    captured, first, data = _captured(model, data, dynamic, progress)
+    captured, first, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
@@ -170,14 +176,14 @@ def quantize(
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
-    return _quantized(captured, plan, calibration, first, progress)
+    current().lead()
+    return _quantized(captured, plan, calibration, first)
 
 
 def _captured(
     model: Model | Captured,
     data: Iterable[Any] | None,
     dynamic: DynamicSizes | None,
-    progress: Progress,
 ) -> tuple[Captured, Any, Iterable[Any]]:
     """The model captured, the first batch, and all data; distilled where there is none."""
     if data is not None:
@@ -190,8 +196,9 @@ def _captured(
         )
     example = model.blank(BLANK) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)
-    made = distilled(captured.trained or captured.graph, progress)
-    return captured, made.batches[0], made
+    made, ranks = distilled(captured.trained or captured.graph), current()
+    own = Distilled(made.batches[ranks.rank :: ranks.size], made.notes)
+    return captured, made.batches[0], own
 
 
 def _notes(data: Iterable[Any]) -> tuple[str, ...]:
@@ -211,11 +218,10 @@ def _keep(plan: QuantPlan) -> int:
 
 @alone
 def _quantized(
-    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any, progress: Progress
+    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:
     _check_observers(plan, calibration)
-    start = Conversion.start(captured, plan, calibration, progress)
-    work = convert_by(steps_of(plan.recipe), start)
+    work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, work.graph.head(batch, VERIFIED_SAMPLES))
 
@@ -233,16 +239,31 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
 
 
 def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
-    """The first batch, and data that still begins with it. One-shot iterators are fine."""
+    """The first batch, of all ranks where there are several, and data that still begins with the
+    own one. One-shot iterators are fine."""
     module = model if isinstance(model, nn.Module) else None
     if isinstance(model, Captured):
         module = model.graph.module
     stream = batches(data, module)
-    first = next(stream, None)
+    own = next(stream, None)
+    if own is not None:
+        own.check_finite(0)
+    first = first_of(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
-    first.check_finite(0)
-    return first, itertools.chain([first], stream)
+    return first, stream if own is None else itertools.chain([own], stream)
+
+
+def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
+    """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
+    if not ranks.several:
+        return own
+    told = ranks.tell("" if own is None else "some")
+    if "some" not in told:
+        return None
+    source = told.index("some")
+    data = own.to_bytes() if own is not None and ranks.rank == source else None
+    return Batch.from_bytes(ranks.give(data, source))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

@@ -22,7 +22,8 @@ from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.plan import Probe
 from qtool.points import insert_probes
-from qtool.types import ObserverSpec, Progress
+from qtool.progress import counted
+from qtool.types import ObserverSpec
 
 __all__ = ["Distilled", "distilled", "norms_of"]
 
@@ -83,13 +84,12 @@ def norms_of(module: fx.GraphModule) -> list[fx.Node]:
     ]
 
 
-def distilled(graph: FloatGraph, progress: Progress = lambda x: x) -> Distilled:
+def distilled(graph: FloatGraph) -> Distilled:
     """Inputs on which the BatchNorms of a network see what they saw in training.
 
     Args:
         graph: as it was captured, with its BatchNorms. Sizes are those of its example; the number
             of samples is BATCH where it takes any.
-        progress: wraps the batches that are made.
 
     Raises:
         DataError: it has no such BatchNorm, or an input that is not float.
@@ -112,7 +112,7 @@ def distilled(graph: FloatGraph, progress: Progress = lambda x: x) -> Distilled:
     generator = torch.Generator().manual_seed(0)
     count = math.ceil(SAMPLES / sizes[0][0])
     made = []
-    for _ in progress(range(count)):
+    for _ in counted("distilling inputs", range(count), count):
         start = [torch.randn(size, generator=generator) for size in sizes]
         made.append(graph.call_of(_optimised(graph, module, targets, start)))
     return Distilled(tuple(made), (UNKNOWN.format(count * sizes[0][0], len(seen)),))

@@ -97,12 +97,17 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Writes the file, atomically."""
+        write_atomic(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """What the file holds; equal statistics give equal bytes."""
         tensors = {
             f"{name}/{key}": array
             for name, statistic in self.statistics.items()
             for key, array in statistic.state().items()
         }
         tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept.state().items()}
+        tensors = {k: np.asarray(a, order="C") for k, a in tensors.items()}  # as safetensors reads
         header = {
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
@@ -117,7 +122,7 @@ class Calibration:
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
         metadata = {"qtool_calibration": json.dumps(header)}
-        write_atomic(path, safetensors.numpy.save(tensors, metadata))
+        return safetensors.numpy.save(tensors, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -126,7 +131,18 @@ class Calibration:
         Raises:
             CalibrationError: missing, truncated, foreign, or of a newer schema.
         """
-        header, flat = _read(Path(path))
+        if not Path(path).is_file():
+            raise CalibrationError(f"{path}: no such calibration file")
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise CalibrationError(f"{path}: cannot be read ({error.strerror or error})") from error
+        return cls.from_bytes(data, str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str = "a calibration") -> Calibration:
+        """The inverse of `to_bytes`; `path` is what errors call it. Raises CalibrationError."""
+        header, flat = _parsed(data, path)
         try:
             kept = {k.removeprefix(f"{_KEPT}/"): v for k, v in flat.items() if _is_kept(k)}
             flat = {k: v for k, v in flat.items() if not _is_kept(k)}
@@ -192,15 +208,13 @@ def _spec(given: Any) -> ObserverSpec:
     return ObserverSpec(name, tuple(options.items()))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    if not path.is_file():
-        raise CalibrationError(f"{path}: no such calibration file")
+def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            text = (file.metadata() or {}).get("qtool_calibration")
-            flat = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a dict
-    except (safetensors.SafetensorError, OSError) as error:
+        flat = safetensors.numpy.load(data)
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise CalibrationError(f"{path}: not a calibration file, or truncated ({error})") from error
+    length = int.from_bytes(data[:8], "little")  # of the header, as safetensors has it
+    text = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("qtool_calibration")
     if text is None:
         raise CalibrationError(f"{path}: a safetensors file, but not a calibration of qtool")
     try:

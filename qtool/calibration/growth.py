@@ -13,10 +13,10 @@ from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Growth"]
 
-GROWN = 1.2
-"""A range that is wider than it was by more than this factor clips what comes next."""
-SHARE = 0.05
-"""Of the ranges, which a note is worth. The extremes of a few grow with any data."""
+GROWN = ((1.2, 0.05, 2), (1.1, 0.5, 2), (2.0, 0.0, 1))
+"""(factor, share, number): so many ranges, and that share of all, wider than they were by more than
+the factor are worth a note: what is wider still is clipped. The extremes of a few grow with any
+data."""
 
 Spans = Mapping[str, float]
 
@@ -40,14 +40,18 @@ class Growth:
         if not before:
             return ()
         (count, old), now = before[-1], self._spans(statistics)
-        grown = {n: now[n] / s for n, s in old.items() if s > 0 and now[n] > GROWN * s}
-        if len(grown) < max(2, SHARE * len(old)):
+        by = {n: now[n] / s for n, s in old.items() if s > 0}
+        for factor, share, number in GROWN:
+            grown = sum(growth > factor for growth in by.values())
+            if grown >= max(number, share * len(old)):
+                break
+        else:
             return ()
-        worst = max(grown, key=lambda name: grown[name])
+        worst = max(by, key=lambda name: by[name])
         note = (
-            f"the last {samples - count} of {samples} calibration samples made {len(grown)} of "
-            f"{len(old)} ranges wider by more than {100 * (GROWN - 1):.0f} %, that of '{worst}' "
-            f"{grown[worst]:.2f} times as wide: what is wider still is clipped; give more samples"
+            f"the last {samples - count} of {samples} calibration samples made {grown} of "
+            f"{len(old)} ranges wider by more than {100 * (factor - 1):.0f} %, that of '{worst}' "
+            f"{by[worst]:.2f} times as wide: what is wider still is clipped; give more samples"
         )
         return (note,)
 

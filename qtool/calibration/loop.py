@@ -13,10 +13,13 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool import observers
+from qtool.calibration.ahead import ahead
 from qtool.calibration.file import Calibration
 from qtool.calibration.growth import Growth
+from qtool.calibration.in_place import overwrite
+from qtool.calibration.reduce import agree, reduced
 from qtool.data import Batch, batches
-from qtool.data.kept import Kept
+from qtool.data.kept import Kept, mark_of
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.graph.alone import ALONE
@@ -24,6 +27,7 @@ from qtool.observers import Histogram, Statistic
 from qtool.plan import Probe, QuantPlan
 from qtool.plan.sharing import bounds_of
 from qtool.points import insert_points, insert_probes, points_of
+from qtool.ranks import current
 from qtool.types import Dynamic, Observed, ObserverSpec, Progress
 
 __all__ = ["Watch", "observe", "observing", "watched"]
@@ -122,40 +126,46 @@ def observe(
         fingerprint: of the model that was captured.
         keep: how many samples are kept with it; see `qtool.data.kept`.
 
+    In a session of several ranks each gives its share, and all get what was seen of all of it.
+
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
+        RanksError: the ranks do not fit each other. CalibrationError: see `reduce.agree`.
     """
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
     prepared = insert_points(graph.module, replace(plan, points=static))
     chosen = watched(prepared, plan, probes)
-    samples, kept = 0, Kept(keep)
-    split = _first_size(G.placeholders(prepared.graph)) is not None
+    overwrite(prepared)
+    kept, split = Kept(keep), _first_size(G.placeholders(prepared.graph)) is not None
     specs = {name: watch.statistic for name, watch in chosen.items()}
-    growth = Growth(specs)
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     with observing(prepared, chosen) as statistics, torch.inference_mode():
-        for index, batch in enumerate(progress(batches(data, graph.module))):
-            bound = graph.bind(batch, index)
-            bound.check_finite(index)
+        head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
+        seen = Calibration(*head, 0, specs, statistics, kept)
+        ranks, growth, samples, first = current(), Growth(specs), 0, ""
+        agree(ranks, seen)
+        bound_ones = _bound(graph, progress(batches(data, graph.module)))
+        for index, (bound, moved) in enumerate(ahead(bound_ones, device)):
+            ranks.check()
             samples += bound.size
             kept.update(graph.tensors_of(bound), split)
+            first = first or mark_of([t.detach().cpu() for t in graph.tensors_of(bound)])
             with ALONE:
-                _run(prepared, bound.to(device), index)
+                _run(prepared, moved, index)
             growth.look(samples, statistics)
-    if not samples:
+    seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
+    found = reduced(ranks, seen, first)
+    if not found.samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    return Calibration(
-        fingerprint,
-        plan.target,
-        plan.observer,
-        plan.recipe,
-        graph.inputs,
-        samples,
-        specs,
-        statistics,
-        kept,
-        growth.notes(samples, statistics),
-    )
+    return found
+
+
+def _bound(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches as arguments of the graph, with values that can be looked at."""
+    for index, batch in enumerate(data):
+        bound = graph.bind(batch, index)
+        bound.check_finite(index)
+        yield bound
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:

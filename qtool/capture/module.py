@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
@@ -27,6 +28,7 @@ __all__ = ["capture_module"]
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_OWN = str(Path(__file__).parents[1]) + os.sep
 _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
@@ -107,7 +109,18 @@ def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
             f"the model was captured, and fails when it is called again: {said(error)}"
         ) from error
     with torch.no_grad(), quiet():
-        found = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
+        leaves = pytree.tree_leaves((batch.args, {k: batch.kwargs[k] for k in graph.example[1]}))
+        if len(leaves) != len(G.placeholders(graph.graph)):
+            leaves = [leaf for leaf in leaves if leaf is not None]
+        runner = _Sized(graph.module)
+        found = pytree.tree_leaves(runner.run(*leaves, enable_io_processing=False))
+    if runner.other is not None:
+        node, sizes = runner.other
+        raise CaptureError(
+            f"{G.name_of(node)} has the sizes {sizes} on the example, where torch.export takes "
+            f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
+            "write that size as a number in the model, or give an example in which it is more"
+        )
     index, off = worst(expected, found)
     if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):
         name = graph.outputs[index]
@@ -116,6 +129,29 @@ def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
             f"called (off by {off:.2g} of its range): something in the model changes between "
             "calls, or depends on what torch.export does not see; make it depend on inputs alone"
         )
+
+
+class _Sized(fx.Interpreter):
+    """Runs a graph and holds its results to the sizes that it states as numbers.
+
+    Attributes:
+        other: the first node that gives other sizes, and those; None while there is none.
+    """
+
+    other: tuple[fx.Node, list[int]] | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and self.other is None:
+            pairs = zip(G.shape(n), result.shape, strict=True)
+            if any(_number(stated) not in (None, size) for stated, size in pairs):
+                self.other = n, list(result.shape)
+        return result
+
+
+def _number(size: Any) -> int | None:
+    """A size that is known, or that torch.export has settled on; None for one that varies."""
+    return size if isinstance(size, int) else size.node.maybe_as_int()
 
 
 def _copied(x: Any) -> Any:
@@ -225,6 +261,7 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
     if not lines and (cause := _CAUSE.search(text)):
         where = " at {}:{} in {}".format(*cause.groups())
+    where = where or _raised(error)
     if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
         return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
     if "data-dependent" in text:
@@ -245,7 +282,18 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
             "the model takes one sample but not two; the first dimension of every input has to be "
             f"the batch (or give dynamic={{}}, and every size is fixed): {problem}"
         )
-    return CaptureError(f"torch.export cannot capture the model{where}: {first_line(error)}")
+    return CaptureError(
+        f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs "
+        "when it is called and not when it is traced: rewrite what is named, or quantize the rest "
+        "without it"
+    )
+
+
+def _raised(error: BaseException) -> str:
+    """The innermost line that is neither torch's nor qtool's; "" where there is none."""
+    frames = [f for f in extract_tb(error.__traceback__) if f.line]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
+    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _eager_problem(model: nn.Module, example: Batch) -> str | None:

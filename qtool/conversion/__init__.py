@@ -4,7 +4,6 @@ from qtool.conversion.captured import Captured, capture_model
 from qtool.conversion.conversion import (
     SOLVE,
     Conversion,
-    Rounds,
     Step,
     convert_by,
     probes_of,
@@ -17,7 +16,6 @@ __all__ = [
     "Captured",
     "Conversion",
     "Parameters",
-    "Rounds",
     "Step",
     "capture_model",
     "convert_by",

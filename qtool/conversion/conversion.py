@@ -8,9 +8,8 @@ stands where the file was written from. Nothing else knows a step by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -26,30 +25,10 @@ from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
-from qtool.types import Change, Progress
+from qtool.progress import during
+from qtool.types import Change
 
-__all__ = ["SOLVE", "Conversion", "Rounds", "Step", "convert_by", "probes_of", "replay"]
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """The rounds of a step that takes long, to iterate through `Conversion.progress`.
-
-    title: what is done meanwhile, in a word, for whoever watches.
-    """
-
-    title: str
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
-def _silent(rounds: Iterable[Any]) -> Iterable[Any]:
-    return rounds
+__all__ = ["SOLVE", "Conversion", "Step", "convert_by", "probes_of", "replay"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +40,6 @@ class Conversion:
     plan: of that graph. calibration: what was seen of its tensors; None where a file is read back.
     parameters: of the plan's points, once they are solved.
     changes: what the steps did, in order.
-    progress: what wraps the rounds of steps that take long.
     """
 
     captured: Captured
@@ -70,19 +48,14 @@ class Conversion:
     calibration: Calibration | None = None
     parameters: Parameters | None = None
     changes: tuple[Change, ...] = ()
-    progress: Progress = field(default=_silent, repr=False)
 
     @classmethod
     def start(
-        cls,
-        captured: Captured,
-        plan: QuantPlan,
-        calibration: Calibration | None = None,
-        progress: Progress = _silent,
+        cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
     ) -> Conversion:
         """Before the first step."""
         graph, _ = captured.for_target(plan.target)
-        return cls(captured, graph, plan, calibration, progress=progress)
+        return cls(captured, graph, plan, calibration)
 
     def batches(self, size: int = 32, most: int | None = None, aside: bool = False) -> list[Batch]:
         """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
@@ -202,7 +175,8 @@ def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[
 def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
     """A conversion after all of the steps, in order."""
     for step in steps:
-        work = step.run(work)
+        with during(step.name):
+            work = step.run(work)
     return work
 
 

@@ -51,12 +51,28 @@ class ArrayFiles:
             -(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)]
         )
 
+    @property
+    def name(self) -> str:
+        """Differs where the files, their sizes or the batches do."""
+        files = [(f.name, f.stat().st_size) for f in self.files()]
+        return f"{files} in batches of {self.batch_size}, without {self.without}"
+
     def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+        return self.every(0, 1)
+
+    def every(self, first: int, step: int) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+        """Every `step`-th batch from the `first` on, and no copy of the others."""
+        for index, (arrays, rows) in enumerate(self._cuts()):
+            if index >= first and (index - first) % step == 0:
+                cut = {k: tensor_of(a[rows]) for k, a in arrays.items()}
+                yield next(iter(cut.values())) if len(cut) == 1 else cut
+
+    def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], slice]]:
+        """The arrays and the rows of each batch."""
         for file in self.files():
             arrays = self._read(file)
             for start in range(0, _length(arrays, file), self.batch_size):
-                cut = {k: tensor_of(a[start : start + self.batch_size]) for k, a in arrays.items()}
-                yield next(iter(cut.values())) if len(cut) == 1 else cut
+                yield arrays, slice(start, start + self.batch_size)
 
     def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
         arrays = read_arrays(file)

@@ -17,7 +17,7 @@ import torch
 
 from qtool.types import Array
 
-__all__ = ["ASIDE", "LARGEST", "Kept", "Sample"]
+__all__ = ["ASIDE", "LARGEST", "Kept", "Sample", "mark_of"]
 
 LARGEST = 32 << 20
 """Bytes of all kept samples together; there are fewer of them where each is large."""
@@ -65,7 +65,7 @@ class Kept:
         here = [t.detach().cpu() for t in tensors]
         count = len(here[0]) if split else 1
         rows = ([t[i : i + 1] for t in here] if split else here for i in range(count))
-        self._take(Sample(_mark(row), tuple(row)) for row in rows)
+        self._take(Sample(mark_of(row), tuple(row)) for row in rows)
 
     def merge(self, other: Kept) -> None:
         """Becomes what seeing the data of both would have made."""
@@ -87,7 +87,7 @@ class Kept:
         samples = []
         for mark, by_place in found.items():
             sample = Sample(mark, tuple(by_place[i] for i in range(len(by_place))))
-            if _mark(sample.tensors) != mark:
+            if mark_of(sample.tensors) != mark:
                 raise ValueError("a kept sample does not have its hash")
             samples.append(sample)
         return cls(limit, samples)
@@ -118,7 +118,8 @@ class Kept:
             if self._bound is not None and sample.mark >= self._bound:
                 continue
             if sample.mark not in self._by_mark:
-                own = tuple(t.clone() for t in sample.tensors)  # not a view of the whole batch
+                dense = torch.contiguous_format  # as it will be where it is read back
+                own = tuple(t.clone(memory_format=dense) for t in sample.tensors)
                 self._by_mark[sample.mark] = Sample(sample.mark, own)
             if len(self._by_mark) > 2 * self.limit:
                 self._cut()
@@ -138,7 +139,8 @@ class Kept:
         self._by_mark = kept
 
 
-def _mark(tensors: Sequence[torch.Tensor]) -> str:
+def mark_of(tensors: Sequence[torch.Tensor]) -> str:
+    """A hash (hex) of the content of tensors on the CPU."""
     digest = hashlib.blake2b(digest_size=16)
     for t in tensors:
         array = t.contiguous().numpy()

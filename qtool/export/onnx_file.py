@@ -21,6 +21,7 @@ from qtool.export.hold_pads import hold_pads
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
+from qtool.export.unwritten import unwritten
 from qtool.graph.unique import unique
 from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
@@ -49,7 +50,9 @@ def to_onnx(
     try:
         model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:
-        raise ExportError(f"the model cannot be written as ONNX: {_reason(error)}") from error
+        raise ExportError(
+            f"the model cannot be written as ONNX: {unwritten(module.graph, error)}"
+        ) from error
     _give_meaning(model)
     write_back(model)
     _simplify(model)
@@ -165,12 +168,3 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     for axis, size in enumerate(value.shape):
         if isinstance(size, ir.SymbolicDim) and size.value is not None and size.value in dims:
             value.shape[axis] = dims[size.value]
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: torch.onnx wraps it several times. A line that ends in a
-    colon is of no use without the next one."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")])

@@ -9,11 +9,18 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-__all__ = ["TOLERANCE", "distance", "own_noise", "worst"]
+__all__ = ["TOLERANCE", "distance", "own_noise", "tolerance", "worst"]
 
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
 _FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
 _NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
+
+
+def tolerance(tensor: torch.Tensor) -> float:
+    """What may lie between two ways to compute a tensor, as `distance` counts: where a type is
+    coarser than that, two of its steps."""
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    return max(TOLERANCE, 2 * torch.finfo(tensor.dtype).eps) if floats else TOLERANCE
 
 
 def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
+from qtool.progress import counted
 
 __all__ = ["Executor", "Values"]
 
@@ -152,7 +153,7 @@ class Executor:
         last = {i: i for i in order} | {used: i for i in order for used in self.steps[i].reads}
         values = [[self._begin(batch) for batch in batches] for _ in networks]
         names = {self.numbers[name]: name for name in visited}
-        for i in order:
+        for i in counted("node by node", order):
             step = self.steps[i]
             for k, points in enumerate(networks):
                 if k == 1 and i in names:

@@ -26,7 +26,7 @@ from qtool.observers.registry import (
     restore,
 )
 from qtool.observers.solve import MIN_SCALE, solve
-from qtool.observers.statistic import RangeStatistic, State, Statistic
+from qtool.observers.statistic import RangeStatistic, State, Statistic, depends_on_order
 
 __all__ = [
     "MIN_SCALE",
@@ -46,6 +46,7 @@ __all__ = [
     "Statistic",
     "StatisticType",
     "create",
+    "depends_on_order",
     "options_of",
     "parse",
     "range_of",

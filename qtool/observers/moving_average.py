@@ -37,6 +37,8 @@ class MovingAverage:
     depends on how the data is cut into batches and on their order: later batches weigh more.
     """
 
+    ordered = True
+
     def __init__(self, axis: int | None, *, momentum: float = 0.9) -> None:
         self.axis = axis
         self.momentum = momentum

@@ -20,6 +20,7 @@ __all__ = [
     "check_mergeable",
     "check_range_state",
     "check_state",
+    "depends_on_order",
     "ends_of",
     "extremes",
     "finite_ends",
@@ -102,6 +103,12 @@ class RangeStatistic(Statistic, Protocol):
         Raises CalibrationError when empty.
         """
         ...
+
+
+def depends_on_order(statistic: Statistic) -> bool:
+    """Whether the same data in another order, or in other batches, gives another state: where the
+    class says `ordered = True`."""
+    return bool(getattr(statistic, "ordered", False))
 
 
 def pieces(x: torch.Tensor, axis: int | None, rows: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -1,17 +1,40 @@
-"""Products of two activations; written by torch.onnx."""
+"""Products of two activations; written by torch.onnx but for the mask of an attention."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Any
 
 import torch
 
 from qtool.ops import count
+from qtool.ops.onnx_forms import op
 from qtool.ops.row import Op
 
 __all__ = ["PRODUCTS"]
 
 aten = torch.ops.aten
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, *options: Any, **named: Any
+) -> Any:
+    """As torch.onnx writes it, but where the mask lets a query see nothing it gets zeros, as from
+    torch; the softmax alone would give it the mean of all values, or NaN."""
+    from onnxscript import ir
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention as plain
+
+    if attn_mask is None:
+        return plain(query, key, value, None, *options, **named)
+    nothing, zero = -math.inf, op.Constant(value_float=0.0)
+    if attn_mask.dtype == ir.DataType.BOOL:
+        nothing = torch.finfo(torch.float32).min
+        attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=nothing))
+    found = plain(query, key, value, attn_mask, *options, **named)
+    most = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
+    return op.Where(op.Greater(most, op.Constant(value_float=nothing)), found, zero)
+
 
 PRODUCTS = (
     Op(
@@ -32,5 +55,6 @@ PRODUCTS = (
         targets=(aten.scaled_dot_product_attention.default,),
         inputs=(0, 1, 2),
         macs=count.attention,
+        onnx=_attention,
     ),
 )

@@ -10,6 +10,7 @@ from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.hard_swish import hard_swish
+from qtool.passes.hold_bias import hold_bias
 from qtool.passes.infra import GraphPass, run_passes, same_function
 from qtool.passes.low_pad import low_pad
 from qtool.passes.merge_groups import merge_groups
@@ -39,6 +40,7 @@ FOR_TARGETS = {
         average_pool_as_conv,
         channel_shuffle,
         hard_swish,
+        hold_bias,
         merge_groups,
         pad_channels,
     )

@@ -2,19 +2,22 @@
 
 Weights that a model makes of its parameters in every call (a part of a packed projection, a
 transposed or normalized matrix, a bias with a part of it set to zero, a table looked up at fixed
-places) become weights that are stored, and their layers ones with constant weights. What is made of
-nothing but sizes is left to the exporter, and so is what would be stored many times larger.
+places) become weights that are stored, and their layers ones with constant weights. What no layer
+multiplies with is left to the exporter where it is made of nothing but sizes (a mask), or would be
+stored many times larger.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from qtool import graph as G
+from qtool.ops import data_inputs, row_of
 from qtool.passes.infra import GraphPass
 
 __all__ = ["fold_constants"]
@@ -22,18 +25,56 @@ __all__ = ["fold_constants"]
 SMALL = 2**20  # elements that may be stored, whatever they were made of
 
 
-def _applies(node: fx.Node) -> bool:
-    sources, value = node.all_input_nodes, G.value(node)
-    if node.op != "call_function" or not sources or any(n.op != "get_attr" for n in sources):
-        return False
-    results = list(value) if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(t, torch.Tensor) and _fixed(t) for t in results):
-        return False
-    several = isinstance(value, list | tuple)
-    if several and any(u.target is not operator.getitem for u in node.users):
-        return False
-    given = sum(G.value(n).numel() for n in sources)
-    return bool(sum(t.numel() for t in results) <= max(given, SMALL))
+def _foldable(module: fx.GraphModule) -> list[fx.Node]:
+    """What depends on stored tensors alone and is worth storing, in the order of the graph."""
+    constant = _constant(module)
+    multiplied = _multiplied(module, constant)
+    found: dict[fx.Node, None] = {}
+    for node in constant:
+        sources = node.all_input_nodes
+        stored = sources and all(n.op == "get_attr" or n in found for n in sources)
+        if node in multiplied or (stored and _size(node) <= max(SMALL, sum(map(_size, sources)))):
+            found[node] = None
+    return list(found)
+
+
+def _constant(module: fx.GraphModule) -> dict[fx.Node, None]:
+    """Calls on stored tensors and numbers alone, in order; in any of their results."""
+    found: dict[fx.Node, None] = {}
+    for node in G.calls(module.graph):
+        several = isinstance(G.value(node), list | tuple)
+        if (
+            all(n.op == "get_attr" or n in found for n in node.all_input_nodes)
+            and all(isinstance(t, torch.Tensor) and _fixed(t) for t in _results(node))
+            and not (several and any(u.target is not operator.getitem for u in node.users))
+        ):
+            found[node] = None
+    return found
+
+
+def _multiplied(module: fx.GraphModule, constant: Container[fx.Node]) -> set[fx.Node]:
+    """Constants that a layer multiplies with, and those that they are made of: integer kernels
+    need them stored, however large, and from whatever they are made."""
+    found: set[fx.Node] = set()
+    for node in reversed(list(G.calls(module.graph))):
+        if node in found:
+            given: list[Any] = node.all_input_nodes
+        elif (row := row_of(node)) is not None and row.macs is not None:
+            places = [at for at in (row.weight, *row.more, row.bias) if at is not None]
+            given = [*data_inputs(node), *(node.args[at] for at in places if at < len(node.args))]
+        else:
+            continue
+        found.update(n for n in given if isinstance(n, fx.Node) and n in constant)
+    return found
+
+
+def _results(node: fx.Node) -> list[Any]:
+    value = G.value(node)
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _size(node: fx.Node) -> int:
+    return sum(t.numel() for t in _results(node))
 
 
 def _fixed(value: torch.Tensor) -> bool:
@@ -43,8 +84,8 @@ def _fixed(value: torch.Tensor) -> bool:
 def _rewrite(module: fx.GraphModule) -> int:
     made: dict[str, fx.Node | list[fx.Node]] = {}
     count = 0
-    for node in G.calls(module.graph):  # in order: what is made of folded ones is folded, too
-        if node._erased or not _applies(node):
+    for node in _foldable(module):
+        if node._erased:  # one of several results, stored with them
             continue
         key = str((node.target, fx.node.map_arg((node.args, node.kwargs), _stored)))
         if key not in made:
@@ -92,5 +133,5 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
 fold_constants = GraphPass(
     "fold_constants",
     _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
+    lambda m: next(iter(_foldable(m)), None),
 )

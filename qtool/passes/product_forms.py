@@ -26,10 +26,30 @@ aten = torch.ops.aten
 def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     bias, x, weight = node.args[:3]
     factors = [G.argument(node, i, name, 1) for i, name in ((3, "beta"), (4, "alpha"))]
-    constant = isinstance(bias, fx.Node) and bias.op == "get_attr" and G.rank(bias) == 1
-    if not constant or factors != [1, 1] or G.shape(bias)[0] != G.shape(node)[1]:  # type: ignore[arg-type]  # a node
+    if factors != [1, 1] or not isinstance(bias, fx.Node) or not _stored(bias):
         return None
-    return _linear(node, x, weight, bias)
+    spread = _spread(node, bias)
+    return _linear(node, x, weight, spread) if spread is not None else None
+
+
+def _short_bias(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """A bias of one number for all outputs, as torch and ONNX take it, has to be one for each."""
+    bias = G.argument(node, 2, "bias")
+    spread = _spread(node, bias) if isinstance(bias, fx.Node) else None
+    if spread is None or spread is bias:
+        return None
+    return again(node, aten.linear.default, (*node.args[:2], spread))
+
+
+def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
+    """A bias [out] of what is added to each row; None where rows get different ones."""
+    sizes, out = list(G.shape(bias)), G.shape(node)[-1]
+    if sizes == [out]:
+        return bias
+    if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], [out]):
+        return None
+    flat = made(node, aten.reshape.default, (bias, [-1]), "bias.flat")
+    return made(node, aten.expand.default, (flat, [out]), "bias")
 
 
 def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -120,6 +140,7 @@ def _moved(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -
 
 
 PRODUCT_RULES: Mapping[Any, Rule] = {
+    aten.linear.default: _short_bias,
     aten.addmm.default: _addmm,
     aten.mm.default: _product,
     aten.matmul.default: _product,

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from qtool.conversion import Conversion, Rounds, Step
+from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor
+from qtool.progress import counted
 from qtool.recovery.judging import coded, loss_of, noise_of, outputs
 from qtool.recovery.tunable import Tunable, tunable
 from qtool.types import Change
@@ -83,7 +84,7 @@ def _learn(work: Conversion, found: Tunable, groups: Sequence[Batch]) -> tuple[s
     )
     done, drawn = 0, _drawn(work, groups)
     try:
-        for i in work.progress(Rounds("tuning", count)):
+        for i in counted("tuning", range(count), count):
             for group in optimizer.param_groups:
                 group["lr"] = group["rate"] * (1 + math.cos(math.pi * i / count)) / 2
             batch = next(drawn)

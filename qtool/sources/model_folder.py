@@ -77,7 +77,7 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
     config = config_of(path)
     if not list(path.glob("*.safetensors")):
         raise CaptureError(
-            f"{path} holds no weights; save the model with safetensors (save_pretrained does)"
+            f"{path} holds no weights in safetensors; save the model so (save_pretrained does)"
         )
     is_timm = "architecture" in config and "model_type" not in config
     if is_timm and task is not None:
@@ -93,14 +93,13 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
     timm = needed("timm", f"the model in {path}", CaptureError)
+    name = str(config["architecture"])
+    if not timm.is_model(name):  # it may be the address of another model, to be fetched
+        raise CaptureError(f"{path} is of '{name}', which timm {timm.__version__} does not know")
     given = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
-    model: nn.Module = timm.create_model(
-        config["architecture"],
-        pretrained=False,
-        checkpoint_path=str(path / "model.safetensors"),
-        **given,
-        **config.get("model_args", {}),
-    )
+    given |= config.get("model_args", {})
+    weights = {"pretrained": False, "checkpoint_path": str(path / "model.safetensors")}
+    model: nn.Module = timm.create_model(name, **{**given, **weights})
     return model
 
 

@@ -41,6 +41,6 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
-    rewrites=("batch_norm_as_conv",),
+    rewrites=("batch_norm_as_conv", "hold_bias"),
     runtime="openvino",
 )

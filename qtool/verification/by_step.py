@@ -36,6 +36,7 @@ from qtool.onnx_graph.reading import Reading, name_of, reads
 from qtool.points import QuantPoint, points_of
 from qtool.types import QuantParams
 from qtool.verification.artefact import Artefact
+from qtool.verification.ties import LowestFirst
 
 __all__ = ["Steps", "check_steps"]
 
@@ -123,7 +124,7 @@ def _as_planned(
         beyond = _beyond(x, seen[names.quantize(name)], points[name])
         off[name] = (float(beyond.max()), float(beyond.mean())) if beyond.numel() else (0.0, 0.0)
 
-    with _given(module, seen, look), torch.no_grad():
+    with _given(module, seen, look), torch.no_grad(), LowestFirst():
         mine = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
     high = {name: worst for name, (worst, _) in off.items() if not worst <= TOLERANCE}
     pairs = [
@@ -140,7 +141,7 @@ def _as_planned(
             if not d <= _NOISES * allowed.get(name, 0.0)
             and not (names.quantize(name) in jumping and off[name][1] <= 1 / _SPAN)
         }
-        with _given(module, seen):
+        with _given(module, seen), LowestFirst():
             moved = own_noise(module, batch.args, batch.kwargs)
         far = {n: p for n, p in far.items() if not _near(*p, moved, n in jumping)}
     wrong = [f"{name} ({_SPAN * d:.3g} codes beyond rounding)" for name, d in high.items()]
@@ -199,7 +200,7 @@ def _own_noise(module: nn.Module, batch: Batch, seen: Values) -> dict[str, float
         return x.double() if floats else x
 
     before: dict[str, torch.Tensor] = {}
-    with _given(module, seen, before.__setitem__), torch.no_grad():
+    with _given(module, seen, before.__setitem__), torch.no_grad(), LowestFirst():
         module(*batch.args, **batch.kwargs)
         single = dict(before)
         tensors = (*module.named_parameters(), *module.named_buffers())

@@ -55,6 +55,7 @@ ON_EITHER = _names(  # operators that exist for codes and for floats
     " Expand Resize DepthToSpace Tile Identity"
 )
 ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and results
+_ON_CODES = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
@@ -232,6 +233,8 @@ def _row(
     macs = int(plan["macs"]) // max(parts, 1) if plan else shapes.macs(node)
     reason = "" if integer else plan.get("reason") or _why_float(node, source)
     stored = kernel in ON_WEIGHTS or form == "weights"
+    if found is not None and kernel in ON_WEIGHTS:
+        reason = _slow_level(found) or reason
     return AuditRow(name, node.op_type, kernel, integer, macs, reason, stored)
 
 
@@ -258,6 +261,17 @@ def _why_float(node: ir.Node, source: Reading) -> str:
     if not readers & {"QuantizeLinear", "Relu", "Clip"}:
         return "its output is not quantized"
     return f"{RUNTIME} has no integer kernel for this form"
+
+
+def _slow_level(node: ir.Node) -> str:
+    """Why MatMulNBits is slower than it could be; most tools leave the level to its default."""
+    level = attributes_of(node).get("accuracy_level", 0)
+    if level == _ON_CODES:
+        return ""
+    return (
+        f"accuracy_level {level} turns its weights into floats in every call, which may be slower "
+        f"than the float model; set accuracy_level = {_ON_CODES}"
+    )
 
 
 class _Running:

@@ -124,13 +124,13 @@ def test_calibrating_without_data_says_so() -> None:
 def test_exported_programs_and_onnx_files_know_their_sizes() -> None:
     program = torch.export.export(trained(), (torch.zeros(4, 3, 10, 10),))
     assert "without data" in qtool.quantize(program, None).notes[0]
-    network = OnnxModule(normed("N"))
+    network = OnnxModule(normed("N")).eval()
     assert "without data" in qtool.quantize(network, None).notes[0]
 
 
 def test_an_onnx_file_of_open_sizes_is_refused() -> None:
     with pytest.raises(DataError, match="dimension 2 of input 'x' may have any size"):
-        qtool.quantize(OnnxModule(normed("N", "height")), None)
+        qtool.quantize(OnnxModule(normed("N", "height")).eval(), None)
 
 
 def normed(samples: str, height: str = "8") -> onnx.ModelProto:

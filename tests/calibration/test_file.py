@@ -400,3 +400,11 @@ def test_a_header_that_makes_no_sense(key: str, value: object, tmp_path: Path) -
     safetensors.numpy.save_file(arrays, file, {"qtool_calibration": json.dumps(header)})
     with pytest.raises(CalibrationError, match=r"damaged calibration .*calibrate again"):
         Calibration.load(file)
+
+
+def test_samples_that_lie_channel_by_channel_are_saved(tmp_path: Path) -> None:
+    data = [images()[:32].to(memory_format=torch.channels_last)]
+    found = calibrate(captured(), data, accuracy="balanced")
+    assert len(found.kept)
+    found.save(tmp_path / "a.calib")
+    assert Calibration.load(tmp_path / "a.calib").to_bytes() == found.to_bytes()

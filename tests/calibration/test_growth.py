@@ -35,6 +35,20 @@ def test_the_last_batch_is_compared_with_what_was_before_it() -> None:
     assert note.startswith("the last 16 of 32 calibration samples made ")
 
 
+def test_one_range_that_doubles_is_said() -> None:
+    wide = [30 * x for x in batches(3, 1.0)]  # the layers behind are saturated
+    wide[2][0, 0] = 300.0
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4), nn.Sigmoid()).eval()
+    (note,) = qtool.calibrate(model, wide, observer="minmax").notes
+    assert "made 1 of 2 ranges wider by more than 100 %, that of 'input' " in note
+
+
+def test_half_of_the_ranges_that_grow_a_little_are_said() -> None:
+    once = batches(1, 1.0)[0]
+    (note,) = qtool.calibrate(network(), [once, once, 1.15 * once], observer="minmax").notes
+    assert "wider by more than 10 %" in note
+
+
 def test_data_that_is_alike_has_no_note() -> None:
     once = batches(1, 1.0)
     assert qtool.calibrate(network(), once * 4).notes == ()

@@ -373,6 +373,21 @@ class _Loop(nn.Module):
         return x
 
 
+class Traced(nn.Module):
+    """Takes another way while it is traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if type(x) is not torch.Tensor:
+            raise ValueError("this is no tensor")
+        return x
+
+
+def test_what_does_not_trace_is_refused_at_its_line_with_a_remedy() -> None:
+    where = r"at \S*test_module\.py:\d+: raise ValueError.*: this is no tensor; the model runs when"
+    with pytest.raises(CaptureError, match=where):
+        capture_module(Traced().eval(), Batch((torch.ones(2, 3),)))
+
+
 @pytest.mark.parametrize(
     ("model", "line"),
     [(_Branch(), "if x.sum() > 0:"), (_Loop(), "for _ in range(int(x.max())):")],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,13 @@ def normed() -> nn.Module:
     """What training saw is written down in it."""
     layers = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
     return nn.Sequential(*layers).eval()
+
+
+def seeded() -> nn.Module:
+    """The same weights in every process."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transposed()
 
 
 def nothing() -> nn.Module:
@@ -84,6 +94,14 @@ def leaving() -> nn.Module:
             sys.exit(3)
 
     return Leaving()
+
+
+def endless_with_a_sign() -> Iterator[torch.Tensor]:
+    """Says in a file of its own, among those for a while, that it is being read."""
+    for i in itertools.count():
+        yield torch.zeros(4, 2, 6, 6)
+        if i == 4:
+            (Path(tempfile.gettempdir()) / f"reading-{os.getpid()}").touch()
 
 
 def endless() -> Iterator[torch.Tensor]:

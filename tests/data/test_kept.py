@@ -75,6 +75,13 @@ def test_the_state_reads_back_and_damage_is_noticed() -> None:
         Kept.from_state(8, state)
 
 
+def test_strides_leave_no_trace() -> None:
+    images = torch.randn(8, 3, 4, 4).to(memory_format=torch.channels_last)
+    found = of(images)
+    assert same(found, of(images.contiguous()))
+    assert all(t.is_contiguous() for sample in found for t in sample.tensors)
+
+
 def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
     rows = [*data(5).split(1), *torch.randn(6, 3, 4).split(1)]
     found = of(*rows, limit=20)

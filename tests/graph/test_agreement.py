@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from qtool.graph.agreement import TOLERANCE, distance, own_noise, worst
+from qtool.graph.agreement import TOLERANCE, distance, own_noise, tolerance, worst
 
 INF, NAN = float("inf"), float("nan")
 
@@ -52,3 +52,9 @@ def test_a_network_that_amplifies_roundings_has_more_noise() -> None:
 
     assert own_noise(calm, [x], {}) < TOLERANCE
     assert own_noise(nn.Sequential(calm, Differences()), [x], {}) > TOLERANCE
+
+
+def test_the_tolerance_is_two_steps_of_coarse_types() -> None:
+    steps = {torch.float16: 2**-9, torch.bfloat16: 2**-6, torch.float32: 1e-4, torch.int64: 1e-4}
+    for dtype, expected in steps.items():
+        assert tolerance(torch.zeros(1, dtype=dtype)) == expected

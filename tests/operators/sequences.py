@@ -57,7 +57,7 @@ SEQUENCES: Mapping[str, Case] = {
     ),
     "attention_mask": tokens(
         attended(attn_mask=torch.zeros(6, 6) - 0.5),
-        "FusedMatMul Add Softmax MatMul",
+        "FusedMatMul Add Softmax MatMul Where",  # zeros where a query sees nothing
         {"attention": PRODUCT},
     ),
     "multihead": tokens(

@@ -103,6 +103,33 @@ def test_what_would_be_stored_many_times_larger_is_left() -> None:
     assert result.counts == {"fold_constants": 0}
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(lambda x: F.conv2d(x, torch.ones(5, 1, 3, 3) / 9, groups=5), id="ones"),
+        pytest.param(lambda x: F.conv2d(x, torch.full((2, 5, 1, 1), 0.2)), id="full"),
+        pytest.param(lambda x: F.linear(x, torch.eye(5)), id="eye"),
+        pytest.param(lambda x: x @ torch.arange(10.0).view(5, 2), id="product"),
+        pytest.param(lambda x: torch.einsum("ncwh,hk->nckw", x, torch.ones(5, 2)), id="einsum"),
+    ],
+)
+def test_weights_made_of_sizes_are_stored(layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    result = rewritten(Function(layer), (2, 5, 5, 5))
+    assert set(result.ops()) <= {"conv", "linear", "matmul", "einsum", "reshape"}
+
+
+def test_weights_are_stored_however_large() -> None:
+    weight = nn.Conv2d(1, 1, 1)
+    model = Function(lambda x, m: F.conv2d(x, m.weight.expand(3, 5, 300, 300)), weight)
+    result = rewritten(model, (1, 5, 300, 300))
+    assert result.ops() == ["conv"]
+
+
+def test_masks_made_of_sizes_are_left() -> None:
+    result = rewritten(Function(lambda x: x + torch.ones(5, 5).tril()), (2, 5, 5))
+    assert result.counts["fold_constants"] == 0
+
+
 def test_the_model_is_only_read() -> None:
     model = Masked()
     before = {k: v.clone() for k, v in model.state_dict().items()}

@@ -169,6 +169,34 @@ def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
             id="three channels inside",
         ),
         pytest.param("pad_channels", lambda: nn.Conv2d(4, 16, 3), 0, ["conv"], id="four channels"),
+        pytest.param(
+            "hold_bias",
+            lambda: nn.Linear(6, 3, bias=False),
+            1,
+            ["reshape", "linear", "reshape"],
+            id="no bias",
+        ),
+        pytest.param(
+            "hold_bias",
+            of(lambda x, layer: F.linear(x, layer.weight, torch.zeros(3)), nn.Linear(6, 3)),
+            1,
+            ["reshape", "linear", "reshape"],
+            id="a bias of zeros",
+        ),
+        pytest.param(
+            "hold_bias",
+            lambda: nn.Linear(6, 3),
+            0,
+            ["reshape", "linear", "reshape"],
+            id="a bias",
+        ),
+        pytest.param(
+            "hold_bias",
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 3, bias=False)),
+            0,
+            ["reshape", "linear"],
+            id="no reshape behind",
+        ),
     ],
 )
 def test_rewrites(name: str, model: Callable[[], nn.Module], count: int, ops: list[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from qtool import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_constants import fold_constants
 from tests.passes.differential import Function, rewritten
@@ -38,6 +39,21 @@ def test_products_with_a_stored_matrix(
 ) -> None:
     found = rewritten(Function(function, nn.Linear(5, 5)), (3, 5)).ops()
     assert found == ops
+
+
+def test_a_bias_of_one_number_is_one_for_each_output() -> None:
+    one = nn.Parameter(torch.randn(1))
+    weights = nn.ParameterList([nn.Parameter(torch.randn(4, 5)), one])
+    for function in (
+        lambda x, m: nn.functional.linear(x, m[0], m[1]),
+        lambda x, m: nn.functional.linear(x, m[0], m[1][0]),
+        lambda x, m: torch.addmm(m[1], x, m[0].T),
+        lambda x, m: torch.addmm(m[1][None], x, m[0].T),
+    ):
+        found = rewritten(Function(function, weights), (3, 5), passes=FORMS).graph
+        (layer,) = G.calls(found.graph)
+        assert layer.target is torch.ops.aten.linear.default
+        assert G.shape(layer.args[2]) == (4,)
 
 
 W = {"matrix": (6, 5), "heads": (6, 2, 4), "joined": (2, 3, 5), "deep": (2, 6, 5)}

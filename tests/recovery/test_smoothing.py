@@ -79,6 +79,13 @@ def sqnr(model: QuantizedModel, path: Path) -> float:
     return float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
 
 
+@pytest.mark.parametrize(("samples", "smoothed"), [(4, False), (10, True)])
+def test_too_few_rows_say_nothing_of_single_channels(samples: int, smoothed: bool) -> None:
+    """Five rows a sample, up to 48 channels: a new row leaves the extremes of many behind."""
+    found = qtool.quantize(captured(), [batch(1, samples)])
+    assert any(change.step == "smooth" for change in found.changes) == smoothed
+
+
 def watched(model: Captured, mode: str | None = None) -> dict[str, set[str]]:
     graph, _ = model.for_target("onnxruntime-x86")
     found = watched_tensors(graph.graph, model.plan(mode=mode))

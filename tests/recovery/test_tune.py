@@ -14,6 +14,7 @@ from torch import nn
 import qtool
 from qtool.analysis.restore import restore
 from qtool.conversion.solve import BIAS_LIMIT
+from qtool.progress import showing
 from qtool.recovery import tune
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -52,9 +53,9 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "ROUNDS", FEW_ROUNDS)
 
 
-def made(recipe: Any, *recover: str, **options: Any) -> qtool.QuantizedModel:
+def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
     data = list(images(1).split(16))
-    return qtool.quantize(captured(), data, recipe=recipe, recover=recover, **options)
+    return qtool.quantize(captured(), data, recipe=recipe, recover=recover)
 
 
 def sqnr(model: qtool.QuantizedModel) -> float:
@@ -111,15 +112,24 @@ def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.M
         assert torch.equal(model.parameters[name].scale, params.scale)
 
 
-def test_who_interrupts_it_keeps_what_was_reached() -> None:
-    def interrupted(items: Iterable[Any]) -> Iterator[Any]:
-        rounds = getattr(items, "title", "") == "tuning"
-        for i, item in enumerate(items):
-            if rounds and i == FEW_ROUNDS // 2:
-                raise KeyboardInterrupt
-            yield item
+def raising(error: type[BaseException], after: int) -> Any:
+    """Bars that end the work called tuning after so many rounds."""
 
-    model = made(FOUR_BITS, "tune", progress=interrupted)
+    def bars(title: str, total: int | None) -> Any:
+        def around(items: Iterable[Any]) -> Iterator[Any]:
+            for i, item in enumerate(items):
+                if title == "tuning" and i == after:
+                    raise error
+                yield item
+
+        return around
+
+    return bars
+
+
+def test_who_interrupts_it_keeps_what_was_reached() -> None:
+    with showing(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
+        model = made(FOUR_BITS, "tune")
     assert f"tune: {tune.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
 
@@ -128,14 +138,8 @@ def test_another_signal_ends_everything() -> None:
     class Ended(KeyboardInterrupt):
         """As the command line makes one of SIGTERM."""
 
-    def interrupted(items: Iterable[Any]) -> Iterator[Any]:
-        for i, item in enumerate(items):
-            if getattr(items, "title", "") and i == 2:
-                raise Ended
-            yield item
-
-    with pytest.raises(Ended):
-        made(None, "tune", progress=interrupted)
+    with pytest.raises(Ended), showing(raising(Ended, 2)):
+        made(None, "tune")
 
 
 def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

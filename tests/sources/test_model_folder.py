@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 from qtool.errors import CaptureError, DataError
 from qtool.sources import load_data, load_model
@@ -134,7 +137,7 @@ def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
     folder = _edited(bert, tmp_path)
     torch.save({}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CaptureError, match="holds no weights; save the model with safetensors"):
+    with pytest.raises(CaptureError, match="holds no weights in safetensors"):
         load_model(folder)
 
 
@@ -164,3 +167,30 @@ def test_no_tokenizer(texts: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match="holds no tokenizer that can be loaded"):
         load_data(texts, folder=tmp_path)
+
+
+def test_a_folder_of_timm_is_built_as_it_says_and_fetches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        asked.update(options, name=name)
+        return nn.Identity()
+
+    library = ModuleType("timm")
+    vars(library).update(
+        __version__="1", create_model=create_model, is_model=lambda name: name == "resnet10t"
+    )
+    monkeypatch.setitem(sys.modules, "timm", library)
+    (tmp_path / "model.safetensors").touch()
+    inner = {"num_classes": 3, "in_chans": 1, "pretrained": True, "checkpoint_path": "a.pth"}
+    config = {"architecture": "resnet10t", "num_classes": 3, "model_args": inner}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert not load_model(str(tmp_path)).training
+    own = {"pretrained": False, "checkpoint_path": str(tmp_path / "model.safetensors")}
+    assert asked == {"name": "resnet10t", "num_classes": 3, "in_chans": 1, **own}
+
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architecture": "hf-hub:a/b"}))
+    with pytest.raises(CaptureError, match="is of 'hf-hub:a/b', which timm 1 does not know"):
+        load_model(str(tmp_path))

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from qtool.api import quantize
 from qtool.plan import Kind
 from tests.targets.converted import converted, network, samples, step, written
 
@@ -58,3 +60,11 @@ def test_the_comparison_sees_another_model() -> None:
     found = compiled("depthwise")(-x.numpy())[0]
     fake = model(x).detach().numpy()
     assert np.abs(found - fake).max() > CODES * step(model, fake)
+
+
+@pytest.mark.parametrize("tokens", [16, 5])
+def test_a_linear_layer_without_bias_on_tokens_is_right(tokens: int) -> None:
+    """As many tokens as channels: without what holds it OpenVINO mixes them up and says nothing."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(16, 16, bias=False).eval(), torch.randn(4, tokens, 16)
+    assert quantize(model, [x], target="openvino").verify().passed

@@ -187,3 +187,27 @@ def test_a_product_that_the_runtime_takes_in_codes_counts(tmp_path: Path) -> Non
     assert row.kernel == "MatMulIntegerToFloat"
     assert (row.integer, row.reason) == (True, "")
     assert found.share == 1.0
+
+
+@pytest.mark.parametrize("level", [None, 1, 4])
+def test_a_level_that_computes_in_float_is_said(level: int | None, tmp_path: Path) -> None:
+    helper, path = onnx.helper, tmp_path / "bits.onnx"
+    given = {} if level is None else {"accuracy_level": level}
+    sizes = {"K": 32, "N": 4, "bits": 4, "block_size": 32}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], "bits", domain="com.microsoft", **sizes, **given
+    )
+    constants = {"w": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)}
+    float32 = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", float32, [1, 32])],
+        [helper.make_tensor_value_info("y", float32, [1, 4])],
+        [onnx.numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    (row,) = audit(path).rows
+    assert row.weights_only
+    assert ("set accuracy_level = 4" in row.reason) == (level != 4)

@@ -32,6 +32,7 @@ from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
 __all__ = ["capture_onnx", "load_onnx"]
 
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
+_STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
@@ -81,15 +82,24 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     agree(model, arrays, expected, model.observe(batch.args))
     names = {old: new for new, old in model.arguments.items()}
     try:
-        graph = capture_module(model, batch, {names.get(n, n): axes for n, axes in wanted.items()})
+        graph = _captured(model, batch, {names.get(n, n): axes for n, axes in wanted.items()})
     except CaptureError:
         if dynamic is not None or not any(wanted.values()):
             raise
-        graph = capture_module(model, batch, {})
+        graph = _captured(model, batch, {})
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
     _name_nodes(graph, model)
     return graph
+
+
+def _captured(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
+    """`capture_module`; what it refuses is called as in the file."""
+    try:
+        return capture_module(model, batch, dynamic)
+    except CaptureError as error:
+        text = _STEP_SAID.sub(lambda found: model.nodes[int(found[1])].label, str(error))
+        raise CaptureError(text) from error
 
 
 def _open(model: OnnxModule, batch: Batch) -> Dynamic:

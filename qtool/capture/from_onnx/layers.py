@@ -72,7 +72,7 @@ def gemm(call: Call, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     """As a linear layer where it is one; the loader has turned constant weights to [out, in]."""
     a = a.t() if call.get("transA", 0) else a
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
-    plain = c is None or (c.dim() == 1 and beta == 1.0)
+    plain = c is None or (c.dim() < 2 and beta == 1.0)
     if call.get("transB", 0) and alpha == 1.0 and plain:
         return F.linear(a, b, c)
     product = torch.matmul(a, b.t() if call.get("transB", 0) else b)
@@ -98,8 +98,10 @@ def max_pool(call: Call, x: Any) -> torch.Tensor:
         raise call.refuse("auto_pad with dilations, which the runtime leaves out of its sizes")
     begins, ends = _sides(call, x, kernel)
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
-    if begins != ends or any(2 * b > c for b, c in zip(begins, covered, strict=True)):
-        x, begins = padded(x, begins, ends, float("-inf")), [0] * len(kernel)
+    wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
+    missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
+    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
+        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     ceil = bool(call.get("ceil_mode", 0))
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 

@@ -18,6 +18,7 @@ from qtool.graph.onnx_part import TORCH_TYPES
 __all__ = ["torch_type"]
 
 _END = 2**31 - 1  # "to the end" in a Slice
+_BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same to the runtime where it goes backwards
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
@@ -42,8 +43,8 @@ def flatten(call: Call, x: Any) -> torch.Tensor:
 
 
 def squeeze(call: Call, x: Any, axes: Array | None = None) -> Any:
-    where = axes_of(call, axes)
-    return x.squeeze() if where is None else x.squeeze(tuple(where))
+    where = axes_of(call, axes)  # ONNX Runtime takes none for all, also where they are given
+    return x.squeeze(tuple(where)) if where else x.squeeze()
 
 
 def unsqueeze(call: Call, x: Any, axes: Array | None = None) -> Any:
@@ -74,18 +75,33 @@ def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
     steps = [1] * len(starts) if steps is None else steps.tolist()
     found = [slice(None)] * rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if isinstance(step, int) and step < 0:
-            raise call.refuse("negative steps")
-        last = None if isinstance(end, int) and end >= _END else end
-        found[axis] = slice(start, last, step)
+        forwards = not isinstance(step, int) or step > 0
+        none = isinstance(end, int) and (end >= _END if forwards else end in _BACK_TO_FIRST)
+        found[axis] = slice(start, None if none else end, step)
     return tuple(found)
 
 
 def cut(call: Call, x: Any, *rest: Any) -> Any:
     where = _slices(call, x.ndim, rest)
+    if isinstance(x, torch.Tensor):
+        back = [d for d, s in enumerate(where) if isinstance(s.step, int) and s.step < 0]
+        where = tuple(_turned(call, s, x.shape[d]) if d in back else s for d, s in enumerate(where))
+        x = x.flip(back) if back else x
     if isinstance(x, np.ndarray) and any(_is_dynamic(b) for s in where for b in (s.start, s.stop)):
         x = torch.as_tensor(x)  # numpy would make a number of the size
     return x[where]
+
+
+def _turned(call: Call, backwards: slice, size: Any) -> slice:
+    """The same places of a dimension that was turned round, in steps forwards."""
+    start, stop, step = backwards.start, backwards.stop, backwards.step
+    if isinstance(size, int) and not any(map(_is_dynamic, (start, stop))):
+        first, end, _ = slice(start, stop, step).indices(size)
+        return slice(size - 1 - first, max(size - 1 - end, 0), -step)
+    all_of_it = isinstance(start, int) and (start == -1 or start >= _END)
+    if not all_of_it or not (stop is None or (isinstance(stop, int) and stop <= -_END)):
+        raise call.refuse("negative steps over a part of a dynamic size")
+    return slice(None, None, -step)
 
 
 def _is_dynamic(bound: Any) -> bool:

@@ -87,6 +87,29 @@ def _take(call: Call, x: Array, index: Array) -> Array:
     return np.asarray(np.take(x, index.astype(np.int64), call.get("axis", 0)), object)
 
 
+def _filled(call: Call, shape: Array) -> Array:
+    fill = np.asarray(call.get("value", np.zeros(1, np.float32)))
+    if fill.dtype != np.int64:
+        raise Unreadable("no sizes")
+    return np.full([int(s) for s in shape], fill.item(), object)
+
+
+def _equal(call: Call, a: Array, b: Array) -> Array:
+    return np.asarray(_each(_are_equal)(call, a, b), bool)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Without asking a symbol for its value, which would fix it."""
+    symbols = [v for v in (a, b) if isinstance(v, torch.SymInt)]
+    if not symbols:
+        return bool(a == b)
+    if any(not isinstance(v, torch.SymInt) and v < 0 for v in (a, b)):
+        return False  # no size is negative
+    if len(symbols) == 2 and a.node.expr == b.node.expr:
+        return True
+    raise Unreadable("a comparison of symbols")
+
+
 SIZES: Mapping[str, Callable[..., Any]] = {
     "Identity": _plain(lambda x: x),
     "Cast": _cast,
@@ -104,5 +127,8 @@ SIZES: Mapping[str, Callable[..., Any]] = {
     "Ceil": _rounded(math.ceil),
     "Sqrt": _rounded(np.sqrt),
     "Neg": _each(lambda v: -v),
+    "ConstantOfShape": _filled,
+    "Equal": _equal,
+    "Where": _each(lambda chosen, a, b: a if chosen else b),
 }
 """Every input is an array, of sizes or constant."""

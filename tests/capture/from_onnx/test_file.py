@@ -114,6 +114,8 @@ ROWS: dict[str, Any] = {
         "ConvTranspose", [IMAGE], [ramp(4, 3, 3, 3)], strides=[2, 2], output_padding=[1, 1]
     ),
     "Gemm": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(5)], transB=1),
+    "Gemm, one bias": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(1)], transB=1),
+    "Gemm, a row of biases": row("Gemm", [ramp(3, 4)], [ramp(5, 4), ramp(1, 5)], transB=1),
     "Gemm as it stands": row("Gemm", [ramp(3, 4)], [ramp(4, 5), ramp(5)]),
     "Gemm scaled": row("Gemm", [ramp(4, 3)], [ramp(4, 5), ramp(5)], transA=1, alpha=2.0, beta=0.5),
     "MatMul": row("MatMul", [LINES, ramp(4, 5)]),
@@ -143,6 +145,9 @@ ROWS: dict[str, Any] = {
     "Conv same lower": row("Conv", [IMAGE], [ramp(3, 4, 2, 2)], auto_pad="SAME_LOWER"),
     "MaxPool same": row(
         "MaxPool", [IMAGE], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"
+    ),
+    "MaxPool of padding alone": row(
+        "MaxPool", [IMAGE[..., :1]], kernel_shape=[1, 2], dilations=[1, 2], pads=[0, 1, 0, 1]
     ),
     "MaxPool wide pads": row(
         "MaxPool", [IMAGE], kernel_shape=[3, 3], strides=[1, 1], pads=[2, 2, 2, 2]
@@ -197,10 +202,26 @@ ROWS: dict[str, Any] = {
     "Flatten from 2": row("Flatten", [IMAGE], axis=2),
     "Transpose given": row("Transpose", [LINES], perm=[0, 2, 1]),
     "Squeeze": row("Squeeze", [ramp(2, 1, 3, 1)], [ints(1, -1)]),
+    "Squeeze of no axes": row("Squeeze", [ramp(2, 1, 3, 1)], [np.zeros(0, np.int64)]),
     "Unsqueeze": row("Unsqueeze", [LINES], [ints(0, -1)]),
     "Concat": row("Concat", [LINES, LINES[:, :1]], axis=1),
     "Split": row("Split", [LINES], [ints(1, 3)], outputs=2, axis=2),
     "Split evenly": row("Split", [LINES], outputs=2, axis=2, num_outputs=2),
+    **{
+        f"Slice backwards from {start} to {end} by {step}": row(
+            "Slice", [ramp(2, 5, 3)], [ints(start), ints(end), ints(1), ints(step)]
+        )
+        for start, end, step in (
+            (-1, -(2**62), -1),
+            (3, 0, -2),
+            (1, 2**63 - 1, -1),
+            (1, 2**62, -1),
+            (2**62, 1, -3),
+        )
+    },
+    "Slice of all samples backwards": row(
+        "Slice", [ramp(2, 5, 3)], [ints(-1), ints(-(2**62)), ints(0), ints(-1)]
+    ),
     "Slice": row("Slice", [LINES], [ints(1, 0), ints(2**62, -1), ints(1, 2), ints(1, 2)]),
     "Gather": row("Gather", [LINES], [ints(2, 0)], axis=1),
     "Gather one": row("Gather", [LINES], [np.array(1)], axis=2),
@@ -239,6 +260,9 @@ WITH_SIZES = {  # text of a graph whose sizes depend on the input's
     "squeeze": """n = Shape <start=1, end=2> (x) s = Squeeze (n) m = Mul (s, one)
         i = Cast <to = 7> (m) j = Sub (i, one) k = Unsqueeze (j, zero) l = Identity (k)
         p = Reshape (l, minus) y = Slice (x, p, big, ones)""",
+    "expand as torch writes it": """n = Shape (x) r = Shape (n)
+        o = ConstantOfShape <value = int64[1] {1}> (r) m = Mul (o, minus) e = Equal (n, m)
+        w = Where (e, o, n) v = Expand (minus, w) f = Cast <to = 1> (v) y = Add (x, f)""",
     "part of a constant": """n = Shape <end=1> (x) s = Slice (table, zeros, n)
         f = Cast <to = 1> (s) y = Add (x, f)""",
 }
@@ -314,8 +338,10 @@ def test_sizes_are_calculated_and_stay_dynamic(name: str, tmp_path: Path) -> Non
     )
     file = tmp_path / "sizes.onnx"
     onnx.save(model, file)
-    captured = capture_model(load_onnx(file), torch.from_numpy(ramp(2, 4, 3)))
+    loaded = load_onnx(file)
+    captured = capture_model(loaded, torch.from_numpy(ramp(2, 4, 3)))
     assert captured.graph.inputs[0].shape == ("N", 4, 3)
+    assert not loaded.kept
     other = torch.from_numpy(ramp(5, 4, 3))
     (expected,) = run(model, (other,), optimise=False)
     np.testing.assert_array_equal(captured.graph.module(other).numpy(), expected)

@@ -15,6 +15,7 @@ from qtool.api import quantize
 from qtool.capture import OnnxModule
 from qtool.capture.from_onnx.parts import grouped
 from qtool.conversion import capture_model
+from qtool.errors import CaptureError
 from qtool.export import float_onnx
 from qtool.graph.onnx_part import onnx_part, part_of
 from tests.capture.from_onnx.files import behind_conv, images, loaded
@@ -113,6 +114,16 @@ def test_a_size_from_data_is_kept(tmp_path: Path) -> None:
     captured = capture_model(loaded(model, tmp_path), images())
     (expected,) = run(model, (images(3),), optimise=False)
     assert captured.graph.module(images(3)).shape == expected.shape
+
+
+def test_a_size_from_data_that_is_one_is_not_taken_for_what_it_is_spread_to(tmp_path: Path) -> None:
+    text = """m = ReduceMax <keepdims = 0> (h) a = Abs (m) one = Constant <value_ints = [1]> ()
+        i = Cast <to = 7> (a) l = Min (i, one) u = Max (l, one)
+        z = Constant <value_ints = [0]> () s = Slice (h, z, u, one) y0 = Mul (h, s)"""
+    with pytest.raises(
+        CaptureError, match=r"^Slice\d+ has the sizes \[2, 1, 8, 8\] on the example"
+    ):
+        capture_model(loaded(behind_conv(text), tmp_path), images())
 
 
 def test_the_text_of_a_part_is_the_same_for_the_same_nodes(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""How much faster several processes calibrate than one, and whether their bytes are the same.
+
+    python benchmarks/ranks.py FOLDER [--networks resnet50,minilm] [--ranks 1,2] [--rounds 3]
+
+Every process has one torch thread and takes every n-th batch. Seconds of wall time, from the moment
+when all have captured the model until the first has the calibration of all; in each round every
+number of processes runs once, and is compared with the first of that round. `--convert` writes a
+model from each and compares their bytes, too. FOLDER holds the real networks (networks.py);
+resnet50 has random weights and images of 224, and needs torchvision; minilm is calibrated on all
+sentences with `--whole`, else, as in the other benchmarks, on a part of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import networks
+import torch
+from calibration import load
+from torch import distributed as dist
+
+import qtool
+from qtool.ranks import Share
+from qtool.targets import DEFAULT
+
+
+def work(
+    pipe: Any, port: int, rank: int, size: int, name: str, options: argparse.Namespace
+) -> None:
+    """One rank: captures, waits for the others, calibrates; sends seconds and digests."""
+    torch.set_num_threads(1)
+    model, batches, dynamic = load(options.folder, name, options.images)
+    if options.whole:
+        batches = list(networks.load(options.folder, name).data)
+    captured = qtool.capture_model(model, batches[0], dynamic)
+    captured.for_target(DEFAULT)
+    given = {"observer": options.observer, "accuracy": options.accuracy}
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.barrier()
+    start = time.perf_counter()
+    found = qtool.calibrate(captured, Share(batches, rank, size), **given)
+    spent = time.perf_counter() - start
+    dist.destroy_process_group()
+    digests = [_digest(found.to_bytes())]
+    if options.convert and not rank:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "int8.onnx"
+            qtool.convert(captured, found, sample=batches[0]).export(file)
+            digests.append(_digest(file.read_bytes()))
+    pipe.send((spent, digests))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def measure(size: int, name: str, options: argparse.Namespace) -> tuple[float, list[str]]:
+    """Seconds of rank 0, and the digests of calibration and model."""
+    context = multiprocessing.get_context("spawn")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipes = []
+    for rank in range(size):
+        ours, theirs = context.Pipe(duplex=False)
+        given = (theirs, store.port, rank, size, name, options)
+        context.Process(target=work, args=given, daemon=True).start()
+        theirs.close()
+        pipes.append(ours)
+    found = [pipe.recv() for pipe in pipes]
+    if len({digests[0] for _, digests in found}) > 1:
+        raise SystemExit(f"{name}: the ranks do not have the same calibration")
+    return found[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--networks", default="resnet50,minilm")
+    parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--observer", default="percentile")
+    parser.add_argument("--accuracy", default="fast")
+    parser.add_argument("--whole", action="store_true", help="calibrate on the evaluation data")
+    parser.add_argument("--convert", action="store_true")
+    options = parser.parse_args()
+    sizes = [int(n) for n in options.ranks.split(",")]
+    for name in options.networks.split(","):
+        if name == "minilm":
+            networks.let_torchvision_import()
+        seconds: dict[int, list[float]] = {n: [] for n in sizes}
+        bytes_of: dict[int, list[str]] = {}
+        for _ in range(options.rounds):
+            for n in sizes:
+                spent, bytes_of[n] = measure(n, name, options)
+                seconds[n].append(spent)
+        for n in sizes:
+            ratios = [a / b for a, b in zip(seconds[sizes[0]], seconds[n], strict=True)]
+            same = "same bytes" if bytes_of[n] == bytes_of[sizes[0]] else f"OTHER {bytes_of[n]}"
+            spread = f"{median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(
+                f"{name:12} {n} processes {median(seconds[n]):7.2f} s, {spread}, {same}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Several processes that work as one: who is in, what they tell each other, how all end."""
+
+from qtool.ranks.group import within
+from qtool.ranks.session import Led, OtherRankError, Ranks, current, session, together
+from qtool.ranks.share import Share, name_of
+
+__all__ = [
+    "Led",
+    "OtherRankError",
+    "Ranks",
+    "Share",
+    "current",
+    "name_of",
+    "session",
+    "together",
+    "within",
+]

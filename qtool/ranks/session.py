@@ -1,0 +1,304 @@
+"""One call that all ranks make: they begin together, agree, exchange, and end together."""
+
+from __future__ import annotations
+
+import json
+import platform
+import signal
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from qtool.atomic import scratch_folder
+from qtool.errors import QtoolError, RanksError, said
+from qtool.ranks.group import Group, find_group
+from qtool.ranks.watch import Failure, Watch
+from qtool.versions import version_of
+
+__all__ = ["Led", "OtherRankError", "Ranks", "current", "session", "together"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_PACKAGES = ("qtool", "torch", "onnx", "onnxruntime")
+
+
+class Led(BaseException):
+    """What is left of a command is rank 0's; ends it on the others, on their way out of it."""
+
+
+class OtherRankError(RanksError):
+    """Another rank failed, and says so itself. code: the exit code of a command."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.code = failure.code
+
+
+class _Wire:
+    """Texts through the group's store, under a prefix of the session; bytes through its backend.
+
+    Every wait ends as soon as a rank has failed.
+    """
+
+    def __init__(self, group: Group, number: int) -> None:
+        place = f"qtool/{group.name}/{number}"
+        self.group = group
+        self.store = group.connected(place)
+        life = group.connected(f"{place}/life")
+        self.watch = Watch(life, group.rank, group.size, group.patience)
+        self.talks = 0
+
+    def say(self, key: str, text: str) -> None:
+        with self._open():
+            self.store.set(key, text)
+
+    def hear(self, key: str, late: str = "") -> str:
+        """What is said under a key; `late`: what is wrong where it is not within the group's wait,
+        by default it may take any time."""
+        started, pause = time.monotonic(), 0.001
+        with self._open():
+            while not self.store.check([key]):
+                self.check()
+                if late and time.monotonic() - started > self.group.wait:
+                    raise RanksError(late)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+            return str(self.store.get(key).decode())
+
+    def check(self) -> None:
+        if (failure := self.watch.failure) is not None:
+            raise RanksError(failure.text) if failure.own else OtherRankError(failure)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Errors of torch's as ours: somebody ended, or closed the group."""
+        try:
+            yield
+        except (RuntimeError, ValueError, TypeError) as error:  # what torch raises, as it comes
+            self.watch.find_out()
+            self.check()
+            raise RanksError(
+                "the process group was closed, or a rank ended, while all worked together "
+                f"({said(error).splitlines()[0][:120]})"
+            ) from error
+
+    def send(self, data: bytes, to: int) -> None:
+        mine = self.group.rank
+        self.say(f"sends/{mine}/{to}", str(len(data)))
+        self.hear(f"takes/{to}/{mine}")
+        with self._open():
+            self.group.send(data, to)
+
+    def receive(self, source: int) -> bytes:
+        mine = self.group.rank
+        size = int(self.hear(f"sends/{source}/{mine}"))
+        self.say(f"takes/{mine}/{source}", "")
+        with self._open():
+            return self.group.receive(size, source)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """This process among those that make the same call; alone it is rank 0 of 1.
+
+    led: whether rank 0 alone ends what they do; see `lead`.
+    """
+
+    rank: int = 0
+    size: int = 1
+    led: bool = False
+    wire: _Wire | None = None
+
+    @property
+    def several(self) -> bool:
+        return self.size > 1
+
+    def check(self) -> None:
+        """Raises RanksError where a rank has failed. Costs nothing; call it in every long loop."""
+        if self.wire is not None:
+            self.wire.check()
+
+    def tell(self, text: str, late: str = "") -> list[str]:
+        """What every rank says, in their order; all have said it when this returns.
+
+        Args:
+            late: what is wrong where a rank does not within the group's wait; "{}" is the rank.
+        """
+        if self.wire is None:
+            return [text]
+        self.wire.talks += 1
+        key = f"tells/{self.wire.talks}"
+        self.wire.say(f"{key}/{self.rank}", text)
+        return [self.wire.hear(f"{key}/{r}", late.format(r)) for r in range(self.size)]
+
+    def agree(self, what: str, said: str) -> None:
+        """Raises RanksError, on every rank alike, where ranks do not say the same."""
+        told = self.tell(said)
+        odd = [r for r, text in enumerate(told) if text != told[0]]
+        if odd:
+            raise RanksError(
+                f"rank {odd[0]} of {self.size} has {what} than rank 0 ({_short(told[odd[0]])} and "
+                f"{_short(told[0])}); give the same to all"
+            )
+
+    def fold(
+        self,
+        own: T,
+        pack: Callable[[T], bytes],
+        read: Callable[[bytes], T],
+        add: Callable[[T, T], T],
+    ) -> T | None:
+        """The values of all ranks as one, pair by pair; on rank 0, None on the others."""
+        step = 1
+        while step < self.size:
+            assert self.wire is not None
+            if self.rank % (2 * step):
+                self.wire.send(pack(own), self.rank - step)
+                return None
+            if self.rank + step < self.size:
+                own = add(own, read(self.wire.receive(self.rank + step)))
+            step *= 2
+        return own
+
+    def give(self, data: bytes | None, source: int = 0) -> bytes:
+        """The bytes that one rank has, to all."""
+        if self.wire is None:
+            assert data is not None
+            return data
+        size = int(self.tell("" if data is None else str(len(data)))[source])
+        if not size:
+            return b""
+        with self.wire._open():
+            return self.wire.group.broadcast(data if self.rank == source else None, size, source)
+
+    def lead(self) -> None:
+        """From here on a command is rank 0's alone, which has everything. In a person's own program
+        all go on."""
+        if self.led and self.rank:
+            raise Led
+
+
+_ACTIVE: ContextVar[Ranks | None] = ContextVar("active", default=None)
+_ALONE = Ranks()
+_numbers: dict[str, int] = defaultdict(int)  # sessions so far, by group: the same on all ranks
+
+
+def current() -> Ranks:
+    """The ranks that work together now."""
+    return _ACTIVE.get() or _ALONE
+
+
+def together(call: Callable[P, R]) -> Callable[P, R]:
+    """The function as a call that all ranks of the process group make."""
+
+    @wraps(call)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        with session(call.__name__):
+            return call(*args, **kwargs)
+
+    return made
+
+
+@contextmanager
+def session(name: str, led: bool = False) -> Iterator[Ranks]:
+    """All ranks of the group that there is, at the same call; inside of another one, part of that.
+
+    Whatever ends it on one rank ends it on all, in bounded time.
+
+    Args:
+        led: see `Ranks.lead`.
+
+    Raises:
+        RanksError: a rank does not make this call, or with other versions; it failed, or is gone.
+    """
+    if _ACTIVE.get() is not None or (group := find_group()) is None:
+        yield current()
+        return
+    _numbers[group.name] += 1
+    try:
+        wire = _Wire(group, _numbers[group.name])
+        wire.watch.start()
+    except RuntimeError as error:
+        raise RanksError(f"the process group cannot be used any more ({said(error)})") from error
+    ranks = Ranks(group.rank, group.size, led, wire)
+    token = _ACTIVE.set(ranks)
+    try:
+        with _ending_all(ranks), scratch_folder() as life:
+            _begin(ranks, name, life)
+            yield ranks
+            wire.watch.leave()
+    finally:
+        _ACTIVE.reset(token)
+        wire.watch.stop()
+
+
+@contextmanager
+def _ending_all(ranks: Ranks) -> Iterator[None]:
+    """What ends this rank ends the others, with the reason."""
+    try:
+        yield
+    except BaseException as error:
+        assert ranks.wire is not None
+        watch = ranks.wire.watch
+        text = f"rank {ranks.rank} of {ranks.size} failed: {_sentence(error)}"
+        counts = watch.failure or watch.fail(Failure(text, _code(error), own=True))
+        if ranks.led and not counts.own:
+            raise OtherRankError(counts) from error  # which speaks for all
+        raise
+
+
+def _sentence(error: BaseException) -> str:
+    ours = isinstance(error, QtoolError) or hasattr(error, "exit_code")
+    return str(error) if ours else said(error)
+
+
+def _code(error: BaseException) -> int:
+    """The exit code of a command that ends so."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + int(getattr(error, "number", signal.SIGINT))
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", None)
+    return code if isinstance(code, int) else 2 if isinstance(error, QtoolError | OSError) else 1
+
+
+def _begin(ranks: Ranks, name: str, life: Path) -> None:
+    """All are here, at the same call with the same packages."""
+    assert ranks.wire is not None
+    versions = {package: version_of(package) for package in _PACKAGES}
+    late = (
+        f"rank {{}} of {ranks.size} did not call {name} within {ranks.wire.group.wait:g} s; call "
+        "it on every rank, or in `with qtool.within(None)` to work alone"
+    )
+    told = ranks.tell(json.dumps([name, versions, [_machine(), str(life)]]), late)
+    calls = [json.loads(text) for text in told]
+    places = ((rank, place) for rank, (*_, place) in enumerate(calls))
+    ranks.wire.watch.know({r: Path(at) for r, (where, at) in places if where == _machine()})
+    for rank, (call, theirs, _) in enumerate(calls):
+        if call != calls[0][0]:
+            raise RanksError(f"rank {rank} of {ranks.size} called {call}, rank 0 {calls[0][0]}")
+        for package, version in theirs.items():
+            if version != calls[0][1][package]:
+                raise RanksError(
+                    f"rank {rank} of {ranks.size} has {package} {version}, rank 0 "
+                    f"{calls[0][1][package]}; install the same version everywhere"
+                )
+
+
+def _machine() -> str:
+    """A name that no other machine has."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{platform.node()} {uuid.getnode()}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:12]}..."

@@ -1,0 +1,38 @@
+"""Attention whose mask lets a query see nothing gives zeros in the file, as in torch."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qtool.conversion import capture_model
+from qtool.export import float_onnx
+from tests.export.networks import run
+from tests.passes.differential import Function
+
+SEEN = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]]).bool()
+LEAST = torch.finfo(torch.float32).min
+MASKS = {
+    "bool": SEEN,
+    "minus infinity": torch.zeros(4, 4).masked_fill(~SEEN, -math.inf),
+    "the least number": torch.zeros(4, 4).masked_fill(~SEEN, LEAST),  # sees all, evenly
+    "for each head": torch.stack([SEEN, SEEN.flip(0)]),
+    "for each sample": SEEN.flip(1).view(1, 1, 4, 4),
+    "nothing at all": torch.zeros(1, 1, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_query_that_sees_nothing(name: str) -> None:
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, 2 * x, x + 1, MASKS[name])
+
+    x = torch.randn(3, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+    file = float_onnx(capture_model(Function(attend).eval(), x).graph)
+    for optimise in (False, True):
+        (found,) = run(file, (x,), optimise)
+        np.testing.assert_allclose(found, attend(x).numpy(), rtol=1e-5, atol=1e-6)
