@@ -76,7 +76,6 @@ def command(
         accuracy=accuracy,
         recover=options.names(recover),
         dynamic=sources.parse_dynamic(dynamic),
-        progress=output.progress("converting", None),
     )
     goals = (min_coverage, min_sqnr)
     write(quantized, output_, goals, timing, as_json, format_, external_data)
