@@ -15,7 +15,8 @@ from qtool.cli import options, output, sources
 def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
     """Merge CALIBRATIONS of one model, made on different parts of the data.
 
-    With minmax, percentile and mse the result is, byte for byte, the calibration on all the data.
+    The result is, byte for byte, the calibration on all the data, in any order; with the observer
+    moving_average, which depends on the order, about that.
 
     \b
     Example:

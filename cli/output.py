@@ -23,8 +23,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from qtool.progress import during
-
 __all__ = ["exit_if_missed", "length_of", "progress", "say", "show", "show_json", "status"]
 
 EVENT_SECONDS = 1.0
@@ -123,7 +121,7 @@ def _is_json() -> bool:
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """While something without a countable length runs."""
-    with during(text):
+    for _ in progress(text, None)(iter((None,))):
         yield
 
 

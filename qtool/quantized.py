@@ -64,6 +64,7 @@ class Verification:
     fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
         whether the file is right, and is no part of `passed`.
     missing: a sentence where the target's runtime could be asked, but is not installed.
+    remarks: what else was measured of the file, in sentences: how fast it is.
     """
 
     parity: Parity
@@ -71,6 +72,7 @@ class Verification:
     coverage: Coverage
     fidelity: Fidelity
     missing: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -85,12 +87,13 @@ class Verification:
             "coverage": self.coverage.to_json(),
             "accuracy": self.fidelity.to_json(),
             "missing": self.missing,
+            "remarks": list(self.remarks),
         }
 
     def __str__(self) -> str:
         exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
-        text = f"{self.coverage}\n{exactness}\n{self.parity}\n{self.fidelity}"
-        return f"{text}\n{self.missing}" if self.missing else text
+        parts = [self.coverage, exactness, self.parity, self.fidelity, self.missing, *self.remarks]
+        return "\n".join(filter(None, map(str, parts)))
 
 
 class Quantized:

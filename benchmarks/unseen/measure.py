@@ -163,7 +163,7 @@ def _convert(
         record.outcome = "ok"
         _audit(record, quantized, verified)
         speed = speed_of(quantized, file, seconds=seconds) if seconds else None
-    said = [*quantized.notes, *str(verified).splitlines()]
+    said = [*(f"note: {n}" for n in quantized.notes), *str(verified).splitlines()]
     if speed is not None:
         record.ratio = speed.ratio
         said += [w] if (w := speed.warning()) else []
@@ -212,11 +212,11 @@ def _judge(
 
 def _run(loaded: Any, batch: Batch) -> Arrays:
     """Of the file; what it was found not to depend on it does not take."""
-    return run(loaded, [t.numpy() for t in batch.values()])
+    return run(loaded, [t.numpy() for t in pytree.tree_leaves(batch)])
 
 
 def _eager(model: nn.Module, batch: Batch) -> Arrays:
-    given = {k: v.clone() if _is_tensor(v) else v for k, v in batch.items()}  # some write to them
+    given = {k: copy.deepcopy(v) for k, v in batch.items()}  # some write to them
     with torch.no_grad():
         named = all(name.isidentifier() for name in given)  # not of every ONNX file
         found = model(**given) if named else model(*given.values())
@@ -229,7 +229,9 @@ def _is_tensor(x: Any) -> bool:
 
 def _in_bfloat16(model: nn.Module, batch: Batch, real: Arrays) -> tuple[float | None, ...] | None:
     try:
-        low = {k: v.bfloat16() if v.is_floating_point() else v for k, v in batch.items()}
+        low = pytree.tree_map(
+            lambda t: t.bfloat16() if _is_tensor(t) and t.is_floating_point() else t, dict(batch)
+        )
         found = _eager(copy.deepcopy(model).bfloat16(), low)
     except Exception:  # noqa: BLE001  # no kernel in bfloat16, or a type written out in the model
         return None

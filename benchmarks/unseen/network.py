@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 __all__ = ["Network", "Rows", "binary", "ids", "images", "joined", "mask", "noise", "waves"]
 
@@ -45,14 +47,14 @@ class Network:
         """The batch at another size, see `other`."""
         if self.other is not None:
             return self.other(batch)
-        found = {}
-        for name, value in batch.items():
-            axes = self.dynamic.get(name, {0: "batch"} if value.dim() else {})
-            for axis in axes:
+
+        def smaller(value: torch.Tensor, name: str) -> torch.Tensor:
+            for axis in self.dynamic.get(name, {0: "batch"} if value.dim() else {}):
                 size = 3 if axis == 0 else value.shape[axis] - SHORTER
                 value = value.narrow(axis, 0, size)
-            found[name] = value.contiguous()
-        return found
+            return value.contiguous()
+
+        return {n: pytree.tree_map(partial(smaller, name=n), v) for n, v in batch.items()}
 
 
 class Rows(dict[str, Network]):

@@ -140,6 +140,7 @@ def _percent(share: float) -> str:
 
 def _short(text: str, length: int) -> str:
     text = re.sub(r"\x1b\[\d*m", "", " ".join(text.split())).replace("|", "/")
+    text = re.sub(r"[\w./-]*/(?=(?:torch|torchvision|transformers|timm)/\S+\.py:)", "", text)
     text = re.sub(r"/[\w./-]*/site-packages/", "", text)
     text = re.sub(r"(?<!\w)/(?:\w+/)*tmp\w*/", "", text).replace("<", "&lt;")
     return text if len(text) <= length else f"{text[: length - 3]}..."

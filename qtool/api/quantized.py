@@ -13,7 +13,7 @@ from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_quantized
 from qtool.analysis.speed import Speed, speed_of
 from qtool.atomic import scratch_folder
-from qtool.quantized import Quantized
+from qtool.quantized import Quantized, Verification
 
 __all__ = ["QuantizedModel"]
 
@@ -24,6 +24,28 @@ class QuantizedModel(Quantized):
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
     of the weights); `export` writes the integer model, `report` says whether to ship it.
     """
+
+    def export(
+        self,
+        path: str | Path,
+        verify: bool = True,
+        *,
+        format: str = "qdq",  # noqa: A002  # the word of the field
+        external_data: bool = False,
+        timing: float = 0.0,
+    ) -> Verification | None:
+        """Writes the integer model, after showing that it is right; see `Quantized.export`.
+
+        Args:
+            path, verify, format, external_data: as there.
+            timing: seconds to time the file for beside the float model (see `speed`), which the
+                result then says, and what costs most where int8 is slower; 0 leaves it out.
+        """
+        result = super().export(path, verify, format=format, external_data=external_data)
+        found = self.speed(path, timing) if timing and result is not None else None
+        if result is None or found is None:
+            return result
+        return replace(result, remarks=tuple(filter(None, (str(found), found.warning()))))
 
     def report(
         self,

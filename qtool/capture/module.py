@@ -37,7 +37,8 @@ _REMEDIES = (
         re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
         (
             "the model takes or returns a cache of keys and values; call it with use_cache=False, "
-            "or wrap it in an nn.Module that takes and returns them as tensors"
+            "wrap it in an nn.Module that takes and returns them as tensors, or make torch know "
+            "it (transformers.integrations.executorch.register_dynamic_cache_export_support())"
         ),
     ),
     (

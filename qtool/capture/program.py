@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -82,11 +84,24 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
+_LIFTED, _TRACES = "lifted_tensor_", 2  # what torch calls them, and how often it traces again
 _WRITES = "if the model writes to its own inputs, let it write to a copy"
 _LOST = (
     "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
     "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
 )
+
+
+def _with_lifted(program: ExportedProgram) -> ExportedProgram:
+    """The program with the tensors that it makes while it runs under the names, too, that tracing
+    it again gives them: torch calls them anew, and looks for them by those names."""
+    lifted = [t for path, t in program.constants.items() if _LIFTED in path.rpartition(".")[2]]
+    if not lifted:
+        return program
+    free = (name for i in count() if (name := f"{_LIFTED}{i}") not in program.constants)
+    other = copy.copy(program)
+    other._constants = {**program.constants, **dict(zip(free, lifted * _TRACES, strict=False))}
+    return other
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:
@@ -104,7 +119,8 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
             program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
-                program = program.run_decompositions({})  # no in-place operators are left
+                # no in-place operators are left
+                program = _with_lifted(program).run_decompositions({})
                 module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(
@@ -260,8 +276,12 @@ def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:
-    tree = pytree.tree_unflatten(list(range(count)), program.call_spec.out_spec)
-    found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
+    each = [torch.zeros(1, 1, 1, 1)] * count  # a container may compute with what it is given
+    try:
+        tree = pytree.tree_unflatten(each, program.call_spec.out_spec)
+        found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
+    except Exception:  # noqa: BLE001  # a user's own, which may know no names or take no such tensors
+        return [(str(i),) for i in range(count)]
     return [tuple(_key(k) for k in path) for path, _ in found]
 
 

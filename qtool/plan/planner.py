@@ -159,6 +159,8 @@ def _choose_static(work: Work, node: fx.Node, row: Op) -> None:
 def _objection(work: Work, node: fx.Node, row: Op) -> str | None:
     rule = work.target.kernels.get(row.key)
     if rule is None:
+        if row.key in rules.PRODUCTS and (reason := rules.stored_operand(node)) is not None:
+            return reason
         return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
     if (reason := rule.refuse(node)) is not None:
         return reason
@@ -249,6 +251,8 @@ def _fuse_clips(work: Work) -> None:
             work.wanted.discard(source)
             work.native.add(node)
         elif source in work.integer:
+            if codes_out and work.target.kernels[key(source)].one_output:
+                work.wanted.add(source)  # the runtime drops the clamp, whose codes clamp as well
             work.reasons[node] = "clamps in float between dequantize and quantize"
         else:
             work.reasons[node] = "its input is float"

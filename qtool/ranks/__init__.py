@@ -1,8 +1,9 @@
 """Several processes that work as one: who is in, what they tell each other, how all end."""
 
 from qtool.ranks.group import within
-from qtool.ranks.session import Led, OtherRankError, Ranks, current, session, together
+from qtool.ranks.session import Led, Ranks, current, session, together
 from qtool.ranks.share import Share, name_of
+from qtool.ranks.wire import OtherRankError
 
 __all__ = [
     "Led",

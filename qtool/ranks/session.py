@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import signal
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,8 +17,9 @@ from typing import ParamSpec, TypeVar
 
 from qtool.atomic import scratch_folder
 from qtool.errors import QtoolError, RanksError, said
-from qtool.ranks.group import Group, find_group
-from qtool.ranks.watch import Failure, Watch
+from qtool.ranks.group import find_group
+from qtool.ranks.watch import Failure
+from qtool.ranks.wire import OtherRankError, Wire
 from qtool.versions import version_of
 
 __all__ = ["Led", "OtherRankError", "Ranks", "current", "session", "together"]
@@ -35,77 +35,6 @@ class Led(BaseException):
     """What is left of a command is rank 0's; ends it on the others, on their way out of it."""
 
 
-class OtherRankError(RanksError):
-    """Another rank failed, and says so itself. code: the exit code of a command."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.text)
-        self.code = failure.code
-
-
-class _Wire:
-    """Texts through the group's store, under a prefix of the session; bytes through its backend.
-
-    Every wait ends as soon as a rank has failed.
-    """
-
-    def __init__(self, group: Group, number: int) -> None:
-        place = f"qtool/{group.name}/{number}"
-        self.group = group
-        self.store = group.connected(place)
-        life = group.connected(f"{place}/life")
-        self.watch = Watch(life, group.rank, group.size, group.patience)
-        self.talks = 0
-
-    def say(self, key: str, text: str) -> None:
-        with self._open():
-            self.store.set(key, text)
-
-    def hear(self, key: str, late: str = "") -> str:
-        """What is said under a key; `late`: what is wrong where it is not within the group's wait,
-        by default it may take any time."""
-        started, pause = time.monotonic(), 0.001
-        with self._open():
-            while not self.store.check([key]):
-                self.check()
-                if late and time.monotonic() - started > self.group.wait:
-                    raise RanksError(late)
-                time.sleep(pause)
-                pause = min(2 * pause, 0.1)
-            return str(self.store.get(key).decode())
-
-    def check(self) -> None:
-        if (failure := self.watch.failure) is not None:
-            raise RanksError(failure.text) if failure.own else OtherRankError(failure)
-
-    @contextmanager
-    def _open(self) -> Iterator[None]:
-        """Errors of torch's as ours: somebody ended, or closed the group."""
-        try:
-            yield
-        except (RuntimeError, ValueError, TypeError) as error:  # what torch raises, as it comes
-            self.watch.find_out()
-            self.check()
-            raise RanksError(
-                "the process group was closed, or a rank ended, while all worked together "
-                f"({said(error).splitlines()[0][:120]})"
-            ) from error
-
-    def send(self, data: bytes, to: int) -> None:
-        mine = self.group.rank
-        self.say(f"sends/{mine}/{to}", str(len(data)))
-        self.hear(f"takes/{to}/{mine}")
-        with self._open():
-            self.group.send(data, to)
-
-    def receive(self, source: int) -> bytes:
-        mine = self.group.rank
-        size = int(self.hear(f"sends/{source}/{mine}"))
-        self.say(f"takes/{mine}/{source}", "")
-        with self._open():
-            return self.group.receive(size, source)
-
-
 @dataclass(frozen=True, eq=False)
 class Ranks:
     """This process among those that make the same call; alone it is rank 0 of 1.
@@ -116,7 +45,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     led: bool = False
-    wire: _Wire | None = None
+    wire: Wire | None = None
 
     @property
     def several(self) -> bool:
@@ -177,7 +106,7 @@ class Ranks:
         size = int(self.tell("" if data is None else str(len(data)))[source])
         if not size:
             return b""
-        with self.wire._open():
+        with self.wire.opened():
             return self.wire.group.broadcast(data if self.rank == source else None, size, source)
 
     def lead(self) -> None:
@@ -225,7 +154,7 @@ def session(name: str, led: bool = False) -> Iterator[Ranks]:
         return
     _numbers[group.name] += 1
     try:
-        wire = _Wire(group, _numbers[group.name])
+        wire = Wire(group, _numbers[group.name])
         wire.watch.start()
     except RuntimeError as error:
         raise RanksError(f"the process group cannot be used any more ({said(error)})") from error

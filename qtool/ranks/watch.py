@@ -19,6 +19,7 @@ from qtool.atomic import is_abandoned
 __all__ = ["Failure", "Watch"]
 
 PERIOD = 0.5
+SWEPT = 5.0  # seconds without a sign of life that tell enough where the lock is gone, too
 FAREWELL = 4.0  # seconds in which the others take notice, before who failed goes
 
 
@@ -53,7 +54,7 @@ class Watch:
         """All are here. lives: folders on this machine, locked as long as their ranks live."""
         others = range(1, self._size) if self._rank == 0 else (0,)
         now = time.monotonic()
-        self._lives = lives
+        self._lives = {r: at for r, at in lives.items() if at.exists()}  # not in other containers
         self._seen = dict.fromkeys(others, (b"", now))
 
     def find_out(self) -> None:
@@ -140,12 +141,16 @@ class Watch:
         if beat != before:
             self._seen[rank] = (beat, now)
             return True
-        return now - since < self._patience
+        return now - since < (min(SWEPT, self._patience) if self._swept(rank) else self._patience)
 
     def _ended(self, rank: int) -> bool:
         return rank in self._lives and is_abandoned(self._lives[rank])
 
+    def _swept(self, rank: int) -> bool:
+        """Whether somebody removed the folder: as a rule because its process had ended."""
+        return rank in self._lives and not self._lives[rank].exists()
+
     def _why(self, rank: int) -> str:
-        if self._ended(rank):
+        if self._ended(rank) or self._swept(rank):
             return "its process ended"
         return f"no sign of life for {self._patience:g} s"

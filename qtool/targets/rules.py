@@ -41,6 +41,31 @@ def constant_weights(node: fx.Node) -> str | None:
     return float32(node)
 
 
+def stored_operand(node: fx.Node) -> str | None:
+    """Of a product: what there is to say where an operand is stored, or taken from what is."""
+    operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
+    if any(a.op == "get_attr" for a in operands):
+        return "its weights are no matrix for all rows; integer kernels take one"
+    if any(map(_of_weights, operands)):
+        return "its weights are chosen at run time; integer kernels take stored ones"
+    return None
+
+
+def _of_weights(node: fx.Node) -> bool:
+    """Whether all floats that a tensor is made of are stored ones."""
+    seen, left = set[fx.Node](), [node]
+    while left:
+        each = left.pop()
+        if each.op == "get_attr" or each in seen:
+            continue
+        seen.add(each)
+        floats = [n for n in each.all_input_nodes if G.is_float(n)]
+        if not floats:
+            return False
+        left += floats
+    return True
+
+
 def stored_weights(node: fx.Node) -> str | None:
     """For operators whose weights alone are stored as codes; their arithmetic stays as it is."""
     row = row_of(node)

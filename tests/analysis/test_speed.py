@@ -75,6 +75,19 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
     assert found.to_json()["costly"][0]["name"] == "1"
 
 
+def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
+    pretend(0.5)
+    found = quantized().export(tmp_path / "m.onnx", timing=0.01)
+    assert found is not None
+    speed, warning = found.remarks
+    assert "0.50x" in speed
+    assert str(found).endswith(f"{speed}\n{warning}")
+    assert found.to_json()["remarks"] == [speed, warning]
+    untimed = quantized().export(tmp_path / "m.onnx")
+    assert untimed is not None
+    assert untimed.remarks == ()
+
+
 def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):
     seen = pretend(2.0)
     model = quantized()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.capture import from_program, load_program
+from qtool.capture.program import _with_lifted
 from qtool.errors import CaptureError
 from tests.models.small import NETWORKS
 from tests.passes.differential import Function, assert_same
@@ -144,6 +148,56 @@ def test_from_program_leaves_the_program_alone() -> None:
     before = str(program.graph)
     from_program(program)
     assert str(program.graph) == before
+
+
+class Starts(nn.Module):
+    """Joins its input to a tensor that it makes in each call, as a cache of keys begins."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.tensor([]), x], 1)
+
+
+class Holder:
+    """A container that computes with what it is given."""
+
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held = torch.cat([held])
+
+
+class Nameless(Holder):
+    """One of which torch is not told how its parts are called."""
+
+
+def _keyed(holder: Any) -> Any:
+    return [(pytree.GetAttrKey("held"), holder.held)], None
+
+
+for kind in (Holder, Nameless):
+    pytree.register_pytree_node(
+        kind,
+        lambda h: ([h.held], None),
+        partial(lambda kind, held, _: kind(held[0]), kind),
+        serialized_type_name=f"tests.{kind.__name__}",
+        flatten_with_keys_fn=_keyed if kind is Holder else None,
+    )
+
+
+def test_tensors_that_a_program_makes_have_the_names_that_torch_looks_for() -> None:
+    """Caches of transformers are traced again under names that count on from those there are."""
+    program = export(nn.Sequential(Starts(), nn.ReLU(True), Starts()).eval(), torch.randn(2, 3))
+    before = dict(program.constants)
+    found = _with_lifted(program).constants
+    assert set(before) == {"0.lifted_tensor_0", "2.lifted_tensor_1"} == set(program.constants)
+    made = [found[f"lifted_tensor_{i}"] for i in range(4)]
+    assert all(a is b for a, b in zip(made, [*before.values()] * 2, strict=True))
+    plain = export(nn.ReLU().eval(), torch.ones(2))
+    assert _with_lifted(plain) is plain
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Holder, "kept.held"), (Nameless, "output_0")])
+def test_outputs_in_a_container_of_the_users(kind: type[Holder], name: str) -> None:
+    program = export(Function(lambda x: {"kept": kind(x + 1)}).eval(), torch.ones(2, 3))
+    assert from_program(program).outputs == (name,)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qtool.conversion import capture_model
 from qtool.errors import PlanError
 from qtool.plan import Execution, Kind, make_plan
 from qtool.targets import target
@@ -383,6 +384,23 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
 
 
 @pytest.mark.parametrize(
+    ("on", "readers"),
+    [("onnxruntime-x86", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})],
+)
+def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
+    on: str, readers: dict[str, list[str]]
+) -> None:
+    """Of a Gemm that is an output, too, ONNX Runtime would quantize the result a second time."""
+
+    def both(x: torch.Tensor, a: nn.Module, b: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        return (y := a(x)), b(y.relu())
+
+    found = reads(plan(Function(both, nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4), on=target(on)))
+    assert {name: users for name, users in found.items() if name == "parts.0"} == readers
+    assert found["relu"] == ["parts.1"]
+
+
+@pytest.mark.parametrize(
     ("model", "node", "reason"),
     [
         pytest.param(
@@ -502,3 +520,27 @@ def test_planning_is_pure() -> None:
     first, second = (make_plan(graph, X86, ObserverSpec("minmax")) for _ in range(2))
     assert first == second
     assert str(graph) == before
+
+
+class Experts(nn.Module):
+    """A mixture of experts: each sample has the weights that it chooses, of one stored tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.weights = nn.Linear(8, 8), nn.Parameter(torch.randn(3, 8, 4))
+        self.each = nn.Parameter(torch.randn(2, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        chosen = torch.bmm(y.unsqueeze(1), self.weights[y.argmax(1) % 3])
+        return (chosen @ torch.relu(y[:, :4, None])) * (chosen.unsqueeze(1) @ self.each).sum(1)
+
+
+def test_products_say_whether_their_weights_are_chosen_or_made() -> None:
+    found = capture_model(Experts().eval(), torch.randn(4, 8)).plan()
+    reasons = [d.reason for d in found.nodes if d.op == "matmul"]
+    assert reasons == [
+        "its weights are chosen at run time; integer kernels take stored ones",
+        "a product of two activations is not faster in integers",
+        "its weights are no matrix for all rows; integer kernels take one",
+    ]

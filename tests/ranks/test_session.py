@@ -21,6 +21,9 @@ def exchange(rank: int) -> list[Any]:
     with session("exchange") as ranks:
         told = ranks.tell(f"I am {rank}")
         folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
+        time.sleep(0.2 * rank)  # who is early does not hear what was said before
+        again = ranks.fold([rank, 9], bytes, list, lambda x, y: x + y)
+        assert again is None or len(again) == 2 * ranks.size
         large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
         given = ranks.give(large, ranks.size - 1)
         nothing = ranks.give(b"" if rank == 0 else None)
