@@ -12,7 +12,7 @@ from qtool.cli import options, output, sources
 @sources.apply(
     sources.model,
     sources.weights,
-    sources.data,
+    sources.data_or_none,
     options.output,
     sources.batch_size,
     options.observer,
@@ -28,6 +28,7 @@ def command(
     model: str,
     weights: Path | None,
     data: str,
+    shape: str | None,
     output_: Path,
     batch_size: int,
     observer: str | None,
@@ -55,9 +56,8 @@ def command(
     from qtool.targets import DEFAULT
 
     check_writable(output_)
-    loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size)
-    share = sources.share_of(batches)
+    loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    share = None if batches is None else sources.share_of(batches)
     found = qtool.calibrate(
         loaded,
         share,

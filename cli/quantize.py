@@ -13,7 +13,7 @@ from qtool.cli.convert import write
 @sources.apply(
     sources.model,
     sources.weights,
-    sources.data,
+    sources.data_or_none,
     options.output,
     sources.batch_size,
     options.observer,
@@ -34,6 +34,7 @@ def command(
     model: str,
     weights: Path | None,
     data: str,
+    shape: str | None,
     output_: Path,
     batch_size: int,
     observer: str | None,
@@ -66,9 +67,8 @@ def command(
 
     check_writable(output_)
     check_format(target or DEFAULT, format_)
-    loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size)
-    share = sources.share_of(batches)
+    loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    share = None if batches is None else sources.share_of(batches)
     quantized = qtool.quantize(
         loaded,
         share,

@@ -14,6 +14,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 Path_ = click.Path(path_type=Path)
+NO_DATA = "none"
 
 
 def _kept(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
@@ -93,6 +94,21 @@ data = apply(
     ),
     _reading,
 )
+data_or_none = apply(
+    click.option(
+        "--data",
+        required=True,
+        help="A folder of images, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
+        "package.module:function that returns an iterable of batches; or none: inputs are made "
+        "from the statistics of MODEL's BatchNorms.",
+    ),
+    click.option(
+        "--shape",
+        metavar="SIZE,...",
+        help="Of one sample, for --data none and a MODEL that does not say it: 3,224,224.",
+    ),
+    _reading,
+)
 data_or_random = apply(
     click.option("--data", help="As for `qtool quantize`; by default random inputs are made."),
     _reading,
@@ -143,6 +159,34 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
     return found
 
 
+def load_model_and_data(
+    source: str, weights: Path | None, data: str, shape: str | None, batch_size: int
+) -> tuple[Any, Iterable[Any] | None]:
+    """The model, and the batches behind --data, or None; then a model of known sizes.
+
+    Raises:
+        DataError: there is no such data.
+    """
+    model = load_model(source, weights)
+    if shape is not None and data != NO_DATA:
+        raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
+    if data != NO_DATA:
+        return model, load_data(data, batch_size)
+    if shape is None:
+        return model, None
+    import torch
+
+    from qtool import capture_model
+
+    return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+
+
+def _sizes(text: str) -> list[int]:
+    if not all(part.isdigit() and int(part) for part in text.split(",")):
+        raise click.BadParameter(f"'{text}' is not SIZE,SIZE,...", param_hint="--shape")
+    return [int(part) for part in text.split(",")]
+
+
 def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     """Of data that all processes of a command have, what is this one's; see `qtool.ranks.Share`.
 
@@ -170,7 +214,7 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
 
 
 def dynamic_of(
-    given: tuple[str, ...], batches: Iterable[Any]
+    given: tuple[str, ...], batches: Iterable[Any] | None
 ) -> Mapping[str, Mapping[int, str]] | None:
     """What --dynamic says; without the option what the data says of its sizes."""
     return parse_dynamic(given) or getattr(batches, "dynamic", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import nn
 
 from qtool import observers, targets
 from qtool.api.quantized import QuantizedModel
-from qtool.calibration import Calibration, observe
+from qtool.calibration import Calibration, Distilled, distilled, observe
+from qtool.capture import OnnxModule
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
@@ -29,12 +31,13 @@ from qtool.types import UINT8, Observed, Progress
 __all__ = ["calibrate", "convert", "first_of", "quantize"]
 
 VERIFIED_SAMPLES = 64
+BLANK = 2  # samples of a batch that is only there for its sizes
 
 
 @together
 def calibrate(
     model: Model | Captured,
-    data: Iterable[Any],
+    data: Iterable[Any] | None,
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
@@ -54,13 +57,16 @@ def calibrate(
         model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
         data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
             longer than the model's arguments the first are used, so (images, labels) works.
+            None: inputs are distilled from the statistics of the model's BatchNorms; for what
+            `capture_model` returned, an ExportedProgram or an ONNX model, whose sizes are known.
         target: whose plan says which tensors to observe.
-        observer: "minmax", "moving_average", "percentile", "mse"; options as "percentile:99.99".
+        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
+            "laplace"; options as "percentile:99.99".
         recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast" or "balanced": which steps the conversion takes to recover what
+        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
             rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
@@ -71,8 +77,7 @@ def calibrate(
         PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
         RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
-    first, data = _peek(data, model)
-    captured = capture_model(model, first, dynamic)
+    captured, _, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = _probes(captured, plan)
@@ -82,7 +87,8 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    return observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
+    return replace(found, notes=(*_notes(data), *found.notes))
 
 
 def convert(
@@ -140,7 +146,7 @@ def convert(
 @together
 def quantize(
     model: Model | Captured,
-    data: Iterable[Any],
+    data: Iterable[Any] | None,
     *,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
@@ -157,8 +163,7 @@ def quantize(
     capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
     The ranks of a process group calibrate together, and then convert each for itself, all alike.
     """
-    first, data = _peek(data, model)
-    captured = capture_model(model, first, dynamic)
+    captured, first, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
@@ -166,12 +171,38 @@ def quantize(
     if plan.observed() or probes or _keep(plan):
         mark = captured.fingerprint
         calibration = observe(graph, plan, probes, data, mark, progress, _keep(plan))
+        calibration = replace(calibration, notes=(*_notes(data), *calibration.notes))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     current().lead()
     return _quantized(captured, plan, calibration, first)
+
+
+def _captured(
+    model: Model | Captured,
+    data: Iterable[Any] | None,
+    dynamic: DynamicSizes | None,
+) -> tuple[Captured, Any, Iterable[Any]]:
+    """The model captured, the first batch, and all data; distilled where there is none."""
+    if data is not None:
+        first, data = _peek(data, model)
+        return capture_model(model, first, dynamic), first, data
+    if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
+        raise DataError(
+            "there is no data, and the sizes of the model's inputs are not known; give "
+            "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
+        )
+    example = model.blank(BLANK) if isinstance(model, OnnxModule) else None
+    captured = capture_model(model, example, dynamic)
+    made, ranks = distilled(captured.trained or captured.graph), current()
+    own = Distilled(made.batches[ranks.rank :: ranks.size], made.notes)
+    return captured, made.batches[0], own
+
+
+def _notes(data: Iterable[Any]) -> tuple[str, ...]:
+    return data.notes if isinstance(data, Distilled) else ()
 
 
 def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

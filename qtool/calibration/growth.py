@@ -13,10 +13,12 @@ from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Growth"]
 
-GROWN = ((1.2, 0.05, 2), (1.1, 0.5, 2), (2.0, 0.0, 1))
+FEW = 32
+GROWN = ((1.2, 0.05, 2), (2.0, 0.0, 1))
+GROWN_OF_FEW = (*GROWN, (1.1, 0.5, 2))
 """(factor, share, number): so many ranges, and that share of all, wider than they were by more than
 the factor are worth a note: what is wider still is clipped. The extremes of a few grow with any
-data."""
+data; of fewer than `FEW` samples less is a sign."""
 
 Spans = Mapping[str, float]
 
@@ -41,7 +43,7 @@ class Growth:
             return ()
         (count, old), now = before[-1], self._spans(statistics)
         by = {n: now[n] / s for n, s in old.items() if s > 0}
-        for factor, share, number in GROWN:
+        for factor, share, number in GROWN_OF_FEW if samples < FEW else GROWN:
             grown = sum(growth > factor for growth in by.values())
             if grown >= max(number, share * len(old)):
                 break

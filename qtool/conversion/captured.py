@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool import observers, targets
+from qtool.calibration.distill import norms_of
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
 from qtool.data import batches
 from qtool.errors import CaptureError, DataError
@@ -50,10 +51,19 @@ class Captured:
     """
 
     def __init__(
-        self, graph: FloatGraph, fingerprint: str, outputs: Sequence[torch.Tensor] | None = None
+        self,
+        graph: FloatGraph,
+        fingerprint: str,
+        outputs: Sequence[torch.Tensor] | None = None,
+        trained: FloatGraph | None = None,
     ) -> None:
-        """`outputs`: of the graph on its example, where they are known."""
+        """
+        Args:
+            outputs: of the graph on its example, where they are known.
+            trained: the graph with its BatchNorms, where it has some.
+        """
         self.graph = graph
+        self.trained = trained
         self.fingerprint = fingerprint
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
@@ -137,8 +147,10 @@ def capture_model(
     else:
         graph = capture_module(model, next(batches([example], model)), dynamic)
     mark = fingerprint(graph.module)
+    normed = bool(norms_of(graph.module))
+    trained = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
-    return Captured(graph, mark, outputs)
+    return Captured(graph, mark, outputs, trained)
 
 
 def _refuse_defaults() -> None:

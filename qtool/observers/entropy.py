@@ -4,10 +4,12 @@ After TensorRT's calibration (Migacz 2017): for each of many thresholds the dist
 there is compared with what is left of it when it is cut into as many cells as there are codes. As
 there, what is clipped counts in the last bin of the one and not in the other, so that clipping
 costs something; unlike there, bins are grouped by the code that they round to, so that asymmetric
-ranges and any number of bits are the same to it.
+ranges and any number of bits are the same to it, and zeros count no more than their neighbours.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -40,11 +42,25 @@ def _best(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
     reach = max(-bins.low, bins.high)
     if not reach > 0:
         return bins.low, bins.high
+    bins = _without_zeros(bins)
     candidates = [
         (max(bins.low, -reach * t), min(bins.high, reach * t)) for t in map(float, THRESHOLDS)
     ]
     losses = [_divergence(bins, lo, hi, qtype, symmetric) for lo, hi in candidates]
     return candidates[int(np.argmin(losses))]
+
+
+def _without_zeros(bins: Bins) -> Bins:
+    """The bin of zero as full as the fuller of its neighbours, at most. The zeros of a ReLU are
+    rounded to themselves; spread over all bins of their code they would be the only thing that
+    counts, and ask for steps as fine as a bin."""
+    at = int(np.searchsorted(bins.edges, 0.0, side="right")) - 1
+    beside = [bins.counts[i] for i in (at - 1, at + 1) if 0 <= i < len(bins.counts)]
+    if not 0 <= at < len(bins.counts) or not any(beside):
+        return bins
+    counts = bins.counts.copy()
+    counts[at] = min(counts[at], max(beside))
+    return replace(bins, counts=counts)
 
 
 def _divergence(bins: Bins, lo: float, hi: float, qtype: QType, symmetric: bool) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from qtool.errors import CalibrationError
-from qtool.observers import ranges
+from qtool.observers import clip, ranges
 from qtool.observers.entropy import entropy
 from qtool.observers.histogram import Histogram
 from qtool.observers.mean import Mean
@@ -125,6 +125,14 @@ def _entropy(statistic: Histogram, options: Options, qtype: QType, symmetric: bo
     return entropy(statistic, qtype, symmetric)
 
 
+def _gaussian(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return clip.gaussian(statistic, qtype, symmetric)
+
+
+def _laplace(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+    return clip.laplace(statistic, qtype, symmetric)
+
+
 _STEP = Option(1.0, 2.0**-100, 2.0**100, setting=True)
 _BINS = Option(2048, 64, 65536, setting=True)
 _MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
@@ -135,6 +143,8 @@ for _row in (
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
     Observer("mse", Histogram, _mse, {"bins": _BINS}),
     Observer("entropy", Histogram, _entropy, {"bins": _BINS}),
+    Observer("gaussian", Histogram, _gaussian, {"bins": _BINS}),
+    Observer("laplace", Histogram, _laplace, {"bins": _BINS}),
     Observer("mean", Mean, None),
     Observer("moments", Moments, None, {"step": _STEP}),
     Observer("cross_moments", CrossMoments, None, {"step": _STEP, "other_step": _STEP}),

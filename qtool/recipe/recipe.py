@@ -51,7 +51,7 @@ MODES: Mapping[str, str] = MappingProxyType(
 )
 """Mode -> the scheme of every node that no rule speaks of."""
 
-ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1})
+ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
 """Accuracy -> its level: the steps of a conversion up to that level are taken."""
 
 INPUT = "input"

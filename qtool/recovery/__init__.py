@@ -11,8 +11,10 @@ from qtool.errors import PlanError
 from qtool.recipe import ACCURACIES, Recipe
 from qtool.recovery.equalize import EQUALIZE
 from qtool.recovery.refit import REFIT
+from qtool.recovery.renorm import RENORM
 from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
+from qtool.recovery.tune import TUNE
 
 __all__ = ["STEPS", "register_step", "steps_of"]
 
@@ -23,6 +25,8 @@ STEPS: list[Step] = [
     REFIT,
     ROUND,
     BIAS,
+    RENORM,
+    TUNE,  # of all that the steps before have settled
 ]
 
 

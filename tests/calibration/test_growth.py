@@ -54,7 +54,7 @@ def test_data_that_is_alike_has_no_note() -> None:
     assert qtool.calibrate(network(), once * 4).notes == ()
     assert qtool.calibrate(network(), once).notes == ()  # one batch tells nothing
     shrinking = batches(5, 0.5)
-    for observer in ("minmax", "percentile", "mse", "entropy", "moving_average"):
+    for observer in ("minmax", "percentile", "mse", "entropy", "gaussian", "moving_average"):
         assert qtool.calibrate(network(), shrinking, observer=observer).notes == ()
 
 

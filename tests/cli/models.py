@@ -19,6 +19,12 @@ def transposed() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 2, 1))
 
 
+def normed() -> nn.Module:
+    """What training saw is written down in it."""
+    layers = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
+    return nn.Sequential(*layers).eval()
+
+
 def seeded() -> nn.Module:
     """The same weights in every process."""
     with torch.random.fork_rng():

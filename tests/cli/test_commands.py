@@ -53,6 +53,18 @@ def test_a_goal_that_is_missed_exits_with_1(cli: Cli, weights: str) -> None:
 # --- calibrate, merge, convert, quantize ----------------------------------------------------------
 
 
+def test_a_model_that_remembers_its_training_needs_no_data(cli: Cli) -> None:
+    given = (f"{M}normed", "--data", "none")
+    shown = cli("quantize", *given, "--shape", "2,8,8", "-o", "m.onnx").stdout
+    assert (cli.folder / "m.onnx").is_file()
+    assert "calibrated without data, on 128 inputs" in shown
+    shown = cli("calibrate", *given, "--shape", "2,8,8", "-o", "m.calib").stdout
+    assert "calibrated without data" in shown
+    refused = cli("quantize", *given, "-o", "n.onnx", code=2).stderr
+    assert "sizes of the model's inputs are not known" in refused
+    assert "--shape" in cli("quantize", *given, "--shape", "2,x", "-o", "n.onnx", code=2).stderr
+
+
 def test_merged_parts_are_the_whole(cli: Cli, weights: str) -> None:
     x = torch.cat(images()).numpy()
     np.save("a.npy", x[:8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     for timed in (qtool.evaluate, qtool.bench):
-        monkeypatch.setitem(timed.__kwdefaults__, "seconds", 0.05)
+        monkeypatch.setitem(unwrap(timed).__kwdefaults__, "seconds", 0.05)
     made = qtool.ReportOptions.__init__
     quick = [0.05 if d == qtool.ReportOptions.seconds else d for d in made.__defaults__]
     monkeypatch.setattr(made, "__defaults__", tuple(quick))

@@ -46,7 +46,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "target": ("",) * 14
     + ("openvino", "onnxruntime-arm", "onnxruntime-x86-novnni", "tflite", "qnn", "tensorrt"),
     "mode": ("",) * 17 + ("dynamic", "weight-only", "weight-only-int4"),
-    "observer": ("",) * 4 + ("minmax", "mse", "moving_average", "entropy"),
+    "observer": ("",) * 4 + ("minmax", "mse", "moving_average", "entropy", "laplace"),
     "accuracy": ("",) * 9 + ("balanced",),
     "format": ("",) * 11 + ("qoperator",),
 }

@@ -47,6 +47,15 @@ def test_after_a_relu_the_range_begins_at_zero() -> None:
     assert float(low) == 0
 
 
+def test_zeros_of_a_relu_do_not_make_the_range_narrow() -> None:
+    """Half of all values in one bin: spread over its code they would outweigh all else."""
+    x = normal().abs() ** 1.5  # a tail, which a step as fine as a bin cuts off
+    _, dense = entropy(of(x), UINT8, False)
+    _, sparse = entropy(of(torch.cat([x, torch.zeros(200_000)])), UINT8, False)
+    assert float(sparse) == pytest.approx(float(dense), rel=0.1)
+    assert float(sparse) > 0.6 * float(x.max())
+
+
 def test_fewer_codes_clip_more() -> None:
     _, wide = entropy(of(normal().abs()), UINT8, False)
     _, narrow = entropy(of(normal().abs()), UINT4, False)

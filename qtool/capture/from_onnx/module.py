@@ -18,6 +18,7 @@ from qtool.capture.from_onnx.names import identifiers
 from qtool.capture.from_onnx.parts import part_for, read_by
 from qtool.capture.from_onnx.read import Node, nodes_of
 from qtool.capture.from_onnx.sizes import calculated
+from qtool.errors import DataError
 from qtool.graph.onnx_part import TORCH_TYPES, onnx_part, tensor_of
 
 __all__ = ["OnnxModule"]
@@ -82,6 +83,24 @@ class OnnxModule(nn.Module):
         else:
             self.register_buffer(attribute, data)
         self.attributes[name] = attribute
+
+    def blank(self, samples: int) -> tuple[torch.Tensor, ...]:
+        """A batch of zeros, of as many samples where their number is open.
+
+        Raises:
+            DataError: another size is open; names it.
+        """
+        found = []
+        for name, kind in self.inputs.items():
+            sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
+            if 0 in sizes[1:]:
+                raise DataError(
+                    f"there is no data, and dimension {sizes.index(0, 1)} of input '{name}' may "
+                    "have any size; give data"
+                )
+            shape = [s or samples for s in sizes]
+            found.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
+        return tuple(found)
 
     def observe(self, inputs: Sequence[torch.Tensor]) -> Values:
         """All values on a batch, by name. What it shows of types and ranks is remembered."""

@@ -1,0 +1,61 @@
+"""How far outputs are from the float network's: summed over batches, relative for each output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.conversion import Conversion
+from qtool.data import Batch
+from qtool.recovery.judging import coded, loss_of, noise_of, outputs
+
+
+class Two(nn.Module):
+    """A large output, a small one, and one that is no float."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x * 1000, x / 1000, x.argmax(1)
+
+
+class Off(nn.Module):
+    """The same with a tenth too much in both."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x * 1100, x / 1000 * 1.1, x.argmax(1)
+
+
+def test_outputs_are_those_of_float() -> None:
+    assert len(outputs(Two(), Batch((torch.ones(2, 3),)))) == 2
+
+
+def test_each_output_counts_by_its_own_power() -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    exact, found = outputs(Two(), Batch((x,))), outputs(Off(), Batch((x,)))
+    assert float(loss_of(exact, found)) == pytest.approx(2 * 0.01, rel=1e-4)
+    assert float(loss_of(exact, exact)) == 0
+
+
+def test_an_output_of_zeros_is_no_number_less() -> None:
+    zeros = [torch.zeros(3)]
+    assert bool(loss_of(zeros, zeros).isfinite())
+
+
+def test_noise_is_added_up_over_batches() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    calibration = qtool.calibrate(captured, [x])
+    start = Conversion.start(captured, captured.plan(), calibration)
+    work = qtool.conversion.SOLVE.run(start)
+    module = coded(work)
+    whole = noise_of(work, [module], [Batch((x,))])
+    parts = noise_of(work, [module], [Batch((part,)) for part in x.split(5)])
+    with torch.no_grad():
+        exact, found = net(x).double(), module(x)
+    by_hand = (exact - found).square().sum() / exact.square().sum()
+    assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
+    assert parts == pytest.approx(whole, rel=1e-6)
+    assert noise_of(work, [captured.graph.module], [Batch((x,))]) == [0.0]

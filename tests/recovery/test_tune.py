@@ -1,0 +1,197 @@
+"""The step `tune`: nearer to the float network on new data, and kept only where it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.analysis.restore import restore
+from qtool.conversion.solve import BIAS_LIMIT
+from qtool.progress import showing
+from qtool.recovery import tune
+
+FOUR_BITS = [{"op": "conv", "weights": "int4"}]
+FEW_ROUNDS = 60
+
+
+class Net(nn.Module):
+    """A residual block, whose sum shares nothing, and outputs with a long tail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.body = nn.Conv2d(12, 12, 3, padding=1)
+        self.head = nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.stem(x))
+        h = torch.relu(h + self.body(h))
+        return self.head(h.mean((2, 3)))
+
+
+def images(seed: int, count: int = 96) -> torch.Tensor:
+    """Images of which some few values are far beyond the others: extremes make a poor range."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, 12, 12, generator=generator).pow(3)
+
+
+@functools.cache
+def captured() -> qtool.Captured:
+    torch.manual_seed(0)
+    return qtool.capture_model(Net().eval(), images(1)[:8])
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "ROUNDS", FEW_ROUNDS)
+
+
+def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
+    data = list(images(1).split(16))
+    return qtool.quantize(captured(), data, recipe=recipe, recover=recover)
+
+
+def sqnr(model: qtool.QuantizedModel) -> float:
+    x = images(2)
+    with torch.no_grad():
+        exact, found = captured().graph.module(x), model(x)
+    return float(10 * torch.log10(exact.square().sum() / (exact - found).square().sum()))
+
+
+@pytest.mark.parametrize(("recipe", "gain"), [(None, 0.3), (FOUR_BITS, 2.0)])
+def test_results_on_new_data_are_nearer(recipe: Any, gain: float) -> None:
+    assert sqnr(made(recipe, "tune")) > sqnr(made(recipe)) + gain
+
+
+def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
+    model = made(FOUR_BITS, "tune")
+    (change,) = [r for r in model.plan.rewrites if r.name == "tune"]
+    assert change.count > 4
+    result = model.export(tmp_path / "m.onnx")
+    assert result is not None
+    assert result.passed
+    found = restore(tmp_path / "m.onnx", captured(), model.sample)
+    x = images(3)
+    with torch.no_grad():
+        assert torch.equal(found(x), model(x))
+
+
+def test_weights_of_8_bits_are_left_alone() -> None:
+    plain, tuned = made(None), made(None, "tune")
+    for name, weight in plain.graph.module.state_dict().items():
+        assert torch.equal(tuned.graph.module.state_dict()[name], weight)
+    differs = [
+        n for n, p in plain.parameters.items() if p.scale.ne(tuned.parameters[n].scale).any()
+    ]
+    assert differs
+    assert not [n for n in differs if n.endswith(".weight")]
+
+
+def test_the_same_data_gives_the_same_parameters() -> None:
+    one, other = made(FOUR_BITS, "tune"), made(FOUR_BITS, "tune")
+    for name, params in one.parameters.items():
+        assert torch.equal(params.scale, other.parameters[name].scale)
+    for name, value in one.graph.module.state_dict().items():
+        assert torch.equal(value, other.graph.module.state_dict()[name])
+
+
+def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
+    monkeypatch.setattr(tune, "ROUNDS", 3)
+    model = made(None, "tune")
+    assert f"tune: {tune.FURTHER}" in model.notes
+    plain = made(None)
+    for name, params in plain.parameters.items():
+        assert torch.equal(model.parameters[name].scale, params.scale)
+
+
+def raising(error: type[BaseException], after: int) -> Any:
+    """Bars that end the work called tuning after so many rounds."""
+
+    def bars(title: str, total: int | None) -> Any:
+        def around(items: Iterable[Any]) -> Iterator[Any]:
+            for i, item in enumerate(items):
+                if title == "tuning" and i == after:
+                    raise error
+                yield item
+
+        return around
+
+    return bars
+
+
+def test_who_interrupts_it_keeps_what_was_reached() -> None:
+    with showing(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
+        model = made(FOUR_BITS, "tune")
+    assert f"tune: {tune.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
+    assert sqnr(model) > sqnr(made(FOUR_BITS))
+
+
+def test_another_signal_ends_everything() -> None:
+    class Ended(KeyboardInterrupt):
+        """As the command line makes one of SIGTERM."""
+
+    with pytest.raises(Ended), showing(raising(Ended, 2)):
+        made(None, "tune")
+
+
+def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = tune.loss_of, []
+
+    def broken(*given: Any) -> torch.Tensor:
+        calls.append(given)
+        return whole(*given) * (float("nan") if len(calls) > 20 else 1.0)
+
+    monkeypatch.setattr(tune, "loss_of", broken)
+    model = made(FOUR_BITS, "tune")
+    assert f"tune: {tune.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
+    assert sqnr(model) > sqnr(made(FOUR_BITS))
+
+
+def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(module: nn.Module, batch: Any) -> list[torch.Tensor]:
+        return [t.detach() for t in tune_outputs(module, batch)]
+
+    tune_outputs = tune.outputs
+    monkeypatch.setattr(tune, "outputs", cut)
+    assert any(n.startswith("tune: left out, since no gradient") for n in made(None, "tune").notes)
+
+
+def test_a_calibration_without_samples_is_said() -> None:
+    calibration = qtool.calibrate(captured(), list(images(1).split(16)))
+    model = qtool.convert(captured(), calibration, recover=["tune"])
+    assert f"tune: {tune.NO_SAMPLES}" in model.notes
+
+
+def test_the_presets_take_it_at_best_alone() -> None:
+    data = list(images(1, 32).split(16))
+    names = {
+        accuracy: {
+            r.name for r in qtool.quantize(captured(), data, accuracy=accuracy).plan.rewrites
+        }
+        for accuracy in ("balanced", "best")
+    }
+    assert "tune" not in names["balanced"]
+    assert names["best"] - names["balanced"] <= {"tune"}
+
+
+def test_a_scale_that_a_bias_needs_stays() -> None:
+    """A bias may use half of an accumulator; a smaller scale of the input would make it more."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten()).eval()
+    with torch.no_grad():
+        net[0].weight.mul_(1e-9)  # so small that the scale of weights is the bias's
+    x = images(1)
+    model = qtool.quantize(net, list(x.split(16)), recover=["tune"])
+    plain = qtool.quantize(net, list(x.split(16)))
+    assert torch.equal(model.parameters["input"].scale, plain.parameters["input"].scale)
+    assert not torch.equal(model.parameters["1"].scale, plain.parameters["1"].scale)
+    codes = model.graph.module.get_parameter("0.bias").abs() / model.parameters["0.bias"].scale
+    assert float(codes.max()) <= BIAS_LIMIT
