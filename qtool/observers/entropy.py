@@ -43,9 +43,8 @@ def _best(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
     if not reach > 0:
         return bins.low, bins.high
     bins = _without_zeros(bins)
-    candidates = [
-        (max(bins.low, -reach * t), min(bins.high, reach * t)) for t in map(float, THRESHOLDS)
-    ]
+    low, high = min(bins.low, 0.0), max(bins.high, 0.0)  # zero always has a code
+    candidates = [(max(low, -reach * t), min(high, reach * t)) for t in map(float, THRESHOLDS)]
     losses = [_divergence(bins, lo, hi, qtype, symmetric) for lo, hi in candidates]
     return candidates[int(np.argmin(losses))]
 

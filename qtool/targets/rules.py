@@ -52,7 +52,8 @@ def stored_operand(node: fx.Node) -> str | None:
 
 
 def _of_weights(node: fx.Node) -> bool:
-    """Whether all floats that a tensor is made of are stored ones."""
+    """Whether all floats that a tensor is made of are stored ones, not yet multiplied: of words,
+    too, everything comes from stored tables."""
     seen, left = set[fx.Node](), [node]
     while left:
         each = left.pop()
@@ -60,7 +61,7 @@ def _of_weights(node: fx.Node) -> bool:
             continue
         seen.add(each)
         floats = [n for n in each.all_input_nodes if G.is_float(n)]
-        if not floats:
+        if not floats or ((row := row_of(each)) is not None and row.macs is not None):
             return False
         left += floats
     return True

@@ -80,3 +80,12 @@ def test_it_is_registered_with_its_defaults() -> None:
     x = torch.cat([normal(), torch.tensor([60.0])])
     low, high = observers.range_of(spec, of(x), UINT8, False)
     assert (float(low), float(high)) != (float(x.min()), 60.0)
+
+
+def test_values_that_are_all_above_zero() -> None:
+    low, high = entropy(of(normal().abs() + 3), UINT8, False)
+    assert float(low) == 0
+    assert float(high) > 3
+    low, high = entropy(of(-normal().abs() - 3), UINT8, False)
+    assert float(low) < -3
+    assert float(high) == 0

@@ -544,3 +544,11 @@ def test_products_say_whether_their_weights_are_chosen_or_made() -> None:
         "a product of two activations is not faster in integers",
         "its weights are no matrix for all rows; integer kernels take one",
     ]
+
+
+def test_attention_on_words_is_a_product_of_activations() -> None:
+    words, layer = nn.Embedding(9, 8), nn.Linear(8, 8)
+    model = Function(lambda x, words, layer: (y := layer(words(x))) @ y.mT, words, layer)
+    found = capture_model(model.eval(), torch.randint(0, 9, (4, 5))).plan()
+    (reason,) = [d.reason for d in found.nodes if d.op == "matmul"]
+    assert reason == "a product of two activations is not faster in integers"
