@@ -13,7 +13,7 @@ from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Growth"]
 
-FEW = 32
+FEW = 16
 GROWN = ((1.2, 0.05, 2), (2.0, 0.0, 1))
 GROWN_OF_FEW = (*GROWN, (1.1, 0.5, 2))
 """(factor, share, number): so many ranges, and that share of all, wider than they were by more than
