@@ -19,15 +19,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.plan import Kind
-from qtool.points import insert_points, points_of
 from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
+from qtool.recovery.judging import coded, noise_of
 from qtool.recovery.layer_rows import (
     as_matrix,
     as_weight,
@@ -274,7 +273,7 @@ def _layers(conversion: Conversion) -> dict[str, fx.Node]:
 
 def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
-    module = _coded(conversion)
+    module = coded(conversion)
     executor = Executor(replace(conversion.graph, module=module))
     reads = {
         G.name_of(n): executor.numbers[G.name_of(n.args[0])]
@@ -287,14 +286,6 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
     networks = [frozenset[str](), executor.points]
     executor.lockstep(samples, networks, set(work.layers), work.visit)
     return work
-
-
-def _coded(conversion: Conversion) -> fx.GraphModule:
-    """The graph with its points, as quantized as it is by now."""
-    module = insert_points(conversion.graph.module, conversion.plan)
-    for name, point in points_of(module).items():
-        point.set_params(_params(conversion, name))
-    return module
 
 
 def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
@@ -323,25 +314,10 @@ def _round_all(conversion: Conversion) -> Conversion:
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
     judges = conversion.batches(BATCH, JUDGES, aside=True)
     if judges:
-        before, now = _noise((conversion, after), judges)
+        before, now = noise_of(conversion, [coded(conversion), coded(after)], judges)
         if now > before:
             return conversion.warned(f"round: {FURTHER}")
     return after
-
-
-def _noise(works: Sequence[Conversion], batches: Sequence[Batch]) -> list[float]:
-    """Of each quantized network's outputs, relative to the power of the float one's."""
-    modules = [works[0].captured.graph.module, *map(_coded, works)]
-    totals = [0.0 for _ in works]
-    with torch.inference_mode():
-        for batch in batches:
-            exact, *others = (pytree.tree_leaves(m(*batch.args, **batch.kwargs)) for m in modules)
-            for k, found in enumerate(others):
-                for one, two in zip(exact, found, strict=True):
-                    if one.is_floating_point():
-                        power = max(float(one.double().square().sum()), 1e-30)
-                        totals[k] += float((one.double() - two).square().sum()) / power
-    return totals
 
 
 def _shift_all(conversion: Conversion) -> Conversion:
