@@ -26,10 +26,11 @@ from qtool.errors import VerificationError
 from qtool.observers import MinMax
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
-from qtool.points import insert_points, points_of
+from qtool.points import insert_points
 from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
+from qtool.recovery.judging import coded
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -209,9 +210,7 @@ def _distance(
     """Noise of the quantized network's outputs, relative to the power of the exact ones."""
     assert work.calibration is not None
     parameters = solve_parameters(work.graph.module, work.plan, work.calibration)
-    rounded = insert_points(work.graph.module, work.plan)
-    for name, point in points_of(rounded).items():
-        point.set_params(parameters.params[name])
+    rounded = coded(replace(work, parameters=parameters))
     shares = []
     for batch, outputs in zip(batches, exact, strict=True):
         for a, b in zip(outputs, _outputs(rounded, batch), strict=True):
