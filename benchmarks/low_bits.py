@@ -30,7 +30,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "renorm": {"recover": ["refit", "renorm"]},
     "round": {"recover": ["round"]},
     "equalize+refit+round": {"recover": ["equalize", "refit", "round"]},
-    "and tune": {"recover": ["equalize", "refit", "round", "tune"]},
+    "and learn": {"recover": ["equalize", "refit", "round", "learn"]},
 }
 
 

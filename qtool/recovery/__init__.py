@@ -10,11 +10,11 @@ from qtool.conversion import SOLVE, Step
 from qtool.errors import PlanError
 from qtool.recipe import ACCURACIES, Recipe
 from qtool.recovery.equalize import EQUALIZE
+from qtool.recovery.learn import LEARN
 from qtool.recovery.refit import REFIT
 from qtool.recovery.renorm import RENORM
 from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
-from qtool.recovery.tune import TUNE
 
 __all__ = ["STEPS", "register_step", "steps_of"]
 
@@ -26,7 +26,7 @@ STEPS: list[Step] = [
     ROUND,
     BIAS,
     RENORM,
-    TUNE,  # of all that the steps before have settled
+    LEARN,  # of all that the steps before have settled
 ]
 
 

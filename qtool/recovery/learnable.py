@@ -22,7 +22,7 @@ from qtool.plan import Kind, Point, QuantPlan
 from qtool.points import insert_points, points_of
 from qtool.types import Derived, Observed, QuantParams, Requantized
 
-__all__ = ["Tunable", "tunable"]
+__all__ = ["Learnable", "learnable"]
 
 WIDEST = 1.0
 """How far the logarithm of a scale may go; further is another network, and biases may overflow."""
@@ -99,7 +99,7 @@ class _Bias(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Tunable:
+class Learnable:
     """A module to train, and what of it is learned: by the root point of the activations, and by
     the points of weights and biases."""
 
@@ -137,7 +137,7 @@ class Tunable:
         return replace(work, graph=replace(work.graph, module=module), parameters=parameters)
 
 
-def tunable(work: Conversion) -> Tunable:
+def learnable(work: Conversion) -> Learnable:
     """A copy of the quantized network, as the conversion has it, that can be trained.
 
     Learned are scales of activations, weights of fewer than 8 bits and the biases of their layers;
@@ -148,7 +148,7 @@ def tunable(work: Conversion) -> Tunable:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     params = work.parameters.params
-    found = Tunable(module, {}, {}, {}, {})
+    found = Learnable(module, {}, {}, {}, {})
     scales, layers = _scales(work), _layers(work)
     for name, place in points_of(module).items():
         point, root = work.plan.point(name), work.plan.root(name)

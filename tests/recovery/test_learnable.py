@@ -11,7 +11,7 @@ import qtool
 from qtool.conversion import SOLVE, Conversion
 from qtool.recipe import Recipe
 from qtool.recovery.judging import coded
-from qtool.recovery.tunable import Tunable, _Rounded, tunable
+from qtool.recovery.learnable import Learnable, _Rounded, learnable
 from qtool.types import UINT8, QuantParams
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -41,9 +41,9 @@ def solved(recipe: Any = None) -> Conversion:
     return SOLVE.run(Conversion.start(captured, plan, calibration))
 
 
-def begun(recipe: Any = None) -> tuple[Conversion, Tunable]:
+def begun(recipe: Any = None) -> tuple[Conversion, Learnable]:
     work = solved(recipe)
-    return work, tunable(work)
+    return work, learnable(work)
 
 
 def test_it_begins_as_the_quantized_network() -> None:

@@ -1,4 +1,4 @@
-"""The step `tune`: scales and low-bit weights learned by gradient, for the outputs of the network.
+"""The step `learn`: scales and low-bit weights learned by gradient, for the outputs of the network.
 
 The quantized network is trained to give what the float one gives, end to end and without labels:
 the scales of its activations (learned step sizes; Esser et al. 2020), and weights of fewer than 8
@@ -23,10 +23,10 @@ from qtool.data import Batch
 from qtool.graph.run import Executor
 from qtool.progress import counted
 from qtool.recovery.judging import coded, loss_of, noise_of, outputs
-from qtool.recovery.tunable import Tunable, tunable
+from qtool.recovery.learnable import Learnable, learnable
 from qtool.types import Change
 
-__all__ = ["TUNE"]
+__all__ = ["LEARN"]
 
 REASON = "scales of activations, and weights of few bits, are learned for the network's outputs"
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
@@ -51,27 +51,27 @@ SHARES = (1.0, 0.5, 0.25)
 def _run(work: Conversion) -> Conversion:
     groups, judges = work.batches(SAMPLES), _judges(work)
     if not groups or not judges:
-        return work.warned(f"tune: {NO_SAMPLES}")
-    found = tunable(work)
+        return work.warned(f"learn: {NO_SAMPLES}")
+    found = learnable(work)
     if not found.learned:
         return work
     try:
         notes = _learn(work, found, groups)
     except RuntimeError as error:  # of autograd, which has no other
-        return work.warned(f"tune: {NO_GRADIENT.format(str(error).partition(chr(10))[0])}")
+        return work.warned(f"learn: {NO_GRADIENT.format(str(error).partition(chr(10))[0])}")
     tried = [found.taken(work, share) for share in SHARES]
     before, *after = noise_of(work, [coded(each) for each in (work, *tried)], judges)
     best = min(range(len(tried)), key=after.__getitem__)
     if not after[best] < before:
-        return work.warned(*notes, f"tune: {FURTHER}")
-    return tried[best].warned(*notes).noted(Change("tune", len(found.learned), REASON))
+        return work.warned(*notes, f"learn: {FURTHER}")
+    return tried[best].warned(*notes).noted(Change("learn", len(found.learned), REASON))
 
 
 def _judges(work: Conversion) -> list[Batch]:
     return work.batches(BATCH, JUDGES, aside=True)
 
 
-def _learn(work: Conversion, found: Tunable, groups: Sequence[Batch]) -> tuple[str, ...]:
+def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, ...]:
     """Trains in place; what it notes. Ends where a person interrupts it, with the last values.
 
     Raises:
@@ -84,7 +84,7 @@ def _learn(work: Conversion, found: Tunable, groups: Sequence[Batch]) -> tuple[s
     )
     done, drawn = 0, _drawn(work, groups)
     try:
-        for i in counted("tuning", range(count), count):
+        for i in counted("learning", range(count), count):
             for group in optimizer.param_groups:
                 group["lr"] = group["rate"] * (1 + math.cos(math.pi * i / count)) / 2
             batch = next(drawn)
@@ -94,17 +94,17 @@ def _learn(work: Conversion, found: Tunable, groups: Sequence[Batch]) -> tuple[s
             optimizer.zero_grad()
             loss.backward()
             if not _finite(found):
-                return (f"tune: {NOT_FINITE.format(done, count)}",)
+                return (f"learn: {NOT_FINITE.format(done, count)}",)
             optimizer.step()
             done += 1
     except KeyboardInterrupt as ended:
         if type(ended) is not KeyboardInterrupt or not done:  # another signal means what it says
             raise
-        return (f"tune: {ENDED.format(done, count)}",)
+        return (f"learn: {ENDED.format(done, count)}",)
     return ()
 
 
-def _finite(found: Tunable) -> bool:
+def _finite(found: Learnable) -> bool:
     gradients = [p.grad for p in found.learned if p.grad is not None]
     return all(bool(g.isfinite().all()) for g in gradients)
 
@@ -129,4 +129,4 @@ def _drawn(work: Conversion, groups: Sequence[Batch]) -> Iterator[Batch]:
         yield work.graph.call_of([t[chosen] for t in tensors])
 
 
-TUNE = Step("tune", _run, accuracy="best", samples=SAMPLES)
+LEARN = Step("learn", _run, accuracy="best", samples=SAMPLES)

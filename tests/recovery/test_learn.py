@@ -1,4 +1,4 @@
-"""The step `tune`: nearer to the float network on new data, and kept only where it is."""
+"""The step `learn`: nearer to the float network on new data, and kept only where it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import qtool
 from qtool.analysis.restore import restore
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.progress import showing
-from qtool.recovery import tune
+from qtool.recovery import learn
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
 FEW_ROUNDS = 60
@@ -50,7 +50,7 @@ def captured() -> qtool.Captured:
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "ROUNDS", FEW_ROUNDS)
+    monkeypatch.setattr(learn, "ROUNDS", FEW_ROUNDS)
 
 
 def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
@@ -67,12 +67,12 @@ def sqnr(model: qtool.QuantizedModel) -> float:
 
 @pytest.mark.parametrize(("recipe", "gain"), [(None, 0.3), (FOUR_BITS, 2.0)])
 def test_results_on_new_data_are_nearer(recipe: Any, gain: float) -> None:
-    assert sqnr(made(recipe, "tune")) > sqnr(made(recipe)) + gain
+    assert sqnr(made(recipe, "learn")) > sqnr(made(recipe)) + gain
 
 
 def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
-    model = made(FOUR_BITS, "tune")
-    (change,) = [r for r in model.plan.rewrites if r.name == "tune"]
+    model = made(FOUR_BITS, "learn")
+    (change,) = [r for r in model.plan.rewrites if r.name == "learn"]
     assert change.count > 4
     result = model.export(tmp_path / "m.onnx")
     assert result is not None
@@ -84,18 +84,18 @@ def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_weights_of_8_bits_are_left_alone() -> None:
-    plain, tuned = made(None), made(None, "tune")
+    plain, learned = made(None), made(None, "learn")
     for name, weight in plain.graph.module.state_dict().items():
-        assert torch.equal(tuned.graph.module.state_dict()[name], weight)
+        assert torch.equal(learned.graph.module.state_dict()[name], weight)
     differs = [
-        n for n, p in plain.parameters.items() if p.scale.ne(tuned.parameters[n].scale).any()
+        n for n, p in plain.parameters.items() if p.scale.ne(learned.parameters[n].scale).any()
     ]
     assert differs
     assert not [n for n in differs if n.endswith(".weight")]
 
 
 def test_the_same_data_gives_the_same_parameters() -> None:
-    one, other = made(FOUR_BITS, "tune"), made(FOUR_BITS, "tune")
+    one, other = made(FOUR_BITS, "learn"), made(FOUR_BITS, "learn")
     for name, params in one.parameters.items():
         assert torch.equal(params.scale, other.parameters[name].scale)
     for name, value in one.graph.module.state_dict().items():
@@ -103,22 +103,22 @@ def test_the_same_data_gives_the_same_parameters() -> None:
 
 
 def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
-    monkeypatch.setattr(tune, "ROUNDS", 3)
-    model = made(None, "tune")
-    assert f"tune: {tune.FURTHER}" in model.notes
+    monkeypatch.setattr(learn, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
+    monkeypatch.setattr(learn, "ROUNDS", 3)
+    model = made(None, "learn")
+    assert f"learn: {learn.FURTHER}" in model.notes
     plain = made(None)
     for name, params in plain.parameters.items():
         assert torch.equal(model.parameters[name].scale, params.scale)
 
 
 def raising(error: type[BaseException], after: int) -> Any:
-    """Bars that end the work called tuning after so many rounds."""
+    """Bars that end the work called learning after so many rounds."""
 
     def bars(title: str, total: int | None) -> Any:
         def around(items: Iterable[Any]) -> Iterator[Any]:
             for i, item in enumerate(items):
-                if title == "tuning" and i == after:
+                if title == "learning" and i == after:
                     raise error
                 yield item
 
@@ -129,8 +129,8 @@ def raising(error: type[BaseException], after: int) -> Any:
 
 def test_who_interrupts_it_keeps_what_was_reached() -> None:
     with showing(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
-        model = made(FOUR_BITS, "tune")
-    assert f"tune: {tune.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
+        model = made(FOUR_BITS, "learn")
+    assert f"learn: {learn.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
 
 
@@ -139,35 +139,36 @@ def test_another_signal_ends_everything() -> None:
         """As the command line makes one of SIGTERM."""
 
     with pytest.raises(Ended), showing(raising(Ended, 2)):
-        made(None, "tune")
+        made(None, "learn")
 
 
 def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, calls = tune.loss_of, []
+    whole, calls = learn.loss_of, []
 
     def broken(*given: Any) -> torch.Tensor:
         calls.append(given)
         return whole(*given) * (float("nan") if len(calls) > 20 else 1.0)
 
-    monkeypatch.setattr(tune, "loss_of", broken)
-    model = made(FOUR_BITS, "tune")
-    assert f"tune: {tune.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
+    monkeypatch.setattr(learn, "loss_of", broken)
+    model = made(FOUR_BITS, "learn")
+    assert f"learn: {learn.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
 
 
 def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(module: nn.Module, batch: Any) -> list[torch.Tensor]:
-        return [t.detach() for t in tune_outputs(module, batch)]
+        return [t.detach() for t in all_outputs(module, batch)]
 
-    tune_outputs = tune.outputs
-    monkeypatch.setattr(tune, "outputs", cut)
-    assert any(n.startswith("tune: left out, since no gradient") for n in made(None, "tune").notes)
+    all_outputs = learn.outputs
+    monkeypatch.setattr(learn, "outputs", cut)
+    notes = made(None, "learn").notes
+    assert any(n.startswith("learn: left out, since no gradient") for n in notes)
 
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    model = qtool.convert(captured(), calibration, recover=["tune"])
-    assert f"tune: {tune.NO_SAMPLES}" in model.notes
+    model = qtool.convert(captured(), calibration, recover=["learn"])
+    assert f"learn: {learn.NO_SAMPLES}" in model.notes
 
 
 def test_the_presets_take_it_at_best_alone() -> None:
@@ -178,8 +179,8 @@ def test_the_presets_take_it_at_best_alone() -> None:
         }
         for accuracy in ("balanced", "best")
     }
-    assert "tune" not in names["balanced"]
-    assert names["best"] - names["balanced"] <= {"tune"}
+    assert "learn" not in names["balanced"]
+    assert names["best"] - names["balanced"] <= {"learn"}
 
 
 def test_a_scale_that_a_bias_needs_stays() -> None:
@@ -189,7 +190,7 @@ def test_a_scale_that_a_bias_needs_stays() -> None:
     with torch.no_grad():
         net[0].weight.mul_(1e-9)  # so small that the scale of weights is the bias's
     x = images(1)
-    model = qtool.quantize(net, list(x.split(16)), recover=["tune"])
+    model = qtool.quantize(net, list(x.split(16)), recover=["learn"])
     plain = qtool.quantize(net, list(x.split(16)))
     assert torch.equal(model.parameters["input"].scale, plain.parameters["input"].scale)
     assert not torch.equal(model.parameters["1"].scale, plain.parameters["1"].scale)
