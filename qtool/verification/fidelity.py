@@ -45,6 +45,7 @@ class Fidelity:
         where an output is below `ENOUGH`.
     expected: as `outputs`, of fake quantization, on samples of the calibration that no step of the
         conversion learned from; aside: how many these are.
+    poles: divisions by what quantization may take through zero.
     """
 
     samples: int
@@ -54,6 +55,7 @@ class Fidelity:
     narrow: tuple[tuple[str, str, int], ...] = ()
     expected: Outputs = ()
     aside: int = 0
+    poles: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -62,8 +64,9 @@ class Fidelity:
 
     @property
     def warning(self) -> str | None:
-        """In one line, where an output is below `ENOUGH`."""
-        low = [name for name, db in self.outputs if db is not None and db < ENOUGH]
+        """In one line, where an output is below `ENOUGH`, or is expected to be."""
+        both = (*self.outputs, *self.expected)
+        low = list(dict.fromkeys(name for name, db in both if db is not None and db < ENOUGH))
         if not low:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
@@ -79,6 +82,7 @@ class Fidelity:
             "expected": dict(self.expected),
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
+            "poles": list(self.poles),
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
             "warning": self.warning,
         }
@@ -93,6 +97,9 @@ class Fidelity:
         for concat, source, codes in self.narrow[:NAMED]:
             text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
             text += f"is wider; a recipe can leave '{concat}' in float"
+        if self.poles:
+            text += f"\nnote: {_listed(self.poles)} divides by values near zero: where noise takes "
+            text += "them through it, results are far off; a recipe can leave their layers in float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 

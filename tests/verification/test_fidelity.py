@@ -161,6 +161,34 @@ def test_inputs_alike_are_not_named() -> None:
     assert model.fidelity.narrow == ()
 
 
+def test_what_is_expected_to_be_low_is_warned_of() -> None:
+    found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), aside=4)
+    assert found.warning == "warning: output 'y' below 20 dB of the float model's"
+
+
+class Divides(nn.Module):
+    """By scores of both signs, by the same far from zero, or by what no code is part of."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.by = nn.Conv2d(3, 4, 3), by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        by = {"scores": y, "square": y.square() + 1, "input": x[:, :1, 1:-1, 1:-1]}
+        return y / by[self.by] if self.by != "power" else (y - y.mean()) ** -1.0
+
+
+@pytest.mark.parametrize(
+    ("by", "named"), [("scores", 1), ("power", 1), ("square", 0), ("input", 0)]
+)
+def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named: int) -> None:
+    found = qtool.quantize(Divides(by).eval(), [DATA]).fidelity
+    assert len(found.poles) == named
+    assert ("divides by values near zero" in str(found)) == bool(named)
+
+
 def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None:
     data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
     model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")
