@@ -134,10 +134,11 @@ def check_file(
         found = quantized.export(path, format=format)
         assert found is not None
         local = found.exactness is not None  # qtool knows the runtime
-        if found.fidelity.warning is None and (low := _lowest(quantized, path, local)) < FAR:
+        said = found.fidelity.warning or found.fidelity.poles or found.fidelity.alike
+        if not said and (low := _lowest(quantized, path, local)) < FAR:
             return Verdict("silent", f"{low:.1f} dB on the sample")
         for batch, truth in zip(batches, truths, strict=True):
-            verdict = _on(quantized, found, path, batch, truth, format)
+            verdict = _on(quantized, found, path, batch, truth, format, bool(said))
             if verdict is not None:
                 return verdict
     promised = {d.node for d in quantized.plan.nodes if d.execution is Execution.INTEGER and d.macs}
@@ -173,6 +174,7 @@ def _on(
     batch: tuple[torch.Tensor, ...],
     truth: Sequence[torch.Tensor],
     form: str,
+    said: bool,
 ) -> Verdict | None:
     arrays = [t.numpy() for t in batch]
     if found.exactness is not None and form == "qdq":
@@ -192,7 +194,7 @@ def _on(
         if not _finite(a.numpy()):
             continue
         real, fake = ratio(a.numpy(), b), ratio(a.numpy(), c)
-        if real < GONE and len(b) >= ENOUGH and found.fidelity.warning is None:
+        if real < GONE and len(b) >= ENOUGH and not said:
             return Verdict("silent", f"{name}: {real:.1f} dB, simulated {fake:.1f} dB")
         if min(fake, most) - real > APART:
             return Verdict("simulation", f"{name}: {real:.1f} dB, simulated {fake:.1f} dB")

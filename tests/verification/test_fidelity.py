@@ -166,6 +166,15 @@ def test_what_is_expected_to_be_low_is_warned_of() -> None:
     assert found.warning == "warning: output 'y' below 20 dB of the float model's"
 
 
+def test_an_output_of_which_most_became_one_value_is_named() -> None:
+    real = np.linspace(-1, 1, 200, dtype=np.float32)
+    real[0] = 1e6
+    found = fidelity(1, ["y", "mask"], [real, real * 0], [np.where(real > 9, real, 0), real * 0])
+    assert found.alike == (("y", 199 / 200),)
+    assert "of output 'y' became one value" in str(found)
+    assert fidelity(1, ["y"], [real], [real]).alike == ()
+
+
 class Divides(nn.Module):
     """By scores of both signs, by the same far from zero, or by what no code is part of."""
 
@@ -177,11 +186,13 @@ class Divides(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.layer(x)
         by = {"scores": y, "square": y.square() + 1, "input": x[:, :1, 1:-1, 1:-1]}
-        return y / by[self.by] if self.by != "power" else (y - y.mean()) ** -1.0
+        return {"power": (y - y.mean()) ** -1.0, "tan": 4 * y.tan()}.get(
+            self.by, y / by.get(self.by, 1)
+        )
 
 
 @pytest.mark.parametrize(
-    ("by", "named"), [("scores", 1), ("power", 1), ("square", 0), ("input", 0)]
+    ("by", "named"), [("scores", 1), ("power", 1), ("tan", 1), ("square", 0), ("input", 0)]
 )
 def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named: int) -> None:
     found = qtool.quantize(Divides(by).eval(), [DATA]).fidelity
