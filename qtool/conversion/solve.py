@@ -213,7 +213,8 @@ def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
     smallest = bias / (data.scale.double() * BIAS_LIMIT)
     too_small = weight.scale.double() < smallest
     if bool(too_small.any()):
-        widened = torch.maximum(weight.scale.double(), smallest * (1 + 2.0**-20)).float()
+        needed = smallest if weight.axis is not None else smallest.max()
+        widened = torch.maximum(weight.scale.double(), needed * (1 + 2.0**-20)).float()
         weight = replace(weight, scale=widened)
         solver.notes.append(
             f"{spec.weight}: scale widened in {int(too_small.sum())} of {len(bias)} channels, "
