@@ -34,9 +34,13 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
     stored: _Stored = {}
     for node in G.calls(module.graph):
         row = row_of(node)
-        if row is not None and row.otherwise and G.name_of(node) in chosen:
-            with torch.no_grad():
+        if row is None or G.name_of(node) not in chosen:
+            continue
+        with torch.no_grad():
+            if row.otherwise:
                 _lower(module, node, stored, target.file.contrib)
+            elif row.from_blocks is not None:
+                _lower_table(module, node, stored)
 
 
 def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool) -> None:
@@ -55,13 +59,7 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
     assert params is not None, f"{point.point} has no parameters"
     narrow = contrib and not dynamic and params.qtype not in (INT8, INT8_NARROW)
     form = "dynamic" if dynamic else "blocks" if params.block or narrow else "codes"
-    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
-    if key not in stored:  # a module called twice keeps one copy of its weights
-        head = next(iter(module.graph.nodes))
-        codes = params.quantize(G.tensor(module, source).detach()).cpu()
-        write = _write_blocks if form == "blocks" else _write_codes
-        stored[key] = write(module, head, codes, params, point.point)
-    name, tensors = G.name_of(node), stored[key]
+    name, tensors = G.name_of(node), _tensors(module, source, point, form, stored)
     if form == "codes":
         scale, zero = tensors[1:]
         real = (tensors[0], scale, zero, 1)
@@ -79,6 +77,38 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
     for each in (weight, x) if dynamic else (weight,):
         if not each.users:
             module.graph.erase_node(each)
+
+
+def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+    """A lookup in the codes of a layer; in a table of its own it is lowered elsewhere."""
+    ids, weight = node.args[0], node.args[1]
+    assert isinstance(weight, fx.Node)
+    point = module.get_submodule(str(weight.target)) if weight.op == "call_module" else None
+    if not isinstance(point, QuantPoint) or point.block is None:
+        return
+    row, source, bits = row_of(node), weight.args[0], point.params.qtype.bits  # type: ignore[union-attr]  # it is calibrated
+    assert row is not None
+    assert isinstance(source, fx.Node)
+    tensors = _tensors(module, source, point, "blocks", stored)
+    args = (ids, *tensors, bits)
+    G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
+    if not weight.users:
+        module.graph.erase_node(weight)
+
+
+def _tensors(
+    module: fx.GraphModule, source: fx.Node, point: QuantPoint, form: str, stored: _Stored
+) -> list[fx.Node | None]:
+    """What is stored of a weight; where it is read twice, once."""
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
+    if key not in stored:
+        head = next(iter(module.graph.nodes))
+        codes = params.quantize(G.tensor(module, source).detach()).cpu()
+        write = _write_blocks if form == "blocks" else _write_codes
+        stored[key] = write(module, head, codes, params, point.point)
+    return stored[key]
 
 
 def _write_codes(

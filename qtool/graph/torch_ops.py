@@ -25,6 +25,7 @@ __all__ = [
     "dynamic_linear",
     "embedding",
     "embedding_codes",
+    "embedding_nbits",
     "gemm",
     "global_average_pool",
     "idle",
@@ -241,6 +242,26 @@ def _linear_nbits(
     return F.linear(x, weight[:, : x.shape[-1]], bias)
 
 
+def _embedding_nbits(
+    ids: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    bits: int,
+) -> torch.Tensor:
+    return F.embedding(ids, _from_blocks(packed, scale, zero_point, bits).flatten(1))
+
+
+def _looked_up(
+    ids: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    bits: int,
+) -> torch.Tensor:
+    return scale.new_empty([*ids.shape, packed[0].numel() * 8 // bits])
+
+
 def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty([*x.shape[:-1], packed.shape[0]])
 
@@ -323,6 +344,14 @@ linear_nbits = define(
 )
 """MatMulNBits: `packed` is [out, blocks, bytes], codes of 4 bits two to a byte; so are the zero
 points, which are in the middle of the codes where there are none. Scales are [out, blocks]."""
+
+embedding_nbits = define(
+    "embedding_nbits(Tensor ids, Tensor packed, Tensor scale, Tensor? zero_point, int bits)"
+    " -> Tensor",
+    _embedding_nbits,
+    fake=_looked_up,
+)
+"""GatherBlockQuantized: rows of the weight of a `linear_nbits`, whose blocks are all full."""
 
 rescale = define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""

@@ -119,6 +119,7 @@ LAYERS = (
         weight=1,
         bias=2,
         otherwise=frozenset({When.DYNAMIC, When.NEVER}),
+        from_blocks=torch_ops.linear_nbits,
         macs=count.layer,
         onnx=_linear,  # flat by the time it gets here: see passes/flatten_linear.py
     ),

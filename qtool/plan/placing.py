@@ -36,10 +36,11 @@ def place_points(work: Work) -> None:
         row = row_of(node)
         if node in work.integer:
             _place_constants(work, node)
-        elif node in work.linears and row is not None:
+        elif node in work.linears and node not in work.tables and row is not None:
             scheme = work.linears[node]
             by = work.choices[G.name_of(node)].weight_observer or _usual_observer(scheme)
-            work.points += stored_weights.place(node, row, scheme, work.target, by)
+            tables = [t for t, layer in work.tables.items() if layer is node]
+            work.points += stored_weights.place(node, row, scheme, work.target, by, tables)
 
 
 def _place_activation(work: Work, node: fx.Node) -> None:
