@@ -131,10 +131,16 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
-    if spec.block is not None:
-        zero = torch_ops.unpack_4bit(zero.to(torch.uint8), scale.shape[-1]).to(torch.int64)
-        zero += spec.qtype.qmin
-        return QuantParams(spec.qtype, scale, zero.reshape(scale.shape), spec.axis, spec.block)
+    if scale.dim() == 2:  # in blocks, as MatMulNBits has them
+        qtype = spec.qtype
+        if qtype.signed:
+            zero = torch.zeros(scale.shape, dtype=torch.int64)
+        else:
+            bits = torch_ops.unpack(zero.to(torch.uint8), scale.shape[1], qtype.bits)
+            zero = bits.to(torch.int64)
+        if spec.block is None:  # a scale for each channel, repeated
+            return QuantParams(qtype, scale[:, 0], zero[:, 0], spec.axis)
+        return QuantParams(qtype, scale, zero, spec.axis, spec.block)
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
@@ -148,9 +154,11 @@ def _take_weights(model: Quantized, stored: _Stored) -> None:
             continue
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
-        if params.block is not None:
-            codes = torch_ops.unpack_4bit(codes.flatten(1), tensor.shape[-1])
-            codes = codes.to(params.qtype.torch_dtype) + params.qtype.qmin
+        if codes.dim() == 3 and tensor.dim() == 2:
+            bits, half = params.qtype.bits, 2 ** (params.qtype.bits - 1)
+            codes = torch_ops.unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
+            codes = codes - (half if params.qtype.signed else 0)
+            codes = codes.to(params.qtype.torch_dtype)
         elif _turned(model.plan, point):
             codes = codes.t()
         with torch.no_grad():

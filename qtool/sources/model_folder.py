@@ -13,6 +13,7 @@ from torch import nn
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
+from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
 
 __all__ = ["TASKS", "config_of", "is_model_folder", "load_folder"]
@@ -33,12 +34,16 @@ TASKS: Mapping[str, str] = {
     "semantic-segmentation": "AutoModelForSemanticSegmentation",
     "text-classification": "AutoModelForSequenceClassification",
     "text-generation": "AutoModelForCausalLM",
+    "text-generation-with-past": "AutoModelForCausalLM",
     "text2text-generation": "AutoModelForSeq2SeqLM",
     "token-classification": "AutoModelForTokenClassification",
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
 }
 """Task -> the class of transformers that loads it."""
+
+WITH_PAST = "text-generation-with-past"
+"""The task whose model takes its cache of keys and values and gives it back."""
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -119,7 +124,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
         if getattr(getattr(part, "config", None), "use_cache", False):
             part.config.use_cache = False
     found: nn.Module = model.float()
-    return found
+    return Decoder(found) if task == WITH_PAST else found
 
 
 def _options(loader: Any) -> Mapping[str, Any]:
