@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         report,
         verify,
     )
+    from qtool.blocks import BlockResult, quantize_by_blocks
     from qtool.calibration import Calibration
     from qtool.conversion import Captured, capture_model
     from qtool.errors import (
@@ -62,6 +63,7 @@ _HOMES = {
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
     "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
+    "blocks": "BlockResult quantize_by_blocks",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
@@ -75,6 +77,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 __all__ = [
     "Bench",
+    "BlockResult",
     "Calibration",
     "CalibrationContents",
     "CalibrationError",
@@ -107,6 +110,7 @@ __all__ = [
     "evaluate",
     "inspect",
     "quantize",
+    "quantize_by_blocks",
     "register_observer",
     "register_operator",
     "register_pass",
