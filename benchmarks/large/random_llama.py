@@ -76,7 +76,8 @@ def main() -> None:
         save_file(held, given.folder / name)
         index |= dict.fromkeys(held, name)
         total += sum(t.numel() for t in held.values())
-    (given.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    listed = {"metadata": {"total_size": 4 * total}, "weight_map": index}
+    (given.folder / "model.safetensors.index.json").write_text(json.dumps(listed))
     print(f"{given.folder}: {total / 1e9:.3f} billion parameters in {count} files")
 
 
