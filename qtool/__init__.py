@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.ranks import within
+    from qtool.sources.empty import unfilled
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
@@ -71,6 +72,7 @@ _HOMES = {
     "plan": "QuantPlan",
     "quantized": "Verification",
     "ranks": "within",
+    "sources.empty": "unfilled",
     "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -117,6 +119,7 @@ __all__ = [
     "register_step",
     "register_target",
     "report",
+    "unfilled",
     "verify",
     "within",
 ]

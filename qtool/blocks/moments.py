@@ -9,11 +9,12 @@ there of rows in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
+from qtool.graph import torch_ops
 from qtool.recovery.gptq import Grid, Inverse, inverse_of, round_columns, towards
 from qtool.recovery.layer_rows import as_matrix, as_weight, results_of, rows_of
 from qtool.types import QuantParams
@@ -24,6 +25,7 @@ KEPT_ASIDE = 4  # every so many samples are for judging alone
 ASIDE = 2048  # rows of these, of all batches together
 MOST = 1 << 14  # rows of a batch that are looked at
 COLUMNS = 1024  # that are rounded with feedback to each other
+ELEMENTS = 1 << 24  # of weights that are rounded at once
 
 
 @dataclass
@@ -78,16 +80,41 @@ class LayerMoments:
         self.aside.append(results_of(self.node, aside, each) - rows[1] @ self.weight.mT)
 
     def rounded(self, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
-        """The weights on their grid, as the layer has them; None where the nearest codes are nearer
-        on the rows kept aside.
+        """The weights on their grid, as the layer has them, some outputs after the others: the
+        nearest codes where these are nearer on the rows kept aside; None where they are for all.
 
         Raises:
             torch.linalg.LinAlgError: inputs too much alike.
         """
-        weight = as_weight(self.node, self.weight, shape)
-        nearest = as_matrix(self.node, params.round_trip(weight)) - self.weight
-        x, lacks = torch.cat(self.inputs.aside, 1), torch.cat(self.aside, 1)
+        assert self.missing is not None
+        found, taken = torch.empty(shape), False
+        lacks = torch.cat(self.aside, 1)
+        each = max(1, ELEMENTS // self.weight.shape[-1])
+        if self.weight.shape[0] > 1 or self.node.target is torch_ops.conv_transpose:
+            each = self.weight.shape[1]
+        for start in range(0, self.weight.shape[1], each):
+            rows = slice(start, start + each)
+            part = LayerMoments(self.node, self.inputs, self.weight[:, rows])
+            part.missing = self.missing[:, rows]
+            whole = self.weight.shape[1] <= each
+            own = params if whole else _rows(params, rows)
+            place = found if whole else found[rows]
+            better = part._rounded_rows(own, place.shape, lacks[:, :, rows])
+            taken |= better is not None
+            place.copy_(own.round_trip(part._matrix(place.shape)) if better is None else better)
+        return found if taken else None
+
+    def _matrix(self, shape: torch.Size) -> torch.Tensor:
+        return as_weight(self.node, self.weight, shape)
+
+    def _rounded_rows(
+        self, params: QuantParams, shape: torch.Size, lacks: torch.Tensor
+    ) -> torch.Tensor | None:
+        """As `rounded`, at once."""
+        x = torch.cat(self.inputs.aside, 1)
+        nearest = as_matrix(self.node, params.round_trip(self._matrix(shape))) - self.weight
         before = (lacks - x @ nearest.mT).square().sum()
+        del nearest
         found, lacks = self._solved(params, shape, x, lacks)
         if x.shape[1] and not lacks.square().sum() < before:
             return None
@@ -119,6 +146,13 @@ class LayerMoments:
             missing.baddbmm_(off, self.inputs.squares[:, part], alpha=-1)
             lacks = lacks - x[:, :, part] @ off.mT
         return found, lacks
+
+
+def _rows(params: QuantParams, rows: slice) -> QuantParams:
+    """Of some outputs of a layer, which lie along the first axis of its weights."""
+    if params.axis is None:
+        return params
+    return replace(params, scale=params.scale[rows], zero_point=params.zero_point[rows])
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:

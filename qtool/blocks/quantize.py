@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx
 import torch
-from torch import fx
+from torch import fx, nn
 
 from qtool import graph as G
 from qtool import observers, targets
@@ -43,7 +43,7 @@ from qtool.quantized import Quantized
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
-from qtool.sources.empty import empty_folder, names_of
+from qtool.sources.empty import empty_folder, flat, names_of
 from qtool.sources.shards import Shards
 from qtool.types import Change
 
@@ -92,6 +92,7 @@ def quantize_by_blocks(
     data: Iterable[Any],
     path: str | Path,
     *,
+    model: nn.Module | None = None,
     task: str | None = None,
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
@@ -109,6 +110,7 @@ def quantize_by_blocks(
 
     Args:
         folder: of transformers or timm: config.json, and safetensors in one file or in several.
+        model: one of your own, made in `qtool.unfilled()`; of the folder the weights are taken.
         data: batches, as for `quantize`; read again when the work goes on.
         path: of the file; its weights go into `<path>.<digest>.data` beside it.
         task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
@@ -124,9 +126,9 @@ def quantize_by_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     if chosen.rules:
         raise PlanError("rules of a recipe are not known by blocks; give a mode")
-    shards, model = Shards(folder), empty_folder(folder, task)
-    names = names_of(model, shards)
-    whole, stream = _captured(model, data, dynamic)
+    shards, own = Shards(folder), empty_folder(folder, task) if model is None else flat(model)
+    names = names_of(own, shards)
+    whole, stream = _captured(own, data, dynamic)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": shards.mark, "choice": json.dumps(choices)}
     with opened(path, said) as record:
@@ -164,7 +166,7 @@ class _Work:
 
 
 def _captured(
-    model: torch.nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
+    model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[G.FloatGraph, Iterator[Batch]]:
     """The graph of a model without values, and the data as its arguments."""
     stream = batches(data, model)
@@ -243,7 +245,7 @@ def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Capture
     graph = block.graph(work.read, example)
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
     captured = Captured(graph, "", outputs)
-    return captured, captured.plan(work.target, work.observer, work.recipe)
+    return captured, captured.plan(work.target, work.observer, work.recipe, part=True)
 
 
 def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int) -> Calibration:

@@ -23,13 +23,14 @@ from qtool.sources.extras import needed
 from qtool.sources.model_folder import class_of, config_of, timm_arguments, uncached
 from qtool.sources.shards import Shards
 
-__all__ = ["empty_folder", "names_of"]
+__all__ = ["empty_folder", "flat", "names_of", "unfilled"]
 
 SMALL = 1 << 16  # elements
 
 
-class _Unfilled(TorchFunctionMode):
-    """Large tensors that `torch.empty` makes have no memory."""
+class unfilled(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.unfilled(): ...
+    """A context in which large layers are made without memory for their weights: a model of any
+    size, for `quantize_by_blocks`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -55,14 +56,13 @@ def empty_folder(path: Path, task: str | None = None) -> nn.Module:
     """
     config = config_of(path)
     try:
-        with quiet(), _Unfilled():
+        with quiet(), unfilled():
             model = _made(path, config, task)
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
         raise CaptureError(f"{path} cannot be loaded: {first_line(error)}") from error
-    _flatten(model)
-    return model.eval()
+    return flat(model)
 
 
 def _made(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
@@ -79,9 +79,9 @@ def _made(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     return uncached(built)
 
 
-def _flatten(model: nn.Module) -> None:
-    """Parameters without memory become ones of a single element that is read for all; one that has
-    several places keeps them."""
+def flat(model: nn.Module) -> nn.Module:
+    """The model in eval mode. Parameters without memory become ones of a single element that is
+    read for all, in place; one that has several places keeps them."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -91,6 +91,7 @@ def _flatten(model: nn.Module) -> None:
                 one = torch.zeros((), dtype=torch.float32).expand(parameter.shape)
                 made[parameter] = nn.Parameter(one, requires_grad=False)
             module._parameters[name] = made[parameter]
+    return model.eval()
 
 
 def names_of(model: nn.Module, shards: Shards) -> dict[str, str]:
@@ -121,7 +122,7 @@ def names_of(model: nn.Module, shards: Shards) -> dict[str, str]:
         if shape != tuple(tensor.shape):
             raise CaptureError(
                 f"{shards.tensors[known].file}: '{known}' has the shape {list(shape)}, and "
-                f"config.json makes it {list(tensor.shape)}; one of them is of another model"
+                f"the model makes it {list(tensor.shape)}; one of them is of another model"
             )
         found[name] = known
     return found
