@@ -20,6 +20,7 @@ JSON = "qtool.json"  # in a context's meta: whether the command was asked for JS
 
 COMMANDS = (
     "bench",
+    "blockwise",
     "calibrate",
     "compare",
     "convert",
@@ -90,6 +91,7 @@ class _Group(click.Group):
 
 HELP = {
     "bench": "Time ONNX files in turns, with intervals.",
+    "blockwise": "Quantize a model larger than memory, block by block; goes on after a kill.",
     "calibrate": "Observe a model's tensors on data; writes a calibration file.",
     "compare": "Put several ONNX files side by side: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",

@@ -43,18 +43,19 @@ def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 model = click.argument("model")
+task = _kept(
+    "task",
+    "--task",
+    help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
+    "by default what its weights were saved with.",
+)
 weights = apply(
     click.option(
         "--weights",
         type=Path_,
         help="State dict for MODEL: .safetensors, or .pt (read without unpickling code).",
     ),
-    _kept(
-        "task",
-        "--task",
-        help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
-        "by default what its weights were saved with.",
-    ),
+    task,
 )
 _reading = apply(
     _kept(
@@ -134,12 +135,24 @@ def load_model(source: str, weights: Path | None) -> Any:
     return found
 
 
+<<<<<<< HEAD
 def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
     """What writes what goes with a model's file: with a decoder's what onnxruntime-genai needs."""
     from qtool.sources.decoder import Decoder
     from qtool.sources.genai import write_beside
 
     return partial(write_beside, model, Path(source)) if isinstance(model, Decoder) else None
+=======
+def empty_model(source: Path) -> str | None:
+    """The folder behind MODEL is looked at without its weights, so that data of the command is read
+    for it; the task that --task names."""
+    from qtool.sources.empty import empty_folder
+
+    task: str | None = _kept_value("task")
+    found = empty_folder(source, task)
+    click.get_current_context().meta[f"{__name__}.model"] = (str(source), found)
+    return task
+>>>>>>> large
 
 
 def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:

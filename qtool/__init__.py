@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         report,
         verify,
     )
+    from qtool.blocks import BlockResult, quantize_by_blocks
     from qtool.calibration import Calibration
     from qtool.conversion import Captured, capture_model
     from qtool.errors import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.ranks import within
+    from qtool.sources.empty import unfilled
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
     "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
+    "blocks": "BlockResult quantize_by_blocks",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
@@ -69,12 +72,14 @@ _HOMES = {
     "plan": "QuantPlan",
     "quantized": "Verification",
     "ranks": "within",
+    "sources.empty": "unfilled",
     "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Bench",
+    "BlockResult",
     "Calibration",
     "CalibrationContents",
     "CalibrationError",
@@ -107,12 +112,14 @@ __all__ = [
     "evaluate",
     "inspect",
     "quantize",
+    "quantize_by_blocks",
     "register_observer",
     "register_operator",
     "register_pass",
     "register_step",
     "register_target",
     "report",
+    "unfilled",
     "verify",
     "within",
 ]

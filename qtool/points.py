@@ -74,8 +74,8 @@ class QuantPoint(nn.Module):
         if params is None:
             return x
         exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
-        scale = params.along(self.scale, x.shape).to(exact)
-        zero = params.along(self.zero_point, x.shape).to(exact)
+        scale = params.along(self.scale.to(exact), x.shape)
+        zero = params.along(self.zero_point.to(exact), x.shape)
         return _on_grid(x.to(exact), scale, zero, params.qtype).to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -136,9 +136,9 @@ class QuantParams:
         A float32 division and round half to even, as ONNX QuantizeLinear; int32 (biases) in
         float64, which holds every int32 exactly.
         """
-        scale, zero = self.along(self.scale, x.shape), self.along(self.zero_point, x.shape)
         if self.qtype is INT32:
-            x, scale = x.double(), scale.double()
+            x = x.double()
+        scale, zero = (self.along(t.to(x.dtype), x.shape) for t in (self.scale, self.zero_point))
         return self.qtype.codes(x, scale, zero).to(self.qtype.torch_dtype)
 
     def round_trip(self, x: torch.Tensor) -> torch.Tensor:
@@ -147,9 +147,9 @@ class QuantParams:
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes -> float32: f32(code - zero_point) * scale, as ONNX DequantizeLinear."""
-        sizes = codes.shape
-        scale, zero = self.along(self.scale, sizes), self.along(self.zero_point, sizes)
-        return (codes.to(torch.int64) - zero).to(torch.float32) * scale
+        exact = torch.float32 if self.qtype.bits <= 16 else torch.int64  # holds the difference
+        zero = self.along(self.zero_point.to(exact), codes.shape)
+        return (codes.to(exact) - zero).to(torch.float32).mul_(self.along(self.scale, codes.shape))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,10 @@ _REMEDIES = (
 
 
 def capture_module(
-    model: nn.Module, example: Batch, dynamic: DynamicShapes | None = None
+    model: nn.Module,
+    example: Batch,
+    dynamic: DynamicShapes | None = None,
+    filled: bool = True,
 ) -> G.FloatGraph:
     """Captures a model in eval mode with torch.export.
 
@@ -69,6 +72,8 @@ def capture_module(
         example: one batch of inputs.
         dynamic: input name -> {dimension: name} of the dimensions that vary at run time; by default
             dimension 0 of every tensor input that has one ("batch").
+        filled: False for a model whose weights hold no values: nothing can be run then, and the
+            graph is not compared with the model.
 
     Raises:
         CaptureError: a module is in training mode, the inputs do not fit the model's forward, or
@@ -90,8 +95,14 @@ def capture_module(
     except (Exception, SystemExit) as error:
         raise _explained(model, example, two, error) from error
     graph = from_program(program)
+<<<<<<< HEAD
     _name_dims(graph, two.named(model), dynamic)
     _show(model, two, graph)
+=======
+    _name_dims(graph, dynamic)
+    if filled:
+        _show(model, two, graph)
+>>>>>>> large
     return graph
 
 

@@ -166,6 +166,19 @@ class Executor:
                     if last[used] == i:
                         row[used] = None
 
+    @torch.no_grad()
+    def advance(self, values: Values, numbers: Iterable[int], points: Set[str]) -> None:
+        """Computes these steps in place, in order; what they read is known by then."""
+        for i in numbers:
+            values[i] = self._compute(self.steps[i], values, points)
+
+    def begun(self, known: Mapping[int, Any]) -> Values:
+        """Values by their numbers and the constants in their places; nothing else."""
+        values: Values = [None] * self.size
+        for i, value in (*self.constants.items(), *known.items()):
+            values[i] = value
+        return values
+
     def _order(self, late: Set[int]) -> list[int]:
         """The steps in an order of computation in which those of `late` come as late as can be."""
         waiting = {i: len({r for r in s.reads if r in self.steps}) for i, s in self.steps.items()}

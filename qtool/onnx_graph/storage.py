@@ -13,6 +13,7 @@ data that is not whole or belongs to another one. (Two processes that write one 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,10 +30,12 @@ from qtool.errors import FileError
 
 __all__ = [
     "LIMIT",
+    "appended",
     "files_of",
     "fits",
     "load",
     "message_of",
+    "named",
     "outline",
     "published",
     "save",
@@ -135,6 +138,51 @@ def published(model: onnx.ModelProto, path: str | Path, external: bool = False) 
         old.unlink(missing_ok=True)
 
 
+def appended(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
+    """Writes the weights of a model into a file that holds others, from `end` on.
+
+    Returns the model without them, which names the file, and where its weights end.
+
+    Raises:
+        OSError: it cannot be written; what stands before `end` is as it was.
+    """
+    places, places_end = _placed(model, end)
+    with data.open("r+b" if data.exists() else "wb") as file:
+        file.truncate(end)
+        for tensor in model.graph.initializer:
+            if tensor.name in places:
+                file.seek(places[tensor.name][0])
+                file.write(tensor.raw_data)
+        file.truncate(places_end)
+        file.flush()
+        os.fsync(file.fileno())
+    return _referring(model, data.name, places), places_end
+
+
+def named(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
+    """Gives a model that stands beside its data, both aside, their names: in place of `path`, with
+    `<path>.<digest>.data`. Whatever ends it, doing it again ends as well.
+
+    Args:
+        data: on the same file system; it may have its name already.
+
+    Raises:
+        FileError: they cannot be moved there.
+    """
+    with atomic_path(path) as temporary:
+        path = Path(path).resolve()
+        before, kept = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = kept.name
+        temporary.write_bytes(model.SerializeToString())
+        if data.exists():
+            data.replace(kept)
+    for old in before - {kept}:
+        old.unlink(missing_ok=True)
+
+
 def files_of(path: str | Path) -> list[Path]:
     """The model file, and those with its weights.
 
@@ -183,16 +231,20 @@ def stored_bytes(tensor: onnx.TensorProto) -> int:
 
 def _places(model: onnx.ModelProto, external: bool) -> Places:
     """Where the weights go that leave the model; empty where all stay."""
-    stored = model.graph.initializer
     if not external and fits(model):
         return {}
-    places, end = {}, 0
-    for tensor in stored:
+    return _placed(model, 0)[0]
+
+
+def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
+    """Where weights go from `end` on, and where they end."""
+    places = {}
+    for tensor in model.graph.initializer:
         length = stored_bytes(tensor)
         if length > _SMALL and tensor.HasField("raw_data"):
             places[tensor.name] = (end, length)
             end += -(-length // _PAGE) * _PAGE
-    return places
+    return places, end
 
 
 def _write_weights(model: onnx.ModelProto, places: Places, path: Path) -> None:
@@ -207,11 +259,16 @@ def _write_message(model: onnx.ModelProto, places: Places, path: Path, data: str
     if not places:
         path.write_bytes(model.SerializeToString())
         return
+    path.write_bytes(_referring(model, data, places).SerializeToString())
+
+
+def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelProto:
+    """The model without the weights that lie in a file of that name."""
     stored = [
         _reference(t, data, places[t.name]) if t.name in places else t
         for t in model.graph.initializer
     ]
-    path.write_bytes(_with_stored(model, stored).SerializeToString())
+    return _with_stored(model, stored)
 
 
 def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:

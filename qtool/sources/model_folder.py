@@ -16,7 +16,15 @@ from qtool.graph.alone import quiet
 from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
 
-__all__ = ["TASKS", "config_of", "is_model_folder", "load_folder"]
+__all__ = [
+    "TASKS",
+    "class_of",
+    "config_of",
+    "is_model_folder",
+    "load_folder",
+    "timm_arguments",
+    "uncached",
+]
 
 TASKS: Mapping[str, str] = {
     "audio-classification": "AutoModelForAudioClassification",
@@ -98,19 +106,24 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
     timm = needed("timm", f"the model in {path}", CaptureError)
-    name = str(config["architecture"])
-    if not timm.is_model(name):  # it may be the address of another model, to be fetched
-        raise CaptureError(f"{path} is of '{name}', which timm {timm.__version__} does not know")
-    given = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
-    given |= config.get("model_args", {})
+    name, given = timm_arguments(timm, path, config)
     weights = {"pretrained": False, "checkpoint_path": str(path / "model.safetensors")}
     model: nn.Module = timm.create_model(name, **{**given, **weights})
     return model
 
 
+def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of timm's `create_model`, but for the weights."""
+    name = str(config["architecture"])
+    if not timm.is_model(name):  # it may be the address of another model, to be fetched
+        raise CaptureError(f"{path} is of '{name}', which timm {timm.__version__} does not know")
+    given = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
+    return name, given | config.get("model_args", {})
+
+
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = needed("transformers", f"the model in {path}", CaptureError)
-    loader = _class_of(library, path, config, task)
+    loader = class_of(library, path, config, task)
     model, loading = loader.from_pretrained(
         path, use_safetensors=True, output_loading_info=True, **_options(loader)
     )
@@ -120,18 +133,29 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
             "choose the --task that it was trained for"
         )
-    for part in model.modules():  # a graph gives tensors, not the cache of a next step
-        if getattr(getattr(part, "config", None), "use_cache", False):
-            part.config.use_cache = False
-    found: nn.Module = model.float()
+    found: nn.Module = uncached(model).float()
     return Decoder(found) if task == WITH_PAST else found
+
+
+def uncached(model: nn.Module) -> nn.Module:
+    """The model, which returns no cache for a next step: a graph gives tensors alone."""
+    for part in model.modules():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False
+    return model
 
 
 def _options(loader: Any) -> Mapping[str, Any]:
     return _LOCAL if loader.__name__.startswith("Auto") else {"local_files_only": True}
 
 
-def _class_of(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
+def class_of(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
+    """The class of transformers for the model of a folder, by default that of its weights.
+
+    Raises:
+        CaptureError: there is no such task, or the model needs code of its own.
+    """
     if task is not None:
         if task not in TASKS:
             raise CaptureError(f"unknown task '{task}'; there are: {', '.join(TASKS)}")

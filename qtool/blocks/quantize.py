@@ -1,0 +1,312 @@
+"""A model larger than memory: from its folder to its file, block by block.
+
+The graph is captured without a byte of weight and cut where least is alive. A block is then an
+ordinary conversion of a small model: the same passes, plan and export, on what the block before it
+gave. Its weights are mapped, rounded, written behind those of the others and let go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import log10
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import fx, nn
+
+from qtool import graph as G
+from qtool import observers, targets
+from qtool.atomic import write_atomic
+from qtool.blocks.record import Done, Record, opened
+from qtool.blocks.walk import Walked, walk
+from qtool.calibration import Calibration, observe
+from qtool.capture.module import capture_module
+from qtool.conversion import SOLVE, Captured, Conversion
+from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, outputs_of, rewrite
+from qtool.data import Batch, batches
+from qtool.data.kept import mark_of
+from qtool.errors import CaptureError, DataError, PlanError, VerificationError
+from qtool.graph.alone import alone
+from qtool.graph.cut import Block, cut
+from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.onnx_graph.join import join
+from qtool.onnx_graph.storage import appended, files_of, named
+from qtool.passes import CANONICAL
+from qtool.plan import QuantPlan
+from qtool.progress import counted
+from qtool.quantized import Quantized
+from qtool.recipe import Recipe
+from qtool.recovery import steps_of
+from qtool.recovery.rounding import REASON, ROUND
+from qtool.sources.empty import empty_folder, flat, names_of
+from qtool.sources.shards import Shards
+from qtool.types import Change
+
+__all__ = ["BlockResult", "quantize_by_blocks"]
+
+BLOCK = 1 << 28
+"""Bytes of weights in float32 that a block may have."""
+SAMPLES = 4
+"""Of a block's inputs, that it is verified with."""
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """What was written, block by block.
+
+    files: the model and its data. blocks: see `Done`.
+    """
+
+    files: tuple[Path, ...]
+    blocks: tuple[Done, ...]
+
+    @property
+    def sqnr(self) -> Mapping[str, float | None]:
+        """Of the model's outputs, on all data, in dB; None where nothing differs."""
+        return self.blocks[-1].sqnr
+
+    def to_json(self) -> dict[str, Any]:
+        shown = [{k: v for k, v in asdict(b).items() if k != "nodes"} for b in self.blocks]
+        return {"files": list(map(str, self.files)), "sqnr": dict(self.sqnr), "blocks": shown}
+
+    def __str__(self) -> str:
+        size = sum(f.stat().st_size for f in self.files)
+        rounded = sum(b.rounded for b in self.blocks)
+        near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
+        notes = [f"note: {note}" for b in self.blocks for note in b.notes]
+        head = (
+            f"{self.files[0]}: {size / 2**20:.0f} MiB, {len(self.blocks)} blocks, each verified "
+            f"in ONNX Runtime; {rounded} layers rounded for their results"
+        )
+        return "\n".join([head, f"on the data, against float: {near}", *notes])
+
+
+@alone
+def quantize_by_blocks(
+    folder: str | Path,
+    data: Iterable[Any],
+    path: str | Path,
+    *,
+    model: nn.Module | None = None,
+    task: str | None = None,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    recipe: Any = None,
+    mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
+    dynamic: DynamicSizes | None = None,
+    block: int = BLOCK,
+) -> BlockResult:
+    """Quantizes a model that does not fit into memory, and writes its verified file.
+
+    Ended at any time, by a kill as well, the same call goes on behind the last block that was done,
+    to the same bytes. Until it is done its work stands in `<path>.blocks`.
+
+    Args:
+        folder: of transformers or timm: config.json, and safetensors in one file or in several.
+        model: one of your own, made in `qtool.unfilled()`; of the folder the weights are taken.
+        data: batches, as for `quantize`; read again when the work goes on.
+        path: of the file; its weights go into `<path>.<digest>.data` beside it.
+        task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
+            steps of a conversion `round` is taken, and no other.
+        block: bytes of weights in float32 that are held at once, where no single layer has more.
+
+    Raises:
+        CaptureError: the folder holds no such model, or not its weights. DataError: the data does
+        not fit. FileError: something cannot be written, or was begun with another model or data.
+        VerificationError: a block does not do what its plan says.
+    """
+    folder, path = Path(folder), Path(path)
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    if chosen.rules:
+        raise PlanError("rules of a recipe are not known by blocks; give a mode")
+    shards, own = Shards(folder), empty_folder(folder, task) if model is None else flat(model)
+    names = names_of(own, shards)
+    whole, stream = _captured(own, data, dynamic)
+    choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
+    said = {"model": shards.mark, "choice": json.dumps(choices)}
+    with opened(path, said) as record:
+        work = _Work(whole, shards, names, cut(whole, block), record, target, observer, chosen)
+        sizes = _taken_in(work, stream)
+        for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
+            if index >= len(record.done):
+                _convert(work, index, sizes)
+        _publish(work, path)
+        blocks = tuple(record.done)
+        record.remove()
+    return BlockResult(tuple(files_of(path)), blocks)
+
+
+@dataclass(frozen=True)
+class _Work:
+    whole: G.FloatGraph
+    shards: Shards
+    names: Mapping[str, str]
+    blocks: Sequence[Block]
+    record: Record
+    target: str
+    observer: str
+    recipe: Recipe
+
+    def read(self, node: fx.Node) -> torch.Tensor:
+        """A stored tensor of the graph; one that no file holds is as the model made it."""
+        name = self.names.get(str(node.target))
+        if name is not None:
+            return self.shards.read(name)
+        found = G.tensor(self.whole.module, node).detach()
+        if found.numel() > 1 and not any(found.stride()):
+            raise CaptureError(f"no file of {self.shards.folder} holds '{node.target}'")
+        return found
+
+
+def _captured(
+    model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
+) -> tuple[G.FloatGraph, Iterator[Batch]]:
+    """The graph of a model without values, and the data as its arguments."""
+    stream = batches(data, model)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("the calibration data is empty; give at least one batch")
+    first.check_finite(0)
+    whole = capture_module(model, first, dynamic, filled=False)
+
+    def bound() -> Iterator[Batch]:
+        yield whole.bind(first)
+        for index, batch in enumerate(stream, 1):
+            batch.check_finite(index)
+            yield whole.bind(batch, index)
+
+    return whole, bound()
+
+
+def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
+    """Reads the data, which becomes the values that the first block reads; the samples of each
+    batch."""
+    record, sizes, marks = work.record, [], hashlib.sha256()
+    first = record.values(0)
+    wanted = _passing(work, 0)
+    names = [i.name for i in work.whole.inputs]
+    for index, batch in enumerate(data):
+        tensors = work.whole.tensors_of(batch)
+        marks.update(mark_of(tensors).encode())
+        sizes.append(batch.size)
+        if not record.done:
+            found = {n: t for n, t in zip(names, tensors, strict=True) if n in wanted}
+            first.save(index, found, found)
+    record.begun_with("data", marks.hexdigest()[:32])
+    return sizes
+
+
+def _passing(work: _Work, index: int) -> list[str]:
+    """What has to be at hand before a block: all that it and later ones read."""
+    before = {b.called(n) for b in work.blocks[:index] for n in b.gives}
+    before |= {i.name for i in work.whole.inputs}
+    read = [b.called(n) for b in work.blocks[index:] for n in b.reads]
+    return [name for name in dict.fromkeys(read) if name in before]
+
+
+def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
+    """One block, up to its record."""
+    block, record = work.blocks[index], work.record
+    values = record.values(index)
+    names = [block.called(n) for n in block.reads]
+    exact, coded = ([side[n] for n in names] for side in values.load(0))
+    start, plan = _started(work, block, exact)
+    calibration = _seen(work, start, plan, index, len(sizes))
+    solved = SOLVE.run(Conversion.start(start, plan, calibration))
+    rounding = ROUND in steps_of(work.recipe) and targets.target(work.target).pair_limit is None
+    after = record.values(index + 1), _passing(work, index + 1)
+    found = walk(solved, rounding, values, record.scratch, after, sizes)
+    quantized = Quantized(_with(solved, found), _sample(solved.graph, coded))
+    del start, solved, exact
+    model, end = appended(quantized.to_onnx(), record.data, record.end)
+    message = model.SerializeToString()
+    write_atomic(record.model(index), message)
+    result = quantized.verify(record.model(index))
+    if not result.passed:
+        why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
+        raise VerificationError(
+            f"block {index} ({block.name}) does not compute what was planned ({why})"
+        )
+    digest = _digest(message, record.data, record.end, end)
+    nodes = tuple(asdict(n) for n in quantized.info.nodes)
+    near = {k: _near(found, k) for k in found.noise}
+    notes = (*quantized.notes, *found.notes)
+    record.add(Done(block.name, end, digest, near, len(found.weights), notes, nodes))
+
+
+def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Captured, QuantPlan]:
+    graph = block.graph(work.read, example)
+    _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
+    captured = Captured(graph, "", outputs)
+    return captured, captured.plan(work.target, work.observer, work.recipe, part=True)
+
+
+def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int) -> Calibration:
+    """What the float network shows of the block's tensors, if anything of them is asked."""
+    graph, _ = start.for_target(work.target)
+    if not any(plan.observed()):
+        spec = observers.parse(work.observer)
+        return Calibration("", work.target, spec, work.recipe, graph.inputs, 0, {}, {})
+    values, names = work.record.values(index), [i.name for i in graph.inputs]
+
+    def data() -> Iterator[Batch]:
+        for at in range(count):
+            exact, _ = values.load(at)
+            yield graph.call_of([exact[n] for n in names])
+
+    return observe(graph, plan, (), data(), "")
+
+
+def _with(work: Conversion, found: Walked) -> Conversion:
+    """The conversion with the weights that the walk found."""
+    if not found.weights:
+        return work
+    module = G.clone(work.graph.module)
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr" and str(node.target) in found.weights:
+            G.set_tensor(module, node, found.weights[str(node.target)])
+    rounded = replace(work, graph=replace(work.graph, module=module))
+    return rounded.noted(Change("round", len(found.weights), REASON))
+
+
+def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
+    return graph.head(graph.call_of(tensors), SAMPLES)
+
+
+def _near(found: Walked, name: str) -> float | None:
+    noise, power = found.noise[name], found.power[name]
+    return 10 * log10(max(power, 1e-30) / noise) if noise else None
+
+
+def _decibels(value: float | None) -> str:
+    return "equal" if value is None else f"{value:.1f} dB"
+
+
+def _digest(message: bytes, data: Path, start: int, end: int) -> str:
+    found = hashlib.sha256(message)
+    with data.open("rb") as file:
+        file.seek(start)
+        while (left := end - file.tell()) > 0:
+            found.update(file.read(min(left, 1 << 24)))
+    return found.hexdigest()
+
+
+def _publish(work: _Work, path: Path) -> None:
+    """The blocks as one model, under its name."""
+    record = work.record
+    inputs = [i.name for i in work.whole.inputs]
+    model = join(record.parts(), inputs, work.whole.outputs)
+    nodes = tuple(NodeInfo(**row) for done in record.done for row in done.nodes)
+    spec = observers.parse(work.observer)
+    rounded = sum(d.rounded for d in record.done)
+    changes = (Change("round", rounded, REASON),) if rounded else ()
+    made = own_version(), work.target, record.digest, spec, work.recipe, nodes, changes
+    onnx.helper.set_model_props(model, FileInfo(*made).metadata())
+    named(model, path, record.data, record.digest)

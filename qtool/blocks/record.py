@@ -1,0 +1,180 @@
+"""How far a conversion by blocks is, on the disk: what lets it go on after any end.
+
+Beside the result stands the folder `<result>.blocks`. A block is done when its record is there,
+which is the last thing that is written of it; what a block wrote before is written again, over the
+same places. So the same command goes on behind the last whole block, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qtool.atomic import check_writable, fcntl, write_atomic
+from qtool.blocks.values import Values
+from qtool.errors import FileError
+
+__all__ = ["Done", "Record", "opened"]
+
+_START, _DATA = "start.json", "weights.data"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What is known of a block that is done.
+
+    name: its first and last layer. end: of its weights in the data. sqnr: of what it gives, in dB,
+    by name; None where nothing differs. rounded: layers. notes: sentences. nodes: rows of its plan.
+    """
+
+    name: str
+    end: int
+    digest: str
+    sqnr: Mapping[str, float | None]
+    rounded: int
+    notes: tuple[str, ...]
+    nodes: tuple[Mapping[str, Any], ...]
+
+
+class Record:
+    """The folder of one conversion.
+
+    said: what it is made of: model, data, choices.
+    """
+
+    def __init__(self, folder: Path, said: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._said = dict(said)
+        self._begin()
+        self.done = list(self._read())
+        for later in range(len(self.done) + 1, len(self.done) + 3):
+            shutil.rmtree(self.values(later).folder, ignore_errors=True)
+        shutil.rmtree(self.scratch.folder, ignore_errors=True)
+
+    def _begin(self) -> None:
+        start = self.folder / _START
+        if not start.is_file():
+            write_atomic(start, json.dumps(self._said, indent=1).encode())
+            return
+        known = _json(start)
+        for what, value in self._said.items():
+            if known.get(what) != value:
+                raise FileError(
+                    f"{self.folder} holds work that was begun with another {what}; give what it "
+                    "was begun with to go on, or delete it to begin again"
+                )
+
+    def _read(self) -> Iterator[Done]:
+        index = 0
+        while (file := self._file(index, "json")).is_file():
+            found = _json(file)
+            try:
+                yield Done(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+            except TypeError as error:
+                raise FileError(
+                    f"{file} is damaged; delete {self.folder} to begin again"
+                ) from error
+            index += 1
+
+    def begun_with(self, what: str, value: str) -> None:
+        """That the rest of the input, which is known later, is the one it was begun with."""
+        self._said[what] = value
+        file = self.folder / f"{what}.txt"
+        if not file.is_file():
+            write_atomic(file, value.encode())
+        elif file.read_text() != value:
+            raise FileError(
+                f"{self.folder} holds work that was begun with other {what}; give those to go on, "
+                "or delete it to begin again"
+            )
+
+    @property
+    def data(self) -> Path:
+        """The weights of all blocks that are done, and behind them anything."""
+        return self.folder / _DATA
+
+    @property
+    def end(self) -> int:
+        """Where the weights of the next block go."""
+        return self.done[-1].end if self.done else 0
+
+    def values(self, index: int) -> Values:
+        """What a block reads."""
+        return Values(self.folder / f"values-{index:04}")
+
+    @property
+    def scratch(self) -> Values:
+        return Values(self.folder / "scratch")
+
+    def model(self, index: int) -> Path:
+        """A block as ONNX, whose weights are in the data."""
+        return self._file(index, "onnx")
+
+    def add(self, done: Done) -> None:
+        """A block is done: from here on it is not done again."""
+        index = len(self.done)
+        write_atomic(self._file(index, "json"), json.dumps(asdict(done)).encode())
+        self.done.append(done)
+        shutil.rmtree(self.values(index).folder, ignore_errors=True)
+        shutil.rmtree(self.scratch.folder, ignore_errors=True)
+
+    def parts(self) -> list[onnx.ModelProto]:
+        return [onnx.load(self.model(i), load_external_data=False) for i in range(len(self.done))]
+
+    @property
+    def digest(self) -> str:
+        """Of all weights, and where each is."""
+        return hashlib.sha256("".join(d.digest for d in self.done).encode()).hexdigest()[:16]
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, index: int, kind: str) -> Path:
+        return self.folder / f"block-{index:04}.{kind}"
+
+
+@contextmanager
+def opened(path: Path, said: Mapping[str, str]) -> Iterator[Record]:
+    """The record of a conversion to `path`, for one process at a time.
+
+    Raises:
+        FileError: another one is at it; it was begun with another model, other data or choices.
+    """
+    check_writable(path)
+    folder = path.with_name(f"{path.name}.blocks")
+    try:
+        folder.mkdir(exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
+    with lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileError(
+                    f"another process works in {folder}; wait for it, or end it"
+                ) from error
+        try:
+            yield Record(folder, said)
+        except OSError as error:
+            raise FileError(
+                f"cannot write {folder}: {error.strerror or error}; what is done is kept, and the "
+                "same command goes on there"
+            ) from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads(file.read_text("utf-8"))
+        if isinstance(found, dict):
+            return found
+    raise FileError(f"{file} is damaged; delete {file.parent} to begin again")

@@ -1,0 +1,67 @@
+"""Tensors between blocks on the disk, batch by batch, in the float and in the quantized network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+
+from qtool.atomic import write_atomic
+from qtool.errors import FileError
+
+__all__ = ["Named", "Values"]
+
+Named = Mapping[str, torch.Tensor]
+_EXACT, _CODED = "float/", "quantized/"
+
+
+class Values:
+    """A folder with a file for each batch. What is the same in both networks is there once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, index: int, exact: Named, coded: Named) -> None:
+        """Raises FileError where the disk is full."""
+        self.folder.mkdir(exist_ok=True)
+        found = {f"{_EXACT}{name}": value.contiguous() for name, value in exact.items()}
+        for name, value in coded.items():
+            if name not in exact or not _same(exact[name], value):
+                found[f"{_CODED}{name}"] = value.contiguous()
+        seen: set[int] = set()
+        for name, value in found.items():  # a file holds no memory twice
+            if _shared(value) or value.data_ptr() in seen:
+                found[name] = value.clone()
+            seen.add(found[name].data_ptr())
+        write_atomic(self._file(index), safetensors.torch.save(found))
+
+    def load(self, index: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """By name: of the float network, and of the quantized one.
+
+        Raises FileError where it is not there.
+        """
+        file = self._file(index)
+        try:
+            found = safetensors.torch.load(file.read_bytes())
+        except (OSError, safetensors.SafetensorError) as error:
+            raise FileError(f"{file} cannot be read ({error}); delete {file.parents[1]}") from error
+        exact = {k.removeprefix(_EXACT): v for k, v in found.items() if k.startswith(_EXACT)}
+        coded = {k.removeprefix(_CODED): v for k, v in found.items() if k.startswith(_CODED)}
+        return exact, {**exact, **coded}
+
+    def drop(self, index: int) -> None:
+        self._file(index).unlink(missing_ok=True)
+
+    def _file(self, index: int) -> Path:
+        return self.folder / f"{index:06}.safetensors"
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or torch.equal(one, other)
+
+
+def _shared(tensor: torch.Tensor) -> bool:
+    """Whether it is a part of something larger."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()

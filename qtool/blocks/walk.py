@@ -1,0 +1,295 @@
+"""All batches through one block, in the float and in the quantized network, layer after layer.
+
+The layers of a block have levels: one that reads what another gives is one above it. For each level
+all batches run up to what its layers read; then their weights are rounded, and the batches go on
+from there. What is alive in between lies on the disk, so that the memory it takes is that of one
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.blocks.moments import Inputs, LayerMoments
+from qtool.blocks.values import Values
+from qtool.conversion import Conversion
+from qtool.graph.run import Executor
+from qtool.plan import Kind
+from qtool.progress import counted
+from qtool.recovery.judging import coded
+from qtool.recovery.layer_rows import as_matrix, is_product
+
+__all__ = ["Walked", "walk"]
+
+aten = torch.ops.aten
+_SIZE = "size "
+
+
+@dataclass
+class Walked:
+    """What a walk found.
+
+    weights: attribute -> the weights of a layer, on their grid. notes: sentences.
+    noise, power: of the block's results, by name, over all samples.
+    """
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight,
+    and of the tensor that its result is added to (None: to none)."""
+
+    node: fx.Node
+    number: int
+    reads: int
+    weight: int
+    beside: int | None
+
+
+@dataclass
+class _Walk:
+    work: Conversion
+    executor: Executor
+    reads: Sequence[str]  # the block's inputs, by their names between blocks
+    gives: Mapping[str, int]  # the block's results likewise -> their numbers
+    layers: Mapping[int, _Layer]
+    levels: Mapping[int, int]
+    fixed: Sequence[int]
+    found: Walked
+
+    def steps(self, level: int) -> list[int]:
+        return [i for i, found in self.levels.items() if found == level]
+
+    def alive(self, level: int) -> set[int]:
+        """What is still read when all of this level is computed."""
+        read = {
+            j for i, k in self.levels.items() if k > level for j in self.executor.steps[i].reads
+        }
+        known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
+        return (read | set(self.gives.values())) & known
+
+
+def walk(
+    work: Conversion,
+    rounding: bool,
+    values: Values,
+    scratch: Values,
+    after: tuple[Values, Iterable[str]],
+    sizes: Sequence[int],
+) -> Walked:
+    """Runs a block, whose weights it rounds on the way.
+
+    Args:
+        work: of the block, its parameters solved. rounding: False leaves them at the nearest codes.
+        values: what the block reads, and what passes by. scratch: for what is alive inside of it.
+        after: where what the next blocks read is written, and its names.
+        sizes: the number of samples of each batch.
+
+    Raises:
+        FileError: the disk is full.
+    """
+    at = _begun(work, rounding)
+    top = max(at.levels.values(), default=0)
+    for level in counted("levels", range(top + 1), top + 1):
+        gathered = _advance(at, level, values, scratch, after if level == top else None, sizes)
+        for moments in gathered:
+            _round(at, moments)
+    return at.found
+
+
+def _begun(work: Conversion, rounding: bool) -> _Walk:
+    module = coded(work)
+    executor = Executor(replace(work.graph, module=module))
+    layers = _layers(work, module, executor) if rounding else {}
+    constant = set(executor.constants)
+    fixed, levels = [], dict[int, int]()
+    for i, step in executor.steps.items():
+        if set(step.reads) <= constant:
+            constant.add(i)
+            fixed.append(i)
+            continue
+        levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
+    ends = (executor.numbers[G.name_of(n)] for n in G.output_nodes(module.graph))
+    gives = dict(zip(work.graph.outputs, ends, strict=True))
+    reads = [i.name for i in work.graph.inputs]
+    return _Walk(work, executor, reads, gives, layers, levels, fixed, Walked())
+
+
+def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int, _Layer]:
+    """Layers whose weights are in codes and belong to them alone, by their numbers."""
+    uses: dict[str, int] = {}
+    for node in work.graph.graph.nodes:
+        if node.op == "get_attr":
+            uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found = {}
+    for point in work.plan:
+        if point.kind is not Kind.WEIGHT or not point.edges:
+            continue
+        node = nodes[point.edges[0].user]
+        x, weight = node.args[:2]
+        own = is_product(node) and point.name == f"{G.name_of(node)}.weight"
+        if not own or not isinstance(weight, fx.Node) or weight.op != "call_module":
+            continue
+        source = weight.args[0]
+        assert isinstance(source, fx.Node)
+        assert isinstance(x, fx.Node)
+        if uses[str(source.target)] == 1:
+            number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
+            places = number, reads, run.numbers[G.name_of(weight)]
+            found[number] = _Layer(node, *places, _beside(run, number))
+    return found
+
+
+def _beside(run: Executor, number: int) -> int | None:
+    """The number of the tensor that a result is added to, if nothing else is done with it, and it
+    comes before: the sum is wanted to be the float network's then."""
+    here = number
+    while len(run.steps[here].users) == 1 and here not in run.outputs:
+        reader = run.steps[run.steps[here].users[0]]
+        if reader.point is not None or reader.function is aten.reshape.default:
+            here = reader.index
+            continue
+        others = [i for _, i in reader.places if i != here]
+        plain = reader.function is aten.add.Tensor and not reader.keywords
+        return others[0] if plain and len(others) == 1 and others[0] < number else None
+    return None
+
+
+def _advance(
+    at: _Walk,
+    level: int,
+    values: Values,
+    scratch: Values,
+    after: tuple[Values, Iterable[str]] | None,
+    sizes: Sequence[int],
+) -> list[LayerMoments]:
+    """All batches through the steps of one level; what is gathered for the layers of the next.
+
+    after: where results go, behind the last level.
+    """
+    run, first = at.executor, 0
+    steps, alive = at.steps(level), at.alive(level)
+    layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
+    inputs = {layer.reads: Inputs(len(sizes)) for layer in layers}
+    gathered = {layer.number: _moments(at, layer, inputs[layer.reads]) for layer in layers}
+    for index, size in enumerate(counted("batches", sizes, len(sizes))):
+        exact, coded = _loaded(at, level, index, values, scratch)
+        run.advance(exact, [i for i in steps if exact[i] is None], frozenset())
+        run.advance(coded, steps, run.points)
+        run.advance(exact, [layer.number for layer in layers], frozenset())
+        rows = {}
+        for layer in layers:
+            if layer.reads not in rows:
+                x = coded[layer.reads]
+                rows[layer.reads] = inputs[layer.reads].add(layer.node, x, first)
+            wanted = _wanted(layer, exact, coded)
+            gathered[layer.number].add(rows[layer.reads], wanted, first)
+        del rows
+        if after is None:
+            early = {layer.number for layer in layers}
+            scratch.save(index, _named(exact, alive | early), _named(coded, alive))
+        else:
+            _finish(at, index, values, after, (exact, coded))
+            scratch.drop(index)
+        first += size
+    return list(gathered.values())
+
+
+def _moments(at: _Walk, layer: _Layer, inputs: Inputs) -> LayerMoments:
+    weight = at.executor.constants[at.executor.steps[layer.weight].places[0][1]]
+    return LayerMoments(layer.node, inputs, as_matrix(layer.node, weight))
+
+
+def _wanted(layer: _Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) -> torch.Tensor:
+    """The layer's float result, and what is missing of the tensor that it will be added to."""
+    result, beside = exact[layer.number], layer.beside
+    if beside is None or exact[beside] is None or exact[beside].numel() != result.numel():
+        return result
+    return result + (exact[beside] - coded[beside]).reshape(result.shape)
+
+
+def _loaded(
+    at: _Walk, level: int, index: int, values: Values, scratch: Values
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What is known of a batch before a level, in both networks."""
+    run, found = at.executor, []
+    if level == 0:
+        numbers = dict(zip(at.reads, run.inputs, strict=True))
+        known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
+    else:
+        known = [_numbered(side) for side in scratch.load(index)]
+        early = {i for i in at.layers if at.levels[i] == level}
+        known[1] = {i: v for i, v in known[1].items() if i not in early}
+    for each, points in zip(known, (frozenset[str](), run.points), strict=True):
+        found.append(run.begun(each))
+        run.advance(found[-1], at.fixed, points)
+    return found[0], found[1]
+
+
+def _named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
+    """Values as a file holds them; sizes are marked."""
+    found = {i: values[i] for i in numbers}
+    sizes = {i: v for i, v in found.items() if not isinstance(v, torch.Tensor)}
+    marked = {f"{_SIZE}{i}": torch.tensor(v) for i, v in sizes.items()}
+    return marked | {str(i): v for i, v in found.items() if i not in sizes}
+
+
+def _numbered(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
+    """The inverse."""
+    return {
+        int(name.removeprefix(_SIZE)): value.item() if name.startswith(_SIZE) else value
+        for name, value in named.items()
+    }
+
+
+def _finish(
+    at: _Walk,
+    index: int,
+    values: Values,
+    after: tuple[Values, Iterable[str]],
+    found: tuple[list[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    """Writes what goes on to the next blocks, and adds up how far results are from the float's."""
+    folder, wanted = after
+    both = values.load(index)
+    for name, number in at.gives.items():
+        exact, coded = (side[number] for side in found)
+        both[0][name], both[1][name] = exact, coded
+        if exact.is_floating_point():
+            noise, power = (float(t.double().square().sum()) for t in (exact - coded, exact))
+            at.found.noise[name] = at.found.noise.get(name, 0.0) + noise
+            at.found.power[name] = at.found.power.get(name, 0.0) + power
+    names = tuple(wanted)
+    kept = [{name: side[name] for name in names} for side in both]
+    folder.save(index, *kept)
+
+
+def _round(at: _Walk, moments: LayerMoments) -> None:
+    node, run = moments.node, at.executor
+    layer = next(found for found in at.layers.values() if found.node is node)
+    name = f"{G.name_of(node)}.weight"
+    assert at.work.parameters is not None
+    params = at.work.parameters.params[name]
+    source = run.steps[layer.weight].places[0][1]
+    try:
+        weight = moments.rounded(params, run.constants[source].shape)
+    except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
+        at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
+        return
+    if weight is not None:
+        run.rounded[layer.weight] = weight
+        stored = at.work.graph.graph
+        attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(node))
+        at.found.weights[str(attribute.target)] = weight
