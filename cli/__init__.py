@@ -28,6 +28,7 @@ COMMANDS = (
     "merge",
     "quantize",
     "report",
+    "tune",
     "verify",
 )
 
@@ -98,6 +99,7 @@ HELP = {
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",
     "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
+    "tune": "Search the fastest int8 file that loses no more than it may.",
     "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
 }
 

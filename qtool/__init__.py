@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from qtool.analysis.report import Report
     from qtool.api import (
         QuantizedModel,
+        TunedModel,
         calibrate,
         compare,
         convert,
         evaluate,
         quantize,
         report,
+        tune,
         verify,
     )
     from qtool.calibration import Calibration
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.ranks import within
+    from qtool.search.goals import TuneGoals
+    from qtool.search.loop import SearchOptions
     from qtool.verification import Coverage, Exactness
 
 _HOMES = {
@@ -61,7 +65,8 @@ _HOMES = {
     "analysis.evaluation": "Evaluation",
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
-    "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
+    "api": "QuantizedModel TunedModel calibrate compare convert evaluate quantize report tune "
+    "verify",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
@@ -69,6 +74,8 @@ _HOMES = {
     "plan": "QuantPlan",
     "quantized": "Verification",
     "ranks": "within",
+    "search.goals": "TuneGoals",
+    "search.loop": "SearchOptions",
     "verification": "Coverage Exactness",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -97,6 +104,9 @@ __all__ = [
     "RanksError",
     "Report",
     "ReportOptions",
+    "SearchOptions",
+    "TuneGoals",
+    "TunedModel",
     "Verification",
     "VerificationError",
     "bench",
@@ -113,6 +123,7 @@ __all__ = [
     "register_step",
     "register_target",
     "report",
+    "tune",
     "verify",
     "within",
 ]

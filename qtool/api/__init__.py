@@ -3,14 +3,17 @@
 from qtool.api.examine import compare, evaluate, report, verify
 from qtool.api.make import calibrate, convert, quantize
 from qtool.api.quantized import QuantizedModel
+from qtool.api.tune import TunedModel, tune
 
 __all__ = [
     "QuantizedModel",
+    "TunedModel",
     "calibrate",
     "compare",
     "convert",
     "evaluate",
     "quantize",
     "report",
+    "tune",
     "verify",
 ]
