@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         compare,
         convert,
         evaluate,
+        explain,
         quantize,
         report,
         tune,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.ranks import within
+    from qtool.search.explain import Explanation
     from qtool.search.goals import TuneGoals
     from qtool.search.loop import SearchOptions
     from qtool.verification import Coverage, Exactness
@@ -65,8 +67,8 @@ _HOMES = {
     "analysis.evaluation": "Evaluation",
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
-    "api": "QuantizedModel TunedModel calibrate compare convert evaluate quantize report tune "
-    "verify",
+    "api": "QuantizedModel TunedModel calibrate compare convert evaluate explain quantize report "
+    "tune verify",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
@@ -74,6 +76,7 @@ _HOMES = {
     "plan": "QuantPlan",
     "quantized": "Verification",
     "ranks": "within",
+    "search.explain": "Explanation",
     "search.goals": "TuneGoals",
     "search.loop": "SearchOptions",
     "verification": "Coverage Exactness",
@@ -91,6 +94,7 @@ __all__ = [
     "DataError",
     "Evaluation",
     "Exactness",
+    "Explanation",
     "ExportError",
     "FileError",
     "Goals",
@@ -115,6 +119,7 @@ __all__ = [
     "compare",
     "convert",
     "evaluate",
+    "explain",
     "inspect",
     "quantize",
     "register_observer",

@@ -1,9 +1,9 @@
 """The door: what a person calls. Models are made in `make.py` and looked at in `examine.py`."""
 
+from qtool.api.choose import TunedModel, explain, tune
 from qtool.api.examine import compare, evaluate, report, verify
 from qtool.api.make import calibrate, convert, quantize
 from qtool.api.quantized import QuantizedModel
-from qtool.api.tune import TunedModel, tune
 
 __all__ = [
     "QuantizedModel",
@@ -12,6 +12,7 @@ __all__ = [
     "compare",
     "convert",
     "evaluate",
+    "explain",
     "quantize",
     "report",
     "tune",

@@ -126,7 +126,8 @@ def seen_by_any(space: Space) -> tuple[Point, ...]:
     """The points whose ranges any choice needs, beyond those of the recipe of the whole model: of
     a tensor, say, that shares its parameters with others as long as they are in codes."""
     own = {p.name for p in space.plan(space.recipe).observed()}
-    nothing, found = space.config(FLOAT), {}
+    nothing = space.config(FLOAT)
+    found: dict[str, Point] = {}
     mixed = [
         tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(space.groups))
         for k in range(2)
@@ -233,17 +234,18 @@ class Additive:
 
     @cached_property
     def owners(self) -> Array:
-        """[points] the first group that needs a point; the last group for one that is always."""
+        """[points] the first group that needs a point; the first of all for one that is always."""
         groups = np.repeat(
             np.arange(len(self.items.space.groups)),
             [len(g.choices) for g in self.items.space.groups],
         )
-        first = self.items.wants_points.argmax(0)
-        return groups[first]
+        found: Array = groups[self.items.wants_points.argmax(0)]
+        return found
 
     def shares(self, config: Config) -> Array:
         """[groups] the predicted noise of the tensors that each group owns."""
         spread = self.items.spread(np.array([config]))
         points = (spread @ self.items.wants_points + self.items.fixed_points)[0] > 0
         noise = points * self.errors * self.trust[self.owners]
-        return np.bincount(self.owners, noise, len(self.items.space.groups))
+        found: Array = np.bincount(self.owners, noise, len(self.items.space.groups))
+        return found

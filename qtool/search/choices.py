@@ -20,9 +20,9 @@ from qtool.errors import PlanError
 from qtool.graph.float_graph import FloatGraph
 from qtool.plan import Decision, Execution, QuantPlan, make_plan
 from qtool.recipe import MODES, Recipe, Rule
-from qtool.types import ObserverSpec
+from qtool.types import Observed, ObserverSpec
 
-__all__ = ["CHOICES", "FLOAT", "Config", "Group", "Space", "space_of"]
+__all__ = ["CHOICES", "FLOAT", "Config", "Group", "Space", "exactly", "observers_of", "space_of"]
 
 CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -152,6 +152,11 @@ def _is_layer(decision: Decision) -> bool:
     return bool(heavy) and decision.execution in _QUANTIZED
 
 
+def observers_of(plan: QuantPlan) -> dict[str, ObserverSpec]:
+    """By which observer each tensor is ranged."""
+    return {p.name: p.spec.observer for p in plan.observed() if isinstance(p.spec, Observed)}
+
+
 def _ruled(plan: QuantPlan) -> set[str]:
     rules = [r for r in plan.recipe.rules if r.changes_scheme]
     return {d.node for d in plan.nodes if any(r.selects(d.node, d.op) for r in rules)}
@@ -166,9 +171,9 @@ def _together(
         if not any(fnmatchcase(name, glob) for name in layers):
             raise PlanError(f"the group '{glob}' selects no layer that can be chosen for")
     for name in layers:
-        glob = next((g for g in globs if fnmatchcase(name, g)), None)
+        said = next((g for g in globs if fnmatchcase(name, g)), None)
         alike = (nodes[name].args[0], "linear") if layers[name].op == "linear" else name
-        keys.setdefault(alike if glob is None else ("glob", glob), []).append(name)
+        keys.setdefault(alike if said is None else ("glob", said), []).append(name)
     return [tuple(members) for members in keys.values()]
 
 
@@ -197,9 +202,9 @@ def _choices(space: Space, group: Group, asked: Sequence[str]) -> tuple[str, ...
 
 
 def _rules(group: Group, choice: str) -> list[Rule]:
-    return [Rule(select=_exactly(name), **CHOICES[choice]) for name in group.layers]
+    return [Rule(select=exactly(name), **CHOICES[choice]) for name in group.layers]
 
 
-def _exactly(name: str) -> str:
+def exactly(name: str) -> str:
     """What selects this name alone."""
     return "re:" + re.escape(name) if set(name) & set("*?[") or name.startswith("re:") else name

@@ -59,7 +59,7 @@ def _factors(parts: Array, noise: Array) -> Array:
     return found
 
 
-def agreement(predicted: Sequence[float], true: Sequence[float]) -> float | None:
+def agreement(predicted: Array, true: Array) -> float | None:
     """The correlation of what was predicted with what was measured; None of fewer than three, or
     of numbers that are all the same."""
     if len(true) < 3 or np.ptp(predicted) == 0 or np.ptp(true) == 0:

@@ -74,5 +74,6 @@ def _measured(executor: Executor, chunk: Batch, own: Mapping[int, Item], count: 
     for i, (point, _) in own.items():
         only = executor.again(real, {point}, {point})
         for output in executor.outputs:
-            sums[i] += signal_and_noise(real[output], only.get(output, real[output]))
+            after = only[output] if output in only else real[output]
+            sums[i] += signal_and_noise(real[output], after)
     return sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qtool.search.archive import Evaluated
@@ -11,6 +12,7 @@ __all__ = ["TuneGoals"]
 
 NONE = 1e9
 DEFAULT_DROP = 0.01
+ALIKE = 0.02  # of the cost: what timing does not tell apart
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,13 @@ class TuneGoals:
     def cost(self, found: Evaluated) -> float:
         return float(found.size) if self.smallest else 1 / found.speedup
 
-    def rank(self, found: Evaluated) -> tuple[float, float]:
-        """Least is best: how far it is from the goals, then what it costs."""
-        return sum(self.distances(found).values()), self.cost(found)
+    def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
+        """The nearest to the goals, and of those the cheapest; of alike ones the most exact."""
+        far = [sum(self.distances(e).values()) for e in evaluated]
+        near = [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
+        least = min(self.cost(e) for e in near)
+        alike = [e for e in near if self.cost(e) <= least * (1 + ALIKE)]
+        return min(alike, key=lambda e: e.score.noise)
 
     def told(self, found: Evaluated) -> list[str]:
         """How far a file is from each goal that it misses, in sentences."""

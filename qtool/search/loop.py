@@ -19,6 +19,7 @@ import numpy as np
 from qtool.analysis.latency import timed
 from qtool.conversion import SOLVE
 from qtool.data import Batch
+from qtool.errors import CalibrationError, PlanError
 from qtool.onnx_graph.storage import files_of
 from qtool.progress import during
 from qtool.quantized import Quantized
@@ -26,7 +27,7 @@ from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.search.additive import Additive, items_of
 from qtool.search.archive import Archive, Evaluated, key_of
-from qtool.search.choices import Config, Space, space_of
+from qtool.search.choices import Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
@@ -42,6 +43,7 @@ __all__ = ["Search", "SearchOptions"]
 
 TIMING = 0.5
 LEAST_ROUNDS = 11
+LEAST = 1e-30  # of noise, so that its logarithm is a number
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Search:
         self.started = time.monotonic()
         self.found: dict[str, Evaluated] = {}
         self.made: dict[str, Recipe] = {}
+        self.refused: set[Config] = set()
         self.fresh = 0
         self.stopped = ""
 
@@ -129,11 +132,16 @@ class Search:
         while len(self.found) < self.options.evaluations and self._time_left():
             model = self._corrected(space, raw)
             known = front(model, self.goals.smallest)
-            number = next_of(known, self._seen(space), self.goals, self.options.front)
+            seen = self._seen(space)
+            number = next_of(known, seen, self.goals, self.options.front, self.refused)
             if number is None:
                 return
             noise, spent = float(known.noise[number]), float(known.time[number])
-            self._evaluated(space, known.config(number), noise, spent)
+            config = known.config(number)
+            try:
+                self._evaluated(space, config, noise, spent)
+            except (PlanError, CalibrationError):  # a union of plans that is none itself
+                self.refused.add(config)
 
     def _time_left(self) -> bool:
         """Whether another evaluation fits into the budget, as long as they took so far."""
@@ -169,8 +177,13 @@ class Search:
     # --- measuring ----------------------------------------------------------------------------
 
     def _space(self, base: Quantized) -> Space:
-        seen = {p.name: p.spec.observer for p in base.plan.observed()}
-        return space_of(base.graph, base.plan, seen, self.options.choices, self.options.groups)
+        return space_of(
+            base.graph,
+            base.plan,
+            observers_of(base.plan),
+            self.options.choices,
+            self.options.groups,
+        )
 
     def _evaluated(
         self,
@@ -263,7 +276,7 @@ class Search:
 
     def _result(self, space: Space, raw: Additive | None) -> Tuned:
         evaluated = tuple(self.found.values())
-        best = min(evaluated, key=self.goals.rank)
+        best = self.goals.best(evaluated)
         here = best.accuracy == space.recipe.accuracy
         fitted = None if raw is None or not here else self._corrected(space, raw)
         return Tuned(
@@ -290,11 +303,11 @@ class Search:
         if raw is None or not seen:
             return None, None
         noise, spent, _ = raw.predict(np.array([s.config for s in seen]))
+        real = np.array([s.found.score.noise for s in seen])
+        speedups = np.array([s.found.speedup for s in seen])
         return (
-            agreement(
-                np.log(np.maximum(noise, 1e-30)), np.log([s.found.score.noise for s in seen])
-            ),
-            agreement(spent, [raw.float_time / s.found.speedup for s in seen]),
+            agreement(np.log(np.maximum(noise, LEAST)), np.log(real)),
+            agreement(spent, raw.float_time / speedups),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,14 +31,21 @@ class Seen:
     cost: float
 
 
-def next_of(known: Front, seen: Sequence[Seen], goals: TuneGoals, explore: bool) -> int | None:
+def next_of(
+    known: Front,
+    seen: Sequence[Seen],
+    goals: TuneGoals,
+    explore: bool,
+    refused: Collection[Config] = (),
+) -> int | None:
     """The number of a configuration of the front; None where nothing is worth it.
 
     Args:
         known: the front as predicted now.
         explore: whether the front itself is wanted, beyond what the goals need.
+        refused: what turned out to be no plan.
     """
-    done = {s.config for s in seen}
+    done = {s.config for s in seen} | set(refused)
     open_ = [i for i in range(len(known.configs)) if known.config(i) not in done]
     cost = known.size if goals.smallest else known.time
     found = _towards(known, cost, open_, seen, goals)

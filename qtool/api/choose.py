@@ -1,4 +1,4 @@
-"""The Python API of the search."""
+"""The Python API of the search: tune, and explain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from qtool import targets
 from qtool.analysis.machine import machine
+from qtool.analysis.restore import read_onnx
 from qtool.analysis.sensitivity import pieces
 from qtool.api.make import convert, probes_for, samples_of
 from qtool.api.quantized import QuantizedModel
@@ -16,7 +19,7 @@ from qtool.atomic import scratch_folder, write_atomic
 from qtool.calibration import Calibration, observe
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
-from qtool.data import Batch, batches
+from qtool.data import Batch, batches, peek
 from qtool.errors import DataError, FileError, PlanError
 from qtool.graph import FloatGraph
 from qtool.plan import Probe, QuantPlan
@@ -25,13 +28,14 @@ from qtool.recipe import ACCURACIES, Recipe
 from qtool.search.additive import seen_by_any
 from qtool.search.archive import Archive, digest_of
 from qtool.search.choices import space_of
+from qtool.search.explain import Explainer, Explanation
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.loop import Search, SearchOptions
 from qtool.search.tuned import Tuned
 from qtool.types import Array, Observed, Progress
 
-__all__ = ["TunedModel", "tune"]
+__all__ = ["TunedModel", "explain", "tune"]
 
 SAMPLES, CHUNK = 64, 16
 
@@ -164,6 +168,48 @@ def tune(
         )
         found = TunedModel(**vars(search.run(folder)))
     object.__setattr__(found, "convert", converted)  # of a frozen class: no field of the result
+    return found
+
+
+def explain(
+    file: str | Path,
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    samples: Sequence[int] | None = None,
+    most: int = 100,
+    mended: str | Path | None = None,
+    dynamic: DynamicSizes | None = None,
+) -> Explanation:
+    """Says which layers of an int8 file changed answers: left in float they bring them back.
+
+    Args:
+        file: an int8 file that qtool made. model: its float model, as for `quantize`.
+        data: batches; the first output of the model has to be a list of scores.
+        samples: numbers of samples, from 0; None: all whose answer changed.
+        most: how many samples are explained at most.
+        mended: writes the file with the layers in float that bring all of these answers back.
+        dynamic: see `capture_model`.
+
+    Raises:
+        DataError: no data, no scores, no such sample, or its answer did not change.
+        CalibrationError: a tensor of the mended file needs a range that the file does not hold.
+        VerificationError: the file was not made by qtool, or from another model.
+    """
+    first, data = peek(data, model if isinstance(model, nn.Module) else None)
+    if first is None:
+        raise DataError("the data is empty; give at least one batch")
+    captured = capture_model(model, first, dynamic)
+    read_onnx(file)
+    explainer = Explainer(Path(file), captured, first)
+    found = explainer.explain(
+        (captured.graph.bind(b, i) for i, b in enumerate(batches(data, captured.graph.module))),
+        samples,
+        most,
+    )
+    if mended is not None:
+        layers = dict.fromkeys(name for flip in found.flips for name in flip.layers)
+        explainer.mended(tuple(layers)).export(mended)
     return found
 
 
