@@ -15,6 +15,9 @@ from qtool.cli import options, output, sources
     sources.weights,
     sources.data,
     click.option(
+        "--labels", metavar="KEY", help="An array of the .npz given as --data that is no input."
+    ),
+    click.option(
         "--sample",
         "samples",
         multiple=True,
@@ -43,6 +46,7 @@ def command(
     model: str,
     weights: Path | None,
     data: str,
+    labels: str | None,
     samples: tuple[int, ...],
     most: int,
     mended: Path | None,
@@ -55,7 +59,8 @@ def command(
     \b
     Example:
       qtool explain digits.int8.onnx --model examples.digits.network:digits_net \\
-          --weights examples/digits/weights.safetensors --data examples/digits/eval.npz
+          --weights examples/digits/weights.safetensors --data examples/digits/eval.npz \\
+          --labels labels
     """
     import qtool
     from qtool.atomic import check_writable
@@ -63,7 +68,7 @@ def command(
     if mended is not None:
         check_writable(mended)
     loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size)
+    batches = sources.load_data(data, batch_size, labels)
     found = qtool.explain(
         int8_file,
         loaded,

@@ -228,7 +228,8 @@ class Explainer:
                 for move in self.moves
                 if move - chosen
             }
-            chosen |= max(rates, key=lambda m: rates[m])
+            best = max(rates, key=lambda move: rates[move])
+            chosen = chosen.union(best)
         return chosen
 
     def _promised(self, gains: Array, chosen: frozenset[int]) -> float:
