@@ -22,7 +22,6 @@ import copy
 import itertools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from unbalanced import unbalanced
 
 import qtool
 from qtool.analysis.latency import timed
+from qtool.data import to_batch
 from qtool.recipe import Recipe, Rule
 from qtool.runtimes.onnxruntime import run, session
 from qtool.search.explain import Explainer
@@ -70,9 +70,7 @@ def _digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.nda
 def _all_files(net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel) -> np.ndarray:
     """[1024, 2] noise and microseconds of every choice; bit i: layer i in float."""
     names = [layer for g in found.groups for layer in g.layers]
-    captured = qtool.capture_model(net, seen[0])
-    calibration = qtool.calibrate(captured, seen)
-    rows = []
+    captured, rows = qtool.capture_model(net, seen[0]), []
     with tempfile.TemporaryDirectory() as made:
         plain = captured.export_float(Path(made) / "float.onnx")
         judge, file = Judge(plain, asked), Path(made) / "int8.onnx"
@@ -84,9 +82,7 @@ def _all_files(net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel) -
             if all(bits):
                 rows.append((0.0, 1.0))
                 continue
-            recipe = Recipe(rules, accuracy="fast")
-            quantized = found.convert(recipe) if calibration else None
-            quantized.export(file, verify=False)
+            found.convert(Recipe(rules)).export(file, verify=False)
             ratio = timed([plain, file], one, seconds=0.2, least_rounds=15).ratios[1].median
             rows.append((judge.score(file).noise, 1 / ratio))
     return np.array(rows)
@@ -105,9 +101,8 @@ def front(options: argparse.Namespace) -> None:
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
     worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
     whole = hypervolume(cost, noise, worst)
-    numbers = [
-        int("".join("1" if c == "float" else "0" for c in e.choices), 2) for e in found.evaluated
-    ]
+    bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
+    numbers = [int(b, 2) for b in bits]
     own = hypervolume(cost[numbers], noise[numbers], worst)
     print(found)
     print(
@@ -225,7 +220,7 @@ def _kept(folder: Path) -> set[str]:
 
 
 def kills(options: argparse.Namespace) -> None:
-    draw = random.Random(options.seed)
+    draw = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as made:
         alone, killed = Path(made) / "alone", Path(made) / "killed"
         alone.mkdir()
@@ -254,7 +249,8 @@ def kills(options: argparse.Namespace) -> None:
             different += not same
             _remove(killed)
         print(
-            f"{done} kills, {lost} evaluations lost; {ended} searches ended, {different} otherwise"
+            f"{done} kills, {lost} evaluations lost; {ended} searches ended, "
+            f"{different} of them otherwise than the one that was left alone"
         )
 
 
@@ -282,35 +278,25 @@ def explain(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as made:
             file = Path(made) / "int8.onnx"
             qtool.quantize(captured, network.calibration, accuracy=options.accuracy).export(file)
-            explainer = Explainer(file, captured, captured.graph.bind(networks_batch(network)))
-            bound = [captured.graph.bind(b) for b in map(_batch, network.data)]
+            explainer = Explainer(
+                file, captured, captured.graph.bind(to_batch(network.calibration[0]))
+            )
+            bound = [captured.graph.bind(b) for b in map(to_batch, network.data)]
             start = time.monotonic()
             found = explainer.explain(bound, None, options.flips)
             spent = time.monotonic() - start
-            right = [
-                _exported(explainer, network, f, Path(made))
-                for f in found.flips[: options.exported]
-            ]
+            tried = found.flips[: options.exported]
+            right = [_exported(explainer, network, f, Path(made)) for f in tried]
         flips, mended = len(found.flips), sum(f.mended for f in found.flips)
         sizes = [len(f.layers) for f in found.flips]
         print(
-            f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} mended, "
-            f"median {np.median(sizes):.0f} layers (most {max(sizes)}), "
+            f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
+            f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
             f"{spent / flips:.2f} s a flip with the search for them; "
             f"{sum(right)} of {len(right)} mended as exported"
         )
         for layer, count in found.behind[:5]:
             print(f"  {layer}: {count}")
-
-
-def networks_batch(network: networks.Network) -> Any:
-    return _batch(network.calibration[0])
-
-
-def _batch(item: Any) -> Any:
-    from qtool.data import to_batch
-
-    return to_batch(item)
 
 
 def _exported(explainer: Explainer, network: Any, flip: Any, folder: Path) -> bool:
