@@ -135,14 +135,14 @@ def load_model(source: str, weights: Path | None) -> Any:
     return found
 
 
-<<<<<<< HEAD
 def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
     """What writes what goes with a model's file: with a decoder's what onnxruntime-genai needs."""
     from qtool.sources.decoder import Decoder
     from qtool.sources.genai import write_beside
 
     return partial(write_beside, model, Path(source)) if isinstance(model, Decoder) else None
-=======
+
+
 def empty_model(source: Path) -> str | None:
     """The folder behind MODEL is looked at without its weights, so that data of the command is read
     for it; the task that --task names."""
@@ -152,7 +152,6 @@ def empty_model(source: Path) -> str | None:
     found = empty_folder(source, task)
     click.get_current_context().meta[f"{__name__}.model"] = (str(source), found)
     return task
->>>>>>> large
 
 
 def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:

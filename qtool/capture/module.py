@@ -95,14 +95,9 @@ def capture_module(
     except (Exception, SystemExit) as error:
         raise _explained(model, example, two, error) from error
     graph = from_program(program)
-<<<<<<< HEAD
     _name_dims(graph, two.named(model), dynamic)
-    _show(model, two, graph)
-=======
-    _name_dims(graph, dynamic)
     if filled:
         _show(model, two, graph)
->>>>>>> large
     return graph
 
 

@@ -332,7 +332,8 @@ def _rows_of(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
 def _runs(rows: torch.Tensor, step: int) -> torch.Tensor:
     """The counted elements of a part, float32: [rows, runs, _RUN]."""
     whole = rows.shape[1] // _RUN * _RUN
-    return rows[:, :whole].unflatten(1, (-1, _RUN))[:, ::step].float()
+    runs: torch.Tensor = rows[:, :whole].unflatten(1, (-1, _RUN))
+    return runs[:, ::step].float()
 
 
 def _index(x: Floats, exponent: Ints | np.int64) -> Ints:

@@ -60,12 +60,8 @@ def make_plan(
     choices = recipe.choices(_selectable(graph))
     work = Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
-<<<<<<< HEAD
     _share_tables(work)
-    if not work.integer and not work.linears:
-=======
     if not work.integer and not work.linears and not part:
->>>>>>> large
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
             f"{_why_nothing(work)}; leave it in float, or choose another target"
