@@ -1,4 +1,4 @@
-"""`qtool blockwise` on a folder, as a process that is measured: time, peak memory, what it wrote."""
+"""`qtool blockwise` on a folder, as a process that is measured: time, peak memory, result."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--block", default="2", help="MiB")
     parser.add_argument("--limit", type=int, default=0, help="of address space, in MiB")
     given = parser.parse_args()
@@ -28,7 +29,7 @@ def main() -> None:
         count = given.samples * times
         data = words(given.scratch / "ids.npz", count, given.length, given.words)
         out = given.scratch / "model.onnx"
-        more = ("--batch-size", str(min(given.samples, 32)), "--block", given.block)
+        more = ("--batch-size", str(given.batch), "--block", given.block)
         ran = run(given.folder, data, out, *more, limit=given.limit)
         first = first or ran.peak
         print(
