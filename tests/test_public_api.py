@@ -24,12 +24,15 @@ FUNCTIONS = (
     "evaluate",
     "inspect",
     "quantize",
+    "quantize_by_blocks",
     "report",
+    "unfilled",
     "verify",
     "within",
 )
 CLASSES = (
     "Bench",
+    "BlockResult",
     "Calibration",
     "CalibrationContents",
     "Captured",

@@ -268,7 +268,10 @@ def _finish(
         exact, coded = (side[number] for side in found)
         both[0][name], both[1][name] = exact, coded
         if exact.is_floating_point():
-            noise, power = (float(t.double().square().sum()) for t in (exact - coded, exact))
+            noise, power = (
+                sum(float(line.double().square().sum()) for line in t)
+                for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
+            )
             at.found.noise[name] = at.found.noise.get(name, 0.0) + noise
             at.found.power[name] = at.found.power.get(name, 0.0) + power
     names = tuple(wanted)
