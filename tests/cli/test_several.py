@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -14,28 +13,19 @@ import time
 import pytest
 
 from tests.cli.conftest import DIGITS, ROOT, Cli
+from tests.ranks.processes import Command
 
 M = "tests.cli.models:"
 DATA = ("--data", "calib_data/digits")
 
 
-def started(
-    cli: Cli, rank: int, *arguments: str, size: int = 2, port: int
-) -> subprocess.Popen[str]:
-    """One rank, with the environment that torchrun gives it."""
-    given = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+def started(cli: Cli, rank: int, *arguments: str, port: int) -> Command:
+    """One rank of two, with the environment that torchrun gives it."""
+    given = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     scratch = cli.folder / "scratch"
     scratch.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", "qtool", *arguments],
-        cwd=ROOT,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
-        | {k: str(v) for k, v in given.items()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {"TMPDIR": str(scratch)} | {k: str(v) for k, v in given.items()}
+    return Command(arguments, environment, ROOT, cli.folder / f"said-by-{rank}")
 
 
 def free_port() -> int:
@@ -48,10 +38,10 @@ def ended(cli: Cli, *arguments: str) -> list[tuple[int, str, str]]:
     """(exit code, output, errors) of two ranks."""
     port = free_port()
     ranks = [started(cli, r, *arguments, port=port) for r in (0, 1)]
-    said = [r.communicate(timeout=240) for r in ranks]
+    found = [r.ended() for r in ranks]
     assert not list((cli.folder / "scratch").glob(".qtool*"))
     assert not list(cli.folder.glob(".*"))
-    return [(r.returncode, *texts) for r, texts in zip(ranks, said, strict=True)]
+    return found
 
 
 def test_torchrun_calibrates_to_the_same_bytes(sample: Cli) -> None:
@@ -170,12 +160,11 @@ def test_a_rank_that_is_killed(victim: int, cli: Cli) -> None:
     ranks = [started(cli, r, *arguments, port=port) for r in (0, 1)]
     signs = cli.folder / "scratch"
     while len(list(signs.glob("reading-*"))) < 2:
-        assert ranks[0].poll() is ranks[1].poll() is None
+        assert ranks[0].code is ranks[1].code is None
         time.sleep(0.05)
-    ranks[victim].send_signal(signal.SIGKILL)
-    _, errors = ranks[1 - victim].communicate(timeout=120)
-    ranks[victim].communicate()
-    assert ranks[1 - victim].returncode == 2
+    ranks[victim].kill()
+    code, _, errors = ranks[1 - victim].ended()
+    assert code == 2
     gone = rf"rank {victim} of 2 is gone: its process ended|the group's store is gone"
     assert re.search(gone, errors)
     assert errors.count("\n") == 1

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +18,9 @@ from torch import distributed as dist
 
 LIMIT = 120.0  # seconds after which a test says that a rank hangs
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line does, before torch
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["qtool.api", "torch.distributed.distributed_c10d"])
+_context.set_forkserver_preload(["qtool.api", "qtool.cli", "torch.distributed.distributed_c10d"])
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,49 @@ def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Ending
         theirs.close()
         started.append((process, ours))
     return [_ending(process, pipe, rank) for rank, (process, pipe) in enumerate(started)]
+
+
+class Command:
+    """`python -m qtool` in a process of its own, which need not import torch again."""
+
+    def __init__(
+        self, arguments: tuple[str, ...], environment: Mapping[str, str], cwd: Path, said: Path
+    ) -> None:
+        self._said = [said.with_suffix(end) for end in (".out", ".err")]
+        given = (arguments, environment, cwd, self._said)
+        self._process = _context.Process(target=_command, args=given, daemon=True)
+        self._process.start()
+
+    @property
+    def code(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ended(self, limit: float = 2 * LIMIT) -> tuple[int, str, str]:
+        """(exit code, output, errors)"""
+        self._process.join(limit)
+        code = self._process.exitcode
+        self._process.kill()
+        assert code is not None, "the command hangs"
+        output, errors = (file.read_text() for file in self._said)
+        return code, output, errors
+
+
+def _command(
+    arguments: tuple[str, ...], environment: Mapping[str, str], cwd: Path, said: list[Path]
+) -> None:
+    for number, file in enumerate(said, 1):
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), number)
+    os.environ.update(environment)
+    os.chdir(cwd)
+    tempfile.tempdir = None
+    torch.set_num_threads(1)
+    torch.seed()  # as a new process does
+    sys.argv = ["qtool", *arguments]
+    sys.path.insert(0, str(cwd))
+    runpy.run_module("qtool", run_name="__main__", alter_sys=True)
 
 
 def values(endings: list[Ending]) -> list[Any]:
