@@ -24,6 +24,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "no such name": (quantize(f"{M}net"), f"cannot import {M}net: AttributeError"),
     "no model": (quantize("resnet"), "'resnet' is no model; give package.module:factory"),
     "a factory that fails": (quantize(f"{M}broken"), "failed: RuntimeError: no licence"),
+    "a model that cannot be in eval mode": (quantize(f"{M}restless"), "eval() fails: RuntimeError"),
     "a factory of something else": (quantize(f"{M}number"), "gives a int, not an nn.Module"),
     "no such program": (quantize("net.pt2"), "net.pt2: no such file"),
     "a model that branches": (quantize(f"{M}branching"), "decides by the values of its data"),
