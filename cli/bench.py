@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.numbers import Real
 
 
 @click.command("bench")
@@ -18,14 +19,14 @@ from qtool.cli import options, output, sources
         "--seconds",
         default=10.0,
         show_default=True,
-        type=click.FloatRange(min=0, min_open=True),
+        type=Real(min=0, min_open=True),
         help="At most, for each batch size and number of threads.",
     ),
     click.option(
         "--precision",
         default=0.01,
         show_default=True,
-        type=click.FloatRange(0, 1, min_open=True),
+        type=Real(0, 1, min_open=True),
         help="Stop when every ratio's 95 % interval is within this of its median.",
     ),
     options.json_,

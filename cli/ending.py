@@ -17,6 +17,10 @@ __all__ = ["Refusal", "ended_in_order"]
 
 SIGNALS = ("SIGTERM", "SIGHUP")  # beside SIGINT, of which Python makes an exception itself
 
+_NO_MEMORY = (
+    "there is not enough memory for this; give less at a time (smaller sizes, fewer samples)"
+)
+
 
 class Refusal(click.ClickException):
     """A user error: exit code 2, as for wrong options."""
@@ -48,6 +52,12 @@ def ended_in_order() -> Iterator[None]:
         number = error.number if isinstance(error, _Ended) else signal.SIGINT
         click.echo(f"ended by {signal.Signals(number).name}", err=True)
         raise SystemExit(128 + number) from error
+    except MemoryError as error:
+        raise Refusal(_NO_MEMORY) from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # torch's own words
+            raise
+        raise Refusal(_NO_MEMORY) from error
     except OSError as error:
         _give_up_output()
         if error.errno == errno.EPIPE:

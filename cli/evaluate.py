@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.numbers import COUNT
 
 
 @click.command("evaluate")
@@ -20,7 +21,7 @@ from qtool.cli import options, output, sources
         "--threads",
         default=1,
         show_default=True,
-        type=click.IntRange(1),
+        type=COUNT,
         help="For the latency.",
     ),
     sources.dynamic,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from qtool.cli.numbers import Real, listed
 from qtool.cli.sources import F, Path_, load_labels
 
 from qtool.analysis.options import Goals, ReportOptions
@@ -63,15 +64,6 @@ def _modes() -> Iterable[str]:
     from qtool.recipe import MODES
 
     return MODES
-
-
-def _numbers(
-    ctx: click.Context, param: click.Parameter, value: str
-) -> tuple[int, ...]:  # click's signature
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of numbers like 1,32")
-    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -142,19 +134,19 @@ output = click.option(
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 min_coverage = click.option(
     "--min-coverage",
-    type=click.FloatRange(0, 1),
+    type=Real(0, 1),
     help="Exit with 1 if a smaller share of the MACs runs in integer kernels.",
 )
 min_sqnr = click.option(
     "--min-sqnr",
-    type=float,
+    type=Real(),
     help="Exit with 1 if an output has a smaller signal-to-noise ratio to the float model's (dB).",
 )
 timing = click.option(
     "--timing",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=Real(min=0),
     help="Seconds to time the file beside the float model, where the target is this machine's "
     "runtime; 0 leaves it out.",
 )
@@ -197,30 +189,30 @@ batch_sizes = click.option(
     "--batch-sizes",
     default=_listed(ReportOptions.batch_sizes),
     show_default=True,
-    callback=_numbers,
+    callback=listed,
     help="To time.",
 )
 threads = click.option(
     "--threads",
     default=_listed(ReportOptions.threads),
     show_default=True,
-    callback=_numbers,
+    callback=listed,
     help="To time with.",
 )
 seconds = click.option(
     "--seconds",
     default=ReportOptions.seconds,
     show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=Real(min=0, min_open=True),
     help="For each timing.",
 )
 max_drop = click.option(
     "--max-drop",
-    type=float,
+    type=Real(),
     help="Exit with 1 if the first metric loses more (0.01 of top-1 is one point).",
 )
 min_speedup = click.option(
-    "--min-speedup", type=float, help="Exit with 1 if the speed-up is smaller."
+    "--min-speedup", type=Real(), help="Exit with 1 if the speed-up is smaller."
 )
 
 

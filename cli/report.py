@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.numbers import COUNT, Real
 
 from qtool.analysis.options import ReportOptions
 
@@ -33,14 +34,14 @@ from qtool.analysis.options import ReportOptions
         "--samples",
         default=ReportOptions.samples,
         show_default=True,
-        type=click.IntRange(1),
+        type=COUNT,
         help="How many of the first samples to measure the layers on.",
     ),
     click.option(
         "--budget",
         default=ReportOptions.budget,
         show_default=True,
-        type=click.FloatRange(min=2.5),
+        type=Real(min=2.5),
         help="What measuring the layers may cost, in runs of the float model.",
     ),
     options.observer,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from qtool.cli.numbers import COUNT, MOST, Real
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +72,7 @@ _reading = apply(
         type=Path_,
         help="A folder with a tokenizer, image processor or feature extractor; by default MODEL.",
     ),
-    _kept("max_length", "--max-length", type=click.IntRange(1), help="Of texts, in tokens."),
+    _kept("max_length", "--max-length", type=COUNT, help="Of texts, in tokens."),
     _kept(
         "padded",
         "--pad-to-max-length",
@@ -83,7 +84,7 @@ _reading = apply(
         "--unreadable",
         default=0.0,
         show_default=True,
-        type=click.FloatRange(0, 1),
+        type=Real(0, 1),
         help="The share of images or sounds that may be damaged, and is left out.",
     ),
 )
@@ -116,7 +117,7 @@ data_or_random = apply(
     _reading,
 )
 batch_size = click.option(
-    "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="For data files."
+    "--batch-size", default=32, show_default=True, type=COUNT, help="For data files."
 )
 dynamic = click.option(
     "--dynamic",
@@ -203,7 +204,7 @@ def load_model_and_data(
 
 
 def _sizes(text: str) -> list[int]:
-    if not all(part.isdigit() and int(part) for part in text.split(",")):
+    if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in text.split(",")):
         raise click.BadParameter(f"'{text}' is not SIZE,SIZE,...", param_hint="--shape")
     return [int(part) for part in text.split(",")]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.numbers import COUNT
 
 
 @click.command("verify")
@@ -13,9 +14,7 @@ from qtool.cli import options, output, sources
 @sources.apply(
     sources.data_or_random,
     sources.batch_size,
-    click.option(
-        "--samples", default=256, show_default=True, type=click.IntRange(1), help="Random inputs."
-    ),
+    click.option("--samples", default=256, show_default=True, type=COUNT, help="Random inputs."),
     options.json_,
 )
 def command(

@@ -83,8 +83,29 @@ def _equal_windows(x: fx.Node, out: tuple[Any, ...]) -> list[int] | None:
 def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
     if all(size == 1 for size in out):
         return _global(node, x, keep=True)
-    kernel = _equal_windows(x, out)
-    return None if kernel is None else _mean_of(node, x, _Windows(kernel, kernel, [0] * len(out)))
+    if (kernel := _equal_windows(x, out)) is not None:
+        return _mean_of(node, x, _Windows(kernel, kernel, [0] * len(out)))
+    fixed = all(isinstance(s, int) for s in G.shape(x)[2:])
+    return _means_by_axis(node, x, out) if len(out) == 3 and fixed else None
+
+
+def _means_by_axis(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
+    """A mean of means is exact: windows that differ, one after the other along each axis. (ONNX has
+    no other form of those in three dimensions.)"""
+    for axis, (size, count) in enumerate(zip(G.shape(x)[2:], out, strict=True)):
+        parts = []
+        for i, (begin, end) in enumerate(_unequal(size, count)):
+            cut = (x, axis + 2, begin, end)
+            part = made(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
+            parts.append(made(node, aten.mean.dim, (part, [axis + 2], True), f"mean{axis}_{i}"))
+        name = "" if axis + 1 == len(out) else f"along{axis}"
+        x = parts[0] if count == 1 else made(node, aten.cat.default, (parts, axis + 2), name)
+    return x
+
+
+def _unequal(size: int, count: int) -> list[tuple[int, int]]:
+    """Where the windows of an adaptive pool along one axis begin and end."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
 def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") -> fx.Node:
@@ -101,8 +122,7 @@ def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | 
         return _largest_of(node, x, kernel)
     for axis, (size, count) in enumerate(zip(sizes, out, strict=True)):
         parts = []
-        for i in range(count):
-            begin, end = i * size // count, -(-(i + 1) * size // count)
+        for i, (begin, end) in enumerate(_unequal(size, count)):
             cut = (x, axis + 2, begin, end)
             part = made(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
             window = [end - begin if a == axis else 1 for a in range(len(out))]

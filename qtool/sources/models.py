@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.capture import load_onnx, load_program
-from qtool.errors import CaptureError
+from qtool.errors import CaptureError, said
 from qtool.sources.model_folder import load_folder
 from qtool.sources.named import called, import_object, is_call, made_by
 from qtool.sources.weights import load_weights
@@ -68,6 +68,8 @@ def load_model(
             f"{source} holds itself as a module inside; keep such a reference where torch does not "
             "look for modules, in a list or a dict"
         ) from error
+    except Exception as error:
+        raise CaptureError(f"{source}: its eval() fails: {said(error)}") from error
 
 
 def _made(source: str) -> Any:

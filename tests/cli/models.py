@@ -41,6 +41,15 @@ def broken() -> nn.Module:
     raise RuntimeError("no licence")
 
 
+class Restless(nn.Conv2d):
+    def eval(self) -> Restless:
+        raise RuntimeError("not now")
+
+
+def restless() -> nn.Module:
+    return Restless(2, 4, 3)
+
+
 def number() -> int:
     return 5
 

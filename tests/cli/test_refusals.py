@@ -24,6 +24,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "no such name": (quantize(f"{M}net"), f"cannot import {M}net: AttributeError"),
     "no model": (quantize("resnet"), "'resnet' is no model; give package.module:factory"),
     "a factory that fails": (quantize(f"{M}broken"), "failed: RuntimeError: no licence"),
+    "a model that cannot be in eval mode": (quantize(f"{M}restless"), "eval() fails: RuntimeError"),
     "a factory of something else": (quantize(f"{M}number"), "gives a int, not an nn.Module"),
     "no such program": (quantize("net.pt2"), "net.pt2: no such file"),
     "a model that branches": (quantize(f"{M}branching"), "decides by the values of its data"),
@@ -71,6 +72,15 @@ CASES: dict[str, tuple[list[str], str]] = {
     "a wrong option": ([*quantize(), "--fast"], "No such option"),
     "no output": (quantize()[:-2], "Missing option '-o'"),
     "coverage beyond one": ([*quantize(), "--min-coverage", "1.5"], "is not in the range"),
+    "a goal that is no number": ([*quantize(), "--min-sqnr", "nan"], "nan is not a finite number"),
+    "a time without end": (["bench", "a.onnx", "--seconds", "inf"], "is not a finite number"),
+    "a digit that is no number": (["bench", "a.onnx", "--batch-sizes", "²"], "not a list of"),
+    "as many as no machine has": (["bench", "a.onnx", "--threads", "9" * 30], "not a list of"),
+    "samples without end": (["verify", "a.onnx", "--samples", "9" * 20], "is not in the range"),
+    "more than the memory": (
+        ["calibrate", UP, "--data", "none", "--shape", "999999,999999,99", "-o", "out.calib"],
+        "there is not enough memory",
+    ),
     "an unknown command": (["prune", UP], "No such command 'prune'"),
 }
 
