@@ -68,6 +68,10 @@ class Artefact:
             self._programs[chosen] = lower(self.qdq, chosen)
         return self._programs[chosen]
 
+    def program_as_written(self, program: Program) -> Program:
+        """The program whose kernels compute in float what is written in floats."""
+        return lower(self._plain(), program.profile) if self._rounds_inside else program
+
     def _opened(self) -> ort.InferenceSession:
         if self._session is None and self._optimised is not None:
             self._session = session(self.path, once=True)
@@ -90,7 +94,16 @@ class Artefact:
 
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs without any optimisation, node by node."""
-        return run(session(self.path, optimise=False, once=True), list(arrays))
+        if not self._rounds_inside:
+            return run(session(self.path, optimise=False, once=True), list(arrays))
+        with scratch_folder() as folder:
+            self._write_with((), folder / "plain.onnx")
+            return run(session(folder / "plain.onnx", optimise=False, once=True), list(arrays))
+
+    @cached_property
+    def _rounds_inside(self) -> bool:
+        """Whether kernels are allowed to round what they read: not a matter of what is written."""
+        return any(_level(node) is not None for node in self.file.outline.graph.node)
 
     def seen_as_written(
         self, arrays: Arrays, asked: Iterable[str]
@@ -108,18 +121,26 @@ class Artefact:
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
     def _write_with(self, more: Iterable[str], path: Path) -> None:
-        """Writes the model in QDQ form with more outputs. What is one file is copied and added to,
-        without being read: protobuf merges messages that stand behind each other."""
+        """Writes the model in QDQ form with more outputs, and with kernels that compute in float
+        what is written in floats. What is one file is copied and added to, without being read:
+        protobuf merges messages that stand behind each other."""
         added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in more])
-        if self._qdq is None and self.file.whole:
+        if self._qdq is None and self.file.whole and not self._rounds_inside:
             shutil.copyfile(self.path, path)
             with path.open("ab") as file:
                 file.write(onnx.ModelProto(graph=added).SerializeToString())
             return
-        model = onnx.ModelProto()
-        model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
+        model = self._plain()
         model.graph.MergeFrom(added)
         storage.save(model, path)
+
+    def _plain(self) -> onnx.ModelProto:
+        """A copy of the model in QDQ form, with kernels that do not round what they read."""
+        model = onnx.ModelProto()
+        model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
+        for level in filter(None, map(_level, model.graph.node)):
+            level.i = 0
+        return model
 
     @cached_property
     def running(self) -> onnx.ModelProto:
@@ -137,3 +158,9 @@ class Artefact:
             named = folder / "named.onnx"
             storage.save(model, named)
             return optimised_graph(named)
+
+
+def _level(node: onnx.NodeProto) -> onnx.AttributeProto | None:
+    """What allows MatMulNBits to round its input, if it is allowed."""
+    named = (a for a in node.attribute if a.name == "accuracy_level" and a.i)
+    return next(named, None) if node.op_type == "MatMulNBits" else None

@@ -9,7 +9,8 @@ in front of it:
   within half a code, and what float32 leaves open;
 - an integer kernel, which rounds in places of its own, gives the codes that the file as written
   gives, or their neighbours;
-- a part in float that the runtime has optimised gives what it gives as written.
+- a part in float that the runtime has optimised gives what it gives as written. MatMulNBits is run
+  in float there: that it may round its input to int8 is said in the file, and is no mistake.
 
 What passes is right by induction. That the runtime's integer kernels are the ones compared here is
 shown by exact.py, to the last bit.
@@ -101,6 +102,7 @@ def check_steps(
     named = dict(zip(map(name_of, artefact.qdq.outputs), outputs, strict=True))
     planned, wrong = _as_planned(module, batch, named, seen, jumping)
     if program is not None:
+        program = artefact.program_as_written(program)
         known = {**program.constants, **{n: program.held(n, t) for n, t in seen.items()}}
         known |= dict(zip(program.inputs, map(torch.from_numpy, arrays), strict=True))
         kernels, odd = _as_written(program, known, jumping)

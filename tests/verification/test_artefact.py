@@ -34,7 +34,7 @@ def test_two_sessions_and_one_reading_show_everything(
     assert compare_codes(artefact, [x]).exact
     assert audit(artefact).share == 1
     assert len(opened) == 2
-    assert [p.name for p in read] == ["optimised.onnx", "model.onnx"]
+    assert [p.name for p in read] == ["model.onnx", "optimised.onnx"]
 
 
 def test_another_batch_is_run_again(file: Path) -> None:
