@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -244,8 +244,8 @@ def judged(row: Row, network: networks.Network, exact: np.ndarray, plain: Path, 
     return Row(**{**asdict(row), **values})
 
 
-def measure(options: argparse.Namespace, name: str) -> Iterator[Row]:
-    """A row for each tool."""
+def measure(options: argparse.Namespace, name: str, done: Collection[str]) -> Iterator[Row]:
+    """A row for each tool. done: those that have one."""
     network = networks.load(options.folder, name)
     with tempfile.TemporaryDirectory() as scratch:
         plain = Path(scratch) / "float.onnx"
@@ -253,7 +253,7 @@ def measure(options: argparse.Namespace, name: str) -> Iterator[Row]:
         captured.export_float(plain)
         exact = outputs(plain, network.data)
         for number, (tool, (package, _)) in enumerate(TOOLS.items()):
-            if options.tools and tool not in options.tools:
+            if tool in done or (options.tools and tool not in options.tools):
                 continue
             if package != "qtool" and _version(package) is None:
                 yield Row(name, tool, note="not installed")
@@ -296,7 +296,8 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"Versions: {', '.join(versions)}.\n")
     for network in dict.fromkeys(row.network for row in rows):
         lines = [HEADERS, ["---"] * len(HEADERS)]
-        lines += [_cells(row) for row in rows if row.network == network]
+        of = {row.tool: row for row in rows if row.network == network}
+        lines += [_cells(of[tool]) for tool in TOOLS if tool in of]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         parts.append(f"## {network}\n\n{body}\n")
     return "\n".join(parts)
@@ -308,7 +309,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(networks.NETWORKS))
     parser.add_argument("--tools", nargs="*", choices=TOOLS, help="by default all")
     parser.add_argument("--peers", type=Path, help="where pip put the peers")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="rows that it holds already are kept")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--make", help=argparse.SUPPRESS)
     parser.add_argument("--files", nargs=2, help=argparse.SUPPRESS)
@@ -319,9 +320,10 @@ def main() -> None:
     if options.make:
         make_one(options)
         return
-    rows = []
+    resumed = options.json is not None and options.json.is_file()
+    rows = [Row(**row) for row in json.loads(options.json.read_text())] if resumed else []
     for name in options.networks.split(","):
-        for row in measure(options, name):
+        for row in measure(options, name, {r.tool for r in rows if r.network == name}):
             rows.append(row)
             print(name, *_cells(row), sep="  ", flush=True)
             if options.json:

@@ -23,6 +23,7 @@ from qtool.conversion.solve import Parameters, solve_parameters
 from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
+from qtool.graph.alone import rarely_collecting
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
 from qtool.progress import during
@@ -175,7 +176,7 @@ def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[
 def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
     """A conversion after all of the steps, in order."""
     for step in steps:
-        with during(step.name):
+        with during(step.name), rarely_collecting():
             work = step.run(work)
     return work
 

@@ -22,8 +22,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _YOUNG = 100_000
-"""New objects after which garbage is looked for while torch traces: it makes so many that Python,
-at its own 700, walks all of them and all of torch several times, for a tenth of the time."""
+"""New objects after which garbage is looked for while torch traces, or a conversion runs: both make
+so many that Python, at its own 700, walks all of them and all of torch several times, for a tenth
+of the time."""
 
 ALONE = threading.RLock()
 """Held by whoever traces a model, or runs one while another thread might trace."""
@@ -61,7 +62,7 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
 
 @contextmanager
 def rarely_collecting() -> Iterator[None]:
-    """While torch traces, garbage is looked for rarely; never, where a person wants none."""
+    """Inside, garbage is looked for rarely; never, where a person wants none."""
     young, *older = gc.get_threshold()
     if young:
         gc.set_threshold(max(young, _YOUNG), *older)
