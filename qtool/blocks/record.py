@@ -75,9 +75,11 @@ class Record:
     def _read(self) -> Iterator[Done]:
         index = 0
         while (file := self._file(index, "json")).is_file():
-            found = _json(file)
+            found: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in _json(file).items()
+            }
             try:
-                yield Done(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+                yield Done(**found)
             except TypeError as error:
                 raise FileError(
                     f"{file} is damaged; delete {self.folder} to begin again"
