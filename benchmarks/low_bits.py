@@ -1,10 +1,13 @@
-"""Convolutional networks with 4-bit weights and 8-bit activations, by what is done for them.
+"""Networks with 4-bit weights, by what is done for them.
 
     python benchmarks/low_bits.py FOLDER [--networks resnet20] [--steps nearest,refit]
+    python benchmarks/low_bits.py FOLDER --networks minilm [--scales channel,32]
 
-Weights have one scale for each output channel; the first and the last layer and depthwise
-convolutions keep 8 bits. Drops are of top-1 on the evaluation data of networks.py, in points, with
-their standard error; CPU seconds are those of calibration and conversion.
+Convolutional networks have 8-bit activations, and one scale for each output channel; the first and
+the last layer and depthwise convolutions keep 8 bits. Drops are of top-1 on the evaluation data of
+networks.py, in points, with their standard error; CPU seconds are those of calibration and
+conversion. Of a sentence encoder the weights of linear layers alone have 4 bits, with zero points;
+its files are run in ONNX Runtime, whose kernel rounds inputs to int8.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import networks
 import numpy as np
+import onnxruntime
 import torch
 from torch import nn
 
@@ -31,6 +37,12 @@ STEPS: dict[str, dict[str, Any]] = {
     "round": {"recover": ["round"]},
     "equalize+refit+round": {"recover": ["equalize", "refit", "round"]},
     "and learn": {"recover": ["equalize", "refit", "round", "learn"]},
+}
+
+ALONE: dict[str, dict[str, Any]] = {  # steps of weights alone: the observer, the steps
+    "nearest": {"weight_observer": "minmax"},
+    "mse": {"weight_observer": "mse"},
+    "moments": {"weight_observer": "mse", "recover": ["round"]},
 }
 
 
@@ -64,32 +76,89 @@ def measure(network: networks.Network, exact: torch.Tensor, chosen: dict[str, An
     return [100 * float(lost.mean()), 100 * error, sqnr, 100 * float(agree), seconds]
 
 
+def in_runtime(path: Path) -> Callable[..., torch.Tensor]:
+    """The file as a module is called."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options)
+
+    def run(**inputs: torch.Tensor) -> torch.Tensor:
+        found = session.run(None, {name: t.numpy() for name, t in inputs.items()})
+        return torch.from_numpy(found[0])
+
+    return run
+
+
+def measure_alone(
+    network: networks.Network, captured: Any, exact: torch.Tensor, scales: str, steps: str
+) -> list[float]:
+    """Metric, SQNR in dB, CPU seconds, MiB of the file."""
+    chosen = dict(ALONE[steps])
+    block = int(scales) if scales.isdigit() else scales
+    rule = {"op": "linear", "block": block, "weight_observer": chosen.pop("weight_observer")}
+    start, given = time.process_time(), {"mode": "weight-only-int4", "recover": [], **chosen}
+    model = qtool.quantize(captured, network.calibration, recipe=[rule], **given)
+    seconds = time.process_time() - start
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        model.export(path)
+        run, size = in_runtime(path), path.stat().st_size
+        found = torch.cat([run(**batch) for batch in network.data])
+        metric = network.metric(run)
+    power, noise = exact.double().square().sum(), (exact.double() - found).square().sum()
+    return [metric, decibels(float(power), float(noise)) or float("inf"), seconds, size / 2**20]
+
+
+def weights_alone(network: networks.Network, scales: str) -> list[list[Any]]:
+    captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+    with torch.inference_mode():
+        exact = torch.cat([network.model(**batch) for batch in network.data])
+    print(f"{network.name}, float: {network.metric(network.model):.2f}")
+    print("scales   steps     metric  SQNR dB  CPU s    MiB", flush=True)
+    rows = []
+    for each in scales.split(","):
+        for steps in ALONE:
+            found = measure_alone(network, captured, exact, each, steps)
+            rows.append([network.name, each, steps, *found])
+            metric, sqnr, seconds, size = found
+            print(
+                f"{each:8} {steps:8} {metric:7.2f} {sqnr:8.2f} {seconds:6.0f} {size:6.1f}",
+                flush=True,
+            )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--scales", default="channel,128,32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = []
-    print("network           steps                   drop         SQNR dB  agree %  CPU s")
-    for name in options.networks.split(","):
-        network = networks.load(options.folder, name)
+    rows: list[list[Any]] = []
+    chosen = [networks.load(options.folder, name) for name in options.networks.split(",")]
+    for network in chosen:
+        if network.metric is not None:
+            rows += weights_alone(network, options.scales)
+    if images := [network for network in chosen if network.metric is None]:
+        print("network           steps                   drop         SQNR dB  agree %  CPU s")
+    for network in images:
         with torch.inference_mode():
             exact = torch.cat([network.model(batch) for batch in network.data])
         for steps in options.steps.split(","):
             found = measure(network, exact, STEPS[steps])
-            rows.append([name, steps, *found])
+            rows.append([network.name, steps, *found])
             drop, error, sqnr, agree, seconds = found
             print(
-                f"{name:17} {steps:22} {drop:+5.2f} ± {error:.2f} {sqnr:10.2f} {agree:8.2f} "
-                f"{seconds:6.0f}",
+                f"{network.name:17} {steps:22} {drop:+5.2f} ± {error:.2f} {sqnr:10.2f} "
+                f"{agree:8.2f} {seconds:6.0f}",
                 flush=True,
             )
-            if options.json:
-                options.json.write_text(json.dumps(rows, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

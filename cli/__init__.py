@@ -25,10 +25,12 @@ COMMANDS = (
     "compare",
     "convert",
     "evaluate",
+    "explain",
     "inspect",
     "merge",
     "quantize",
     "report",
+    "tune",
     "verify",
 )
 
@@ -96,10 +98,12 @@ HELP = {
     "compare": "Put several ONNX files side by side: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
     "evaluate": "Compare an int8 file with its float model on data.",
+    "explain": "Say which layers of an int8 file changed an answer.",
     "inspect": "Show what a model, a calibration or an ONNX file holds.",
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",
     "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
+    "tune": "Search the fastest int8 file that loses no more than it may.",
     "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
 }
 

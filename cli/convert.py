@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,15 +90,18 @@ def write(
     as_json: bool,
     format_: str = "qdq",
     external_data: bool = False,
+    beside: Callable[[Path], object] | None = None,
 ) -> None:
     """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
-    the worst output) is missed."""
+    the worst output) is missed. beside: writes what goes with the file."""
     from qtool.analysis.speed import speed_of
     from qtool.onnx_graph.storage import files_of
 
     with output.status("exporting and verifying"):
         result = quantized.export(path, format=format_, external_data=external_data)
     assert result is not None
+    if beside is not None:
+        beside(path)
     with output.status("timing"):
         found = speed_of(quantized, path, seconds=timing) if timing else None
     missed = _missed(result, *goals)

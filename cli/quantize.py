@@ -82,4 +82,5 @@ def command(
         progress=output.progress("calibrating", output.length_of(share)),
     )
     goals = (min_coverage, min_sqnr)
-    write(quantized, output_, goals, timing, as_json, format_, external_data)
+    beside = sources.beside_of(model, loaded)
+    write(quantized, output_, goals, timing, as_json, format_, external_data, beside)

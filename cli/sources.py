@@ -6,6 +6,7 @@ How a source is read (a task, a transform, a tokenizer) is looked up here; no co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,6 +133,14 @@ def load_model(source: str, weights: Path | None) -> Any:
     found = load(source, weights, _kept_value("task"))
     click.get_current_context().meta[f"{__name__}.model"] = (source, found)
     return found
+
+
+def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
+    """What writes what goes with a model's file: with a decoder's what onnxruntime-genai needs."""
+    from qtool.sources.decoder import Decoder
+    from qtool.sources.genai import write_beside
+
+    return partial(write_beside, model, Path(source)) if isinstance(model, Decoder) else None
 
 
 def empty_model(source: Path) -> str | None:

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from qtool.analysis.report import Report
     from qtool.api import (
         QuantizedModel,
+        TunedModel,
         calibrate,
         compare,
         convert,
         evaluate,
+        explain,
         quantize,
         report,
+        tune,
         verify,
     )
     from qtool.blocks import BlockResult, quantize_by_blocks
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from qtool.plan import QuantPlan
     from qtool.quantized import Verification
     from qtool.ranks import within
+    from qtool.search.explain import Explanation
+    from qtool.search.goals import TuneGoals
+    from qtool.search.loop import SearchOptions
     from qtool.sources.empty import unfilled
     from qtool.verification import Coverage, Exactness
 
@@ -63,7 +69,8 @@ _HOMES = {
     "analysis.evaluation": "Evaluation",
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
-    "api": "QuantizedModel calibrate compare convert evaluate quantize report verify",
+    "api": "QuantizedModel TunedModel calibrate compare convert evaluate explain quantize report "
+    "tune verify",
     "blocks": "BlockResult quantize_by_blocks",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
@@ -72,6 +79,9 @@ _HOMES = {
     "plan": "QuantPlan",
     "quantized": "Verification",
     "ranks": "within",
+    "search.explain": "Explanation",
+    "search.goals": "TuneGoals",
+    "search.loop": "SearchOptions",
     "sources.empty": "unfilled",
     "verification": "Coverage Exactness",
 }
@@ -89,6 +99,7 @@ __all__ = [
     "DataError",
     "Evaluation",
     "Exactness",
+    "Explanation",
     "ExportError",
     "FileError",
     "Goals",
@@ -102,6 +113,9 @@ __all__ = [
     "RanksError",
     "Report",
     "ReportOptions",
+    "SearchOptions",
+    "TuneGoals",
+    "TunedModel",
     "Verification",
     "VerificationError",
     "bench",
@@ -110,6 +124,7 @@ __all__ = [
     "compare",
     "convert",
     "evaluate",
+    "explain",
     "inspect",
     "quantize",
     "quantize_by_blocks",
@@ -119,6 +134,7 @@ __all__ = [
     "register_step",
     "register_target",
     "report",
+    "tune",
     "unfilled",
     "verify",
     "within",

@@ -48,6 +48,7 @@ from qtool.verification import (
     planned,
 )
 from qtool.verification.fidelity import Outputs, expected
+from qtool.verification.poles import near_poles
 
 __all__ = ["Quantized", "Verification"]
 
@@ -314,9 +315,10 @@ class Quantized:
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = replace(self.graph, module=self.module), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
+        found = replace(found, narrow=narrow, poles=near_poles(graph, batch))
         if found.warning is None:
-            return replace(found, narrow=narrow)
-        return replace(found, narrow=narrow, costly=costliest(graph, self.plan, batch))
+            return found
+        return replace(found, costly=costliest(graph, self.plan, batch))
 
     def _promised(self) -> Outputs:
         """What the outputs keep on samples that no step of the conversion learned from."""

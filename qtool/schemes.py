@@ -98,7 +98,9 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 ACTIVATIONS: Mapping[str, QType] = MappingProxyType(
     {t.name: t for t in (UINT8, INT8, UINT16, INT16)}
 )
-WEIGHTS: Mapping[str, QType] = MappingProxyType({"int8": INT8_NARROW, "int4": INT4, "uint4": UINT4})
+WEIGHTS: Mapping[str, QType] = MappingProxyType(
+    {"int8": INT8_NARROW, "int4": INT4, "uint4": UINT4, "uint8": UINT8}
+)
 """Types of weights by the names that a recipe gives them; the signed ones are symmetric."""
 
 BLOCKS = (16, 32, 64, 128, 256)

@@ -84,7 +84,18 @@ ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         (5, 1, 8),
         "MatMulNBits",
     ),
-    "per channel": ({"as": "int8-weights", "weights": "int4"}, (12, 5), "MatMulNBits"),
+    "per channel": ({"as": "int8-weights", "weights": "int4"}, (5, 1, 8), "MatMulNBits"),
+    "a zero point for each channel": (
+        {"as": "int4-weights", "block": "channel"},
+        (5, 1, 8),
+        "MatMulNBits",
+    ),
+    "bytes in blocks": ({"as": "int8-weights", "block": 16}, (5, 1, 16), "MatMulNBits"),
+    "bytes with zero points": (
+        {"as": "int8-weights", "weights": "uint8", "block": 32},
+        (5, 1, 32),
+        "MatMulNBits",
+    ),
     "dynamic": ({"as": "dynamic", "weights": "int4"}, (12, 5), "DynamicQuantizeMatMul"),
 }
 

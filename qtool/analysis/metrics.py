@@ -14,7 +14,7 @@ from qtool.errors import DataError, said
 from qtool.formats import percent
 from qtool.types import Array
 
-__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics"]
+__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics", "values_of"]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -111,7 +111,7 @@ def user_metrics(
     Raises:
         DataError: the function raises, or returns NaN or no number; or names a metric only once.
     """
-    found = [_asked(function, file, where) for file in files]
+    found = [values_of(function, file, where) for file in files]
     names = list(found[0])
     if different := next(
         (set(names) ^ set(other) for other in found if set(other) != set(names)), None
@@ -127,7 +127,12 @@ def user_metrics(
     )
 
 
-def _asked(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+def values_of(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+    """What the user's function says of one file: a number, or one for each sample, by name.
+
+    Raises:
+        DataError: as for `user_metrics`.
+    """
     try:
         answer = function(OnnxFunction(file))
     except (Exception, SystemExit) as error:

@@ -22,10 +22,12 @@ from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.onnx_graph.reading import Reading, array_of, input_at
 from qtool.onnx_graph.storage import message_of
-from qtool.plan import Execution, Kind, Point, QuantPlan
+from qtool.plan import Execution, Kind, Point, QuantPlan, make_plan
 from qtool.points import points_of
 from qtool.quantized import Quantized
+from qtool.recipe import Recipe
 from qtool.recovery import STEPS
+from qtool.targets import target
 from qtool.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 
 __all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
@@ -50,7 +52,14 @@ def is_quantized(path: str | Path) -> bool:
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
 
-def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
+def restore(
+    path: str | Path,
+    captured: Captured,
+    sample: Batch,
+    *,
+    weights: bool = True,
+    recipe: Recipe | None = None,
+) -> Quantized:
     """The quantized model that `path` was exported from: planned again from what the file says of
     itself, with its parameters, and its weights where they were changed on the way (by a step of
     the conversion, or training).
@@ -58,6 +67,8 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
     Args:
         captured: the float model.
         sample: a batch of its inputs.
+        weights: False leaves the weights as they were before they were rounded for their layers.
+        recipe: another one than the file's, that leaves more in float; all else as it is there.
 
     Raises:
         VerificationError: the file was not made by qtool, or from another model.
@@ -78,6 +89,9 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
         if d.execution is not Execution.SHAPE
     }:
         raise VerificationError(f"{path} was made from another model, or with other options")
+    if recipe is not None:
+        chosen = target(info.target)
+        work = replace(work, plan=make_plan(work.graph.graph, chosen, info.observer, recipe))
     stored = _Stored(file)
     params = {
         p.name: _params(p, work.plan, stored)
@@ -85,7 +99,8 @@ def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
         if not isinstance(p.spec, Dynamic)
     }
     found = Quantized(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
-    _take_weights(found, stored)
+    if weights:
+        _take_weights(found, stored)
     return found
 
 
@@ -131,10 +146,16 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
-    if spec.block is not None:
-        zero = torch_ops.unpack_4bit(zero.to(torch.uint8), scale.shape[-1]).to(torch.int64)
-        zero += spec.qtype.qmin
-        return QuantParams(spec.qtype, scale, zero.reshape(scale.shape), spec.axis, spec.block)
+    if scale.dim() == 2:  # in blocks, as MatMulNBits has them
+        qtype = spec.qtype
+        if qtype.signed:
+            zero = torch.zeros(scale.shape, dtype=torch.int64)
+        else:
+            bits = torch_ops.unpack(zero.to(torch.uint8), scale.shape[1], qtype.bits)
+            zero = bits.to(torch.int64)
+        if spec.block is None:  # a scale for each channel, repeated
+            return QuantParams(qtype, scale[:, 0], zero[:, 0], spec.axis)
+        return QuantParams(qtype, scale, zero, spec.axis, spec.block)
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
@@ -148,9 +169,11 @@ def _take_weights(model: Quantized, stored: _Stored) -> None:
             continue
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
-        if params.block is not None:
-            codes = torch_ops.unpack_4bit(codes.flatten(1), tensor.shape[-1])
-            codes = codes.to(params.qtype.torch_dtype) + params.qtype.qmin
+        if codes.dim() == 3 and tensor.dim() == 2:
+            bits, half = params.qtype.bits, 2 ** (params.qtype.bits - 1)
+            codes = torch_ops.unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
+            codes = codes - (half if params.qtype.signed else 0)
+            codes = codes.to(params.qtype.torch_dtype)
         elif _turned(model.plan, point):
             codes = codes.t()
         with torch.no_grad():

@@ -46,7 +46,7 @@ from qtool.store import Store
 from qtool.types import Progress
 from qtool.verification.fidelity import decibels
 
-__all__ = ["LayerError", "Sensitivity", "sweep"]
+__all__ = ["LayerError", "Sensitivity", "pieces", "sweep"]
 
 CHUNK = 32
 MEMORY = 256 << 20
@@ -166,14 +166,14 @@ def _schedule(
     if dynamic:
         room = MEMORY // max(1, _bytes(replay, data[0], every))
         size = max(1, min(CHUNK, room, total // period))
-        chunks = [c for b in data for c in _cut(b, size)]
+        chunks = [c for b in data for c in pieces(b, size)]
     period = min(period, len(chunks))
     return _Schedule(tuple(chunks), period, (both + tails / period) / whole)
 
 
 def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     """Memory of the values of one sample, of the two runs that are kept and one more."""
-    values = replay.run(_cut(batch, 1)[0], every)
+    values = replay.run(pieces(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
 
@@ -183,7 +183,7 @@ def _executor(quantized: Quantized) -> Executor:
     return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
 
-def _cut(batch: Batch, size: int) -> list[Batch]:
+def pieces(batch: Batch, size: int) -> list[Batch]:
     """A batch in pieces of at most `size` samples, as equal as can be."""
     count = -(-batch.size // size)
     ends = [batch.size * i // count for i in range(count + 1)]

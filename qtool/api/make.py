@@ -28,7 +28,7 @@ from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "first_of", "quantize"]
+__all__ = ["calibrate", "convert", "first_of", "probes_for", "quantize", "samples_of"]
 
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
@@ -80,14 +80,14 @@ def calibrate(
     captured, _, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
-    probes = _probes(captured, plan)
-    if not plan.observed() and not probes and not _keep(plan):
+    probes = probes_for(captured, plan)
+    if not plan.observed() and not probes and not samples_of(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = observe(graph, plan, probes, data, captured.fingerprint, progress, _keep(plan))
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, samples_of(plan))
     return replace(found, notes=(*_notes(data), *found.notes))
 
 
@@ -167,10 +167,10 @@ def quantize(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
-    probes = _probes(captured, plan)
-    if plan.observed() or probes or _keep(plan):
+    probes = probes_for(captured, plan)
+    if plan.observed() or probes or samples_of(plan):
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, _keep(plan))
+        calibration = observe(graph, plan, probes, data, mark, progress, samples_of(plan))
         calibration = replace(calibration, notes=(*_notes(data), *calibration.notes))
     else:
         calibration = Calibration(
@@ -205,12 +205,13 @@ def _notes(data: Iterable[Any]) -> tuple[str, ...]:
     return data.notes if isinstance(data, Distilled) else ()
 
 
-def _probes(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
+def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
+    """What the steps of a plan's recipe want to have seen."""
     graph, _ = captured.for_target(plan.target)
     return probes_of(steps_of(plan.recipe), graph.graph, plan)
 
 
-def _keep(plan: QuantPlan) -> int:
+def samples_of(plan: QuantPlan) -> int:
     """How many samples: what steps learn from is to be two of three."""
     most = max(step.samples for step in steps_of(plan.recipe))
     return most + most // (ASIDE - 1)

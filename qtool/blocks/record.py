@@ -75,9 +75,8 @@ class Record:
     def _read(self) -> Iterator[Done]:
         index = 0
         while (file := self._file(index, "json")).is_file():
-            found: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in _json(file).items()
-            }
+            found: dict[str, Any] = _json(file)
+            found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
             try:
                 yield Done(**found)
             except TypeError as error:

@@ -95,7 +95,7 @@ def capture_module(
     except (Exception, SystemExit) as error:
         raise _explained(model, example, two, error) from error
     graph = from_program(program)
-    _name_dims(graph, dynamic)
+    _name_dims(graph, two.named(model), dynamic)
     if filled:
         _show(model, two, graph)
     return graph
@@ -247,17 +247,22 @@ def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
     return children
 
 
-def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
-    """Dimensions the user named keep that name."""
+def _name_dims(
+    graph: G.FloatGraph, given: Mapping[str, Any], dynamic: DynamicShapes | None
+) -> None:
+    """Dimensions the user named keep that name; those of an input are of all tensors in it."""
     if dynamic is None:
         return
+
+    def of(name: str) -> Mapping[int, str]:
+        inside = (n for n in dynamic if name not in given and name.startswith(f"{n}_"))
+        return dynamic.get(max(inside, key=len, default=name), {})
+
     for node in G.placeholders(graph.graph):
-        for axis, name in dynamic.get(str(node.target), {}).items():
+        for axis, name in of(str(node.target)).items():
             graph.dims[str(G.shape(node)[axis])] = name
     graph.inputs = tuple(
-        G.Input(
-            i.name, i.dtype, tuple(dynamic.get(i.name, {}).get(k, s) for k, s in enumerate(i.shape))
-        )
+        G.Input(i.name, i.dtype, tuple(of(i.name).get(k, s) for k, s in enumerate(i.shape)))
         for i in graph.inputs
     )
 

@@ -120,7 +120,9 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
             module = program.module(check_guards=False)
             if not make_functional(module):
                 # no in-place operators are left
-                program = _with_lifted(program).run_decompositions({})
+                program = copy.copy(_with_lifted(program))
+                program._guards_code = []  # they fail to parse where inputs are nested
+                program = program.run_decompositions({})
                 module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(

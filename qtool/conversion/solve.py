@@ -101,10 +101,9 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     if point.kind is Kind.ACTIVATION:
         observer, statistic = spec.observer, solver.calibration.statistics[point.name]
         observer = solver.calibration.specs[point.name]
+        low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
     else:
-        observer, statistic = spec.observer, observers.create(spec.observer, spec.axis)
-        statistic.update(solver.source(point))
-    low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
+        low, high = _range_of_weight(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _odd(point, low, high, params)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
@@ -112,6 +111,12 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
+
+
+def _range_of_weight(weight: torch.Tensor, spec: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = weight.reshape(1, -1) if spec.axis is None else weight.movedim(spec.axis, 0).flatten(1)
+    low, high = observers.range_of_rows(spec.observer, rows, spec.qtype, spec.symmetric)
+    return (low[0], high[0]) if spec.axis is None else (low, high)
 
 
 def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams) -> Iterator[str]:
@@ -180,9 +185,8 @@ def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
     assert spec.block is not None
     lines = weight.movedim(spec.axis, -1)
     blocks = F.pad(lines, (0, -lines.shape[-1] % spec.block)).unflatten(-1, (-1, spec.block))
-    statistic = observers.create(spec.observer, 0)
-    statistic.update(blocks.reshape(-1, spec.block))
-    low, high = observers.range_of(spec.observer, statistic, spec.qtype, spec.symmetric)
+    values = blocks.reshape(-1, spec.block)
+    low, high = observers.range_of_rows(spec.observer, values, spec.qtype, spec.symmetric)
     found = observers.solve(low, high, spec.qtype, spec.symmetric, 0)
     scale, zero = (
         t.reshape(blocks.shape[:-1]).movedim(-1, spec.axis) for t in (found.scale, found.zero_point)
@@ -213,7 +217,8 @@ def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
     smallest = bias / (data.scale.double() * BIAS_LIMIT)
     too_small = weight.scale.double() < smallest
     if bool(too_small.any()):
-        widened = torch.maximum(weight.scale.double(), smallest * (1 + 2.0**-20)).float()
+        needed = smallest if weight.axis is not None else smallest.max()
+        widened = torch.maximum(weight.scale.double(), needed * (1 + 2.0**-20)).float()
         weight = replace(weight, scale=widened)
         solver.notes.append(
             f"{spec.weight}: scale widened in {int(too_small.sum())} of {len(bias)} channels, "

@@ -2,13 +2,14 @@
 
 Each is written in the form that ONNX Runtime has a kernel for: dynamic as DynamicQuantizeLinear and
 MatMulInteger, int8 weights as Gemm on a dequantized weight that stands [in, out] (the only order
-that it takes for MatMulNBits), 4-bit weights as MatMulNBits.
+that it takes for MatMulNBits), weights in blocks and 4-bit weights as MatMulNBits.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.nn import functional as F
 
 from qtool import graph as G
 from qtool.graph import torch_ops
@@ -16,26 +17,33 @@ from qtool.onnx_graph import names
 from qtool.ops import row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
-from qtool.types import QuantParams
+from qtool.schemes import BLOCKS
+from qtool.targets import Target
+from qtool.types import INT8, INT8_NARROW, QuantParams
 
 __all__ = ["lower_linears"]
 
+WIDEST = 128  # a scale for each channel is written once for each so many weights of it
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
-_Stored = dict[tuple[str, str, bytes], list[fx.Node]]
+_Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
 
-def lower_linears(module: fx.GraphModule, plan: QuantPlan) -> None:
+def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
     chosen = {d.node for d in plan.nodes if d.execution in _FORMS}
     stored: _Stored = {}
     for node in G.calls(module.graph):
         row = row_of(node)
-        if row is not None and row.otherwise and G.name_of(node) in chosen:
-            with torch.no_grad():
-                _lower(module, node, stored)
+        if row is None or G.name_of(node) not in chosen:
+            continue
+        with torch.no_grad():
+            if row.otherwise:
+                _lower(module, node, stored, target.file.contrib)
+            elif row.from_blocks is not None:
+                _lower_table(module, node, stored)
 
 
-def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool) -> None:
     x, weight = node.args[0], node.args[1]
     bias = G.argument(node, 2, "bias")
     assert isinstance(x, fx.Node)
@@ -49,14 +57,9 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
     assert isinstance(source, fx.Node)
     params = point.params
     assert params is not None, f"{point.point} has no parameters"
-    form = "dynamic" if dynamic else "blocks" if params.block else "codes"
-    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
-    if key not in stored:  # a module called twice keeps one copy of its weights
-        head = next(iter(module.graph.nodes))
-        codes = params.quantize(G.tensor(module, source).detach()).cpu()
-        write = _write_blocks if params.block else _write_codes
-        stored[key] = write(module, head, codes, params, point.point)
-    name, tensors = G.name_of(node), stored[key]
+    narrow = contrib and not dynamic and params.qtype not in (INT8, INT8_NARROW)
+    form = "dynamic" if dynamic else "blocks" if params.block or narrow else "codes"
+    name, tensors = G.name_of(node), _tensors(module, source, point, form, stored)
     if form == "codes":
         scale, zero = tensors[1:]
         real = (tensors[0], scale, zero, 1)
@@ -68,16 +71,49 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
         args = (data, *tensors[:2], bias)
         call = G.add_call(node, torch_ops.dynamic_linear, args, name, node)
     else:
-        call = G.add_call(node, torch_ops.linear_4bit, (data, *tensors, bias), name, node)
+        args = (data, *tensors, bias, params.qtype.bits)
+        call = G.add_call(node, torch_ops.linear_nbits, args, name, node)
     G.replace(node, call)
     for each in (weight, x) if dynamic else (weight,):
         if not each.users:
             module.graph.erase_node(each)
 
 
+def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+    """A lookup in the codes of a layer; in a table of its own it is lowered elsewhere."""
+    ids, weight = node.args[0], node.args[1]
+    assert isinstance(weight, fx.Node)
+    point = module.get_submodule(str(weight.target)) if weight.op == "call_module" else None
+    if not isinstance(point, QuantPoint) or point.block is None:
+        return
+    row, source, bits = row_of(node), weight.args[0], point.params.qtype.bits  # type: ignore[union-attr]  # it is calibrated
+    assert row is not None
+    assert isinstance(source, fx.Node)
+    tensors = _tensors(module, source, point, "blocks", stored)
+    args = (ids, *tensors, bits)
+    G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
+    if not weight.users:
+        module.graph.erase_node(weight)
+
+
+def _tensors(
+    module: fx.GraphModule, source: fx.Node, point: QuantPoint, form: str, stored: _Stored
+) -> list[fx.Node | None]:
+    """What is stored of a weight; where it is read twice, once."""
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
+    if key not in stored:
+        head = next(iter(module.graph.nodes))
+        codes = params.quantize(G.tensor(module, source).detach()).cpu()
+        write = _write_blocks if form == "blocks" else _write_codes
+        stored[key] = write(module, head, codes, params, point.point)
+    return stored[key]
+
+
 def _write_codes(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
-) -> list[fx.Node]:
+) -> list[fx.Node | None]:
     """Codes [in, out], scale and zero point per output."""
     zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
     return [
@@ -89,19 +125,38 @@ def _write_codes(
 
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
-) -> list[fx.Node]:
-    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points flat.
+) -> list[fx.Node | None]:
+    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points
+    [out, blocks], each row of these in bytes of its own.
 
-    The kernel counts from 0: codes and zero points of a signed type are moved by its lowest code.
+    The kernel counts from 0, and takes half of the codes as the zero point where none is given: so
+    codes of a signed type are moved by that. Only blocks of some sizes are taken: a scale for each
+    channel is repeated.
     """
-    assert params.block is not None
-    lowest = params.qtype.qmin
-    codes = (codes - lowest).to(torch.uint8)
-    filled = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % params.block))
-    packed = torch_ops.pack_4bit(filled).unflatten(-1, (-1, params.block // 2))
-    zero = torch_ops.pack_4bit((params.zero_point.cpu() - lowest).to(torch.uint8))
-    return [
-        G.add_tensor(module, head, packed.contiguous(), names.codes(point)),
-        G.add_tensor(module, head, params.scale.cpu().contiguous(), names.scale(point)),
-        G.add_tensor(module, head, zero.contiguous(), names.zero_point(point)),
+    bits, inputs = params.qtype.bits, codes.shape[-1]
+    block = params.block or next((b for b in BLOCKS if b >= inputs), WIDEST)
+    block = min(block, max(WIDEST, params.block or 0))
+    half = 2 ** (bits - 1) if params.qtype.signed else 0
+    shape = (len(codes), -(-inputs // block))
+    scale, zero = (
+        t.cpu() if params.block else t.cpu().reshape(-1, 1).expand(shape)
+        for t in (params.scale, params.zero_point)
+    )
+    filled = F.pad((codes.to(torch.int16) + half).to(torch.uint8), (0, -inputs % block))
+    tensors = [
+        G.add_tensor(
+            module,
+            head,
+            _packed(filled, bits).unflatten(-1, (shape[1], -1)).contiguous(),
+            names.codes(point),
+        ),
+        G.add_tensor(module, head, scale.contiguous(), names.scale(point)),
     ]
+    if params.qtype.signed:
+        return [*tensors, None]
+    zeros = _packed(zero.to(torch.uint8), bits).contiguous()
+    return [*tensors, G.add_tensor(module, head, zeros, names.zero_point(point))]
+
+
+def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    return torch_ops.pack_4bit(codes) if bits == 4 else codes

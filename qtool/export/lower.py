@@ -54,7 +54,7 @@ class _Lowering:
 def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
     """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
     module = G.clone(quantized)
-    lower_linears(module, plan)
+    lower_linears(module, plan, target)
     lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None

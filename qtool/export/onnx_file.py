@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 
 import onnx
@@ -27,6 +28,8 @@ from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
 
 __all__ = ["to_onnx"]
+
+_WORD = re.compile(r"\w+")  # a symbol in the expression of a size
 
 
 def to_onnx(
@@ -166,5 +169,6 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     if value.shape is None:
         return
     for axis, size in enumerate(value.shape):
-        if isinstance(size, ir.SymbolicDim) and size.value is not None and size.value in dims:
-            value.shape[axis] = dims[size.value]
+        if isinstance(size, ir.SymbolicDim) and size.value is not None:
+            named = _WORD.sub(lambda found: dims.get(found[0], found[0]), size.value)
+            value.shape[axis] = dims.get(size.value, named)

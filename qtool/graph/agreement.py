@@ -9,11 +9,19 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-__all__ = ["TOLERANCE", "distance", "own_noise", "tolerance", "worst"]
+__all__ = [
+    "NOISES",
+    "TOLERANCE",
+    "distance",
+    "last_bits_moved",
+    "own_noise",
+    "tolerance",
+    "worst",
+]
 
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
 _FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
-_NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
+NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
 
 
 def tolerance(tensor: torch.Tensor) -> float:
@@ -56,14 +64,23 @@ def own_noise(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     from itself in float64, or, where that is more, how far its outputs move where every weight and
     input moves by about its last bit; times the number of such distances that two orders of the
     same sums may be apart."""
+    moved = last_bits_moved()
+    found = [_moves(module, args, kwargs, change) for change in (moved, torch.Tensor.double)]
+    return NOISES * max(found)
+
+
+def last_bits_moved() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that moves each float of a tensor at random by about its last bit; what is not of
+    floats stays as it is."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point():
+            return x
         away = torch.rand(x.shape, generator=generator, dtype=torch.float32).to(x.device) * 2 - 1
         return (x.detach() * (1 + 2 * away * torch.finfo(x.dtype).eps)).to(x.dtype)
 
-    found = [_moves(module, args, kwargs, change) for change in (moved, torch.Tensor.double)]
-    return _NOISES * max(found)
+    return moved
 
 
 def _moves(

@@ -25,10 +25,11 @@ __all__ = [
     "dynamic_linear",
     "embedding",
     "embedding_codes",
+    "embedding_nbits",
     "gemm",
     "global_average_pool",
     "idle",
-    "linear_4bit",
+    "linear_nbits",
     "max_pool",
     "pack_4bit",
     "pad_codes",
@@ -36,6 +37,7 @@ __all__ = [
     "range_of_batch",
     "rescale",
     "reshape",
+    "unpack",
     "unpack_4bit",
 ]
 
@@ -210,18 +212,54 @@ def unpack_4bit(packed: torch.Tensor, count: int) -> torch.Tensor:
     return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :count]
 
 
-def _linear_4bit(
+def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
+    """The first `count` codes of each row of bytes that hold codes of 4 or 8 bits."""
+    return unpack_4bit(packed, count) if bits == 4 else packed[..., :count]
+
+
+def _from_blocks(
+    packed: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, bits: int
+) -> torch.Tensor:
+    """Real values [rows, blocks, block]."""
+    rows, blocks, width = packed.shape
+    codes = unpack(packed, width * 8 // bits, bits).float()
+    if zero_point is None:
+        middle = torch.full((rows, blocks), 2.0 ** (bits - 1))
+    else:
+        middle = unpack(zero_point.reshape(rows, -1), blocks, bits).float()
+    return (codes - middle[..., None]) * scale.reshape(rows, blocks, 1)
+
+
+def _linear_nbits(
     x: torch.Tensor,
     packed: torch.Tensor,
     scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    zero_point: torch.Tensor | None,
     bias: torch.Tensor | None,
+    bits: int,
 ) -> torch.Tensor:
-    outputs, blocks, half = packed.shape
-    codes = unpack_4bit(packed, 2 * half).float()
-    zero = unpack_4bit(zero_point.reshape(outputs, -1), blocks).float()
-    weight = (codes - zero[..., None]) * scale.reshape(outputs, blocks, 1)
-    return F.linear(x, weight.reshape(outputs, -1)[:, : x.shape[-1]], bias)
+    weight = _from_blocks(packed, scale, zero_point, bits).flatten(1)
+    return F.linear(x, weight[:, : x.shape[-1]], bias)
+
+
+def _embedding_nbits(
+    ids: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    bits: int,
+) -> torch.Tensor:
+    return F.embedding(ids, _from_blocks(packed, scale, zero_point, bits).flatten(1))
+
+
+def _looked_up(
+    ids: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    bits: int,
+) -> torch.Tensor:
+    return scale.new_empty([*ids.shape, packed[0].numel() * 8 // bits])
 
 
 def _rows(x: torch.Tensor, packed: torch.Tensor, *rest: torch.Tensor | None) -> torch.Tensor:
@@ -298,12 +336,22 @@ dynamic_linear = define(
 gemm = define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
 """Gemm: x @ weight + bias; the weight is [in, out], as the runtime's kernels on codes want it."""
 
-linear_4bit = define(
-    "linear_4bit(Tensor x, Tensor packed, Tensor scale, Tensor zero_point, Tensor? bias) -> Tensor",
-    _linear_4bit,
+linear_nbits = define(
+    "linear_nbits(Tensor x, Tensor packed, Tensor scale, Tensor? zero_point, Tensor? bias,"
+    " int bits) -> Tensor",
+    _linear_nbits,
     fake=_rows,
 )
-"""MatMulNBits: `packed` is [out, blocks, block/2], two codes to a byte; so are the zero points."""
+"""MatMulNBits: `packed` is [out, blocks, bytes], codes of 4 bits two to a byte; so are the zero
+points, which are in the middle of the codes where there are none. Scales are [out, blocks]."""
+
+embedding_nbits = define(
+    "embedding_nbits(Tensor ids, Tensor packed, Tensor scale, Tensor? zero_point, int bits)"
+    " -> Tensor",
+    _embedding_nbits,
+    fake=_looked_up,
+)
+"""GatherBlockQuantized: rows of the weight of a `linear_nbits`, whose blocks are all full."""
 
 rescale = define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""

@@ -22,6 +22,7 @@ from qtool.observers.registry import (
     options_of,
     parse,
     range_of,
+    range_of_rows,
     register,
     restore,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "options_of",
     "parse",
     "range_of",
+    "range_of_rows",
     "register",
     "restore",
     "solve",

@@ -33,7 +33,8 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_COUNTED = 2048  # elements of a large sample
+_COUNTED = 1024  # elements of a large sample
+_RUN = 16  # neighbours counted together: a line of memory is read at once
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
 
@@ -116,21 +117,22 @@ class Histogram:
         below zero, so that the lowest is not looked for once there was a zero.
 
         Which ones is told by their places in the sample alone, so that the state still follows
-        from the multiset of samples. The step has no factor in common with any size of the sample:
-        it meets every channel, row and column alike.
+        from the multiset of samples: every `step`-th run of neighbours. The step has no factor in
+        common with any size of the sample: it meets every channel, row and column alike.
         """
         step = _step(tuple(x.shape[1:])) if self.axis is None and x.numel() else 1
         if step == 1:
             self.update(x)
             return
         channels_of(x, None, self.channels)
-        if self._count_inside(_rows_of(_samples(x.detach()), step), step, clamped):
+        samples = _samples(x.detach())
+        if self._count_inside(_rows_of(samples, step), step, clamped):
             return
         seen = self._unfilled(1)
-        for piece in _rows_of(_samples(x.detach()), step):
+        for piece in _rows_of(samples, step):
             low, high = finite_ends(*piece_ends(piece.reshape(1, -1)))
             seen._widen(low, high)
-            some = piece[:, ::step].reshape(1, -1).float()
+            some = _runs(piece, step).reshape(1, -1)
             seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
         self.merge(seen)
 
@@ -147,7 +149,8 @@ class Histogram:
             low, high = ends_of(piece, 0.0 if clamped and least == 0 else None)
             if not (least <= low and high <= most):
                 return False
-            codes = self._codes(piece[:, ::step].float(), slice(None), low < 0)
+            some = piece if step == 1 else _runs(piece, step)
+            codes = self._codes(some, slice(None), low < 0)
             total = total + torch.bincount(codes.reshape(-1), minlength=self.bins + 1)
         assert isinstance(total, torch.Tensor)
         self.counts[0] += total.cpu().numpy()
@@ -302,7 +305,7 @@ class Histogram:
 
 @lru_cache
 def _step(sizes: tuple[int, ...]) -> int:
-    """Every how manieth element of a sample of these sizes is counted: about `_COUNTED` of them."""
+    """Every how manieth run of a sample of these sizes is counted: about `_COUNTED` elements."""
     least = prod(sizes) // _COUNTED
     if least < 2:
         return 1
@@ -319,11 +322,18 @@ def _samples(x: torch.Tensor) -> torch.Tensor:
 
 def _rows_of(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
     """A matrix in parts that stay in the cache: some rows, or some columns of one, from a multiple
-    of `step` on."""
+    of `step` runs on."""
     count = max(1, PIECE // x.shape[1])
-    width = PIECE // step * step
+    width = max(1, PIECE // (step * _RUN)) * step * _RUN
     for rows in x.split(count) if len(x) > count else (x,):
         yield from rows.split(width, 1) if x.shape[1] > PIECE else (rows,)
+
+
+def _runs(rows: torch.Tensor, step: int) -> torch.Tensor:
+    """The counted elements of a part, float32: [rows, runs, _RUN]."""
+    whole = rows.shape[1] // _RUN * _RUN
+    runs: torch.Tensor = rows[:, :whole].unflatten(1, (-1, _RUN))
+    return runs[:, ::step].float()
 
 
 def _index(x: Floats, exponent: Ints | np.int64) -> Ints:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from numpy.typing import NDArray
 
 from qtool.errors import CalibrationError
 from qtool.observers import clip, ranges
 from qtool.observers.entropy import entropy
 from qtool.observers.histogram import Histogram
+from qtool.observers.least_error import least_error
 from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
 from qtool.observers.moments import CrossMoments, Moments
@@ -29,6 +31,7 @@ __all__ = [
     "options_of",
     "parse",
     "range_of",
+    "range_of_rows",
     "register",
     "restore",
 ]
@@ -83,13 +86,15 @@ class Observer:
     """One row: what is remembered, how a range is estimated from it, what can be set.
 
     The first option is the main one: `name:value` sets it. Without an estimate the statistic is
-    no range: a recovery step asks for it, a person does not choose it.
+    no range: a recovery step asks for it, a person does not choose it. of_values: the ranges of
+    rows [C, n] whose values are all at hand, where there is a better way than by the statistic.
     """
 
     name: str
     statistic: StatisticType
     estimate: Callable[[Any, Options, QType, bool], Range] | None
     options: Mapping[str, Option] = field(default_factory=dict)
+    of_values: Callable[[torch.Tensor, QType, bool], Range] | None = None
 
     def settings(self, options: Options) -> dict[str, float]:
         return {k: v for k, v in options.items() if self.options[k].setting}
@@ -141,7 +146,7 @@ for _row in (
     Observer("minmax", MinMax, _everything),
     Observer("moving_average", MovingAverage, _everything, {"momentum": _MOMENTUM}),
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
-    Observer("mse", Histogram, _mse, {"bins": _BINS}),
+    Observer("mse", Histogram, _mse, {"bins": _BINS}, least_error),
     Observer("entropy", Histogram, _entropy, {"bins": _BINS}),
     Observer("gaussian", Histogram, _gaussian, {"bins": _BINS}),
     Observer("laplace", Histogram, _laplace, {"bins": _BINS}),
@@ -226,6 +231,19 @@ def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: 
             f"made with {dict(statistic.settings)}"
         )
     return estimate(statistic, options_of(spec), qtype, symmetric)
+
+
+def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
+    """The range `spec` takes of each row of values [C, n]: float64 [C].
+
+    Raises CalibrationError as `range_of` does.
+    """
+    row = _row_of(spec.name)
+    if row.of_values is not None:
+        return row.of_values(values, qtype, symmetric)
+    statistic = create(spec, 0)
+    statistic.update(values)
+    return range_of(spec, statistic, qtype, symmetric)
 
 
 def parse(text: str) -> ObserverSpec:

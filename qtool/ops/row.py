@@ -67,6 +67,8 @@ class Op:
         from_codes: the operator with codes and scales in place of the weight, which dequantizes no
             more than it reads. Other stored weights are dequantized as a whole, before the
             operator; a bias is then added behind it.
+        from_blocks: the same on codes in blocks, as `torch_ops.linear_nbits` has them: with packed
+            codes, scales and zero points in place of the weight, and the number of bits last.
         on_codes: for what is written between Q and DQ: (call, codes, code of zero) -> operator and
             arguments; None: its codes are those of its input.
         factor: position of the number that multiplies the scale of its codes.
@@ -88,6 +90,7 @@ class Op:
     otherwise: frozenset[When] = frozenset()
     stored: str = ""
     from_codes: Any = None
+    from_blocks: Any = None
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None
     factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded

@@ -14,13 +14,16 @@ from qtool.ops import Role, data_inputs, row_of
 from qtool.plan import stored_weights
 from qtool.plan.plan import Edge, Kind, Point
 from qtool.plan.work import Work, key
-from qtool.schemes import Scales
+from qtool.schemes import Scales, Scheme
 from qtool.types import Derived, Fixed, Observed, ObserverSpec, QType, Requantized, Spec
 
 __all__ = ["place_points"]
 
 WEIGHT_OBSERVER = ObserverSpec("minmax")
 """Of weights that no rule of a recipe names one for."""
+
+NARROW_OBSERVER = ObserverSpec("mse", (("bins", 2048),))
+"""The same of weights alone in fewer than 8 bits, where clipping the largest pays."""
 
 
 def place_points(work: Work) -> None:
@@ -33,9 +36,11 @@ def place_points(work: Work) -> None:
         row = row_of(node)
         if node in work.integer:
             _place_constants(work, node)
-        elif node in work.linears and row is not None:
-            scheme, by = work.linears[node], _weight_observer(work, node)
-            work.points += stored_weights.place(node, row, scheme, work.target, by)
+        elif node in work.linears and node not in work.tables and row is not None:
+            scheme = work.linears[node]
+            by = work.choices[G.name_of(node)].weight_observer or _usual_observer(scheme)
+            tables = [t for t, layer in work.tables.items() if layer is node]
+            work.points += stored_weights.place(node, row, scheme, work.target, by, tables)
 
 
 def _place_activation(work: Work, node: fx.Node) -> None:
@@ -108,6 +113,11 @@ def _observer(work: Work, node: fx.Node) -> ObserverSpec:
     makers = [node, work.fused[node]] if node in work.fused else [node]
     last = max((work.choices[G.name_of(n)] for n in makers), key=lambda c: c.rank)
     return last.observer or work.seen.get(G.name_of(node), work.observer)
+
+
+def _usual_observer(scheme: Scheme) -> ObserverSpec:
+    assert scheme.weights is not None
+    return NARROW_OBSERVER if scheme.weights.bits < 8 else WEIGHT_OBSERVER
 
 
 def _weight_observer(work: Work, node: fx.Node) -> ObserverSpec:

@@ -60,6 +60,7 @@ def make_plan(
     choices = recipe.choices(_selectable(graph))
     work = Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
+    _share_tables(work)
     if not work.integer and not work.linears and not part:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
@@ -119,6 +120,26 @@ def _choose_integer(work: Work) -> None:
             scheme = choice.scheme.of(work.target.schemes(row.key))
             assert scheme is not None
             work.linears[node] = scheme
+
+
+def _share_tables(work: Work) -> None:
+    """Tables that a layer has as its weight, too, are looked up in the codes of that layer."""
+    for table in list(G.calls(work.graph)):
+        row = row_of(table)
+        if row is None or row.from_codes is None or not _stored(work, row):
+            continue
+        if work.choices[G.name_of(table)].scheme.when is When.FLOAT:
+            continue
+        for layer in table.args[row.weight].users:  # type: ignore[union-attr,index]  # nodes
+            choice = work.choices[G.name_of(layer)]
+            scheme = work.linears.get(layer)
+            if layer is not table and scheme is not None:
+                scheme = stored_weights.as_table(table, scheme, choice, work.target)
+            if layer is not table and scheme is not None:
+                work.linears[layer] = work.linears[table] = scheme
+                work.tables[table] = layer
+                work.reasons.pop(table, None)
+                break
 
 
 def _stored(work: Work, row: Op) -> str:
@@ -280,7 +301,9 @@ def _decision(work: Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
         scheme = work.linears[node]
         execution, why = stored_weights.described(scheme)
         row = row_of(node)
-        if row is not None and (reason := _stored(work, row)):
+        if node in work.tables:
+            why = f"rows are looked up in the codes of {G.name_of(work.tables[node])}"
+        elif row is not None and (reason := _stored(work, row)):
             why = f"{reason}: {stored_weights.weights_of(scheme)}, the rest in float"
         return Decision(name, op, execution, why, cost, inputs, output)
     if output and node in work.moves:

@@ -8,6 +8,10 @@ Convolutions have none: ONNX Runtime's dynamic convolution runs in float32 speed
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
 from torch import fx
 
 from qtool import graph as G
@@ -18,7 +22,7 @@ from qtool.schemes import Scheme, When
 from qtool.targets import STORED, Target
 from qtool.types import Dynamic, Observed, ObserverSpec
 
-__all__ = ["alone", "described", "no_kernel", "place", "refuse", "weights_of"]
+__all__ = ["alone", "as_table", "described", "no_kernel", "place", "refuse", "weights_of"]
 
 
 def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
@@ -44,6 +48,30 @@ def alone(asked: Scheme, target: Target) -> Scheme:
     return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
 
 
+def as_table(table: fx.Node, scheme: Scheme, choice: Choice, target: Target) -> Scheme | None:
+    """The scheme of a layer whose weight is also a table that rows are looked up in, if both can
+    read the same codes; None where they cannot.
+
+    Where nobody asks for another, 8 bits: codes of 4 bits beside a table of 8 are larger and worse.
+
+    table: the lookup. choice: what the recipe says of the layer.
+    """
+    assert scheme.weights is not None
+    ids, weight = table.args[:2]
+    assert isinstance(ids, fx.Node)
+    assert isinstance(weight, fx.Node)
+    if scheme.when is not When.NEVER or not isinstance(scheme.scales, int):
+        return None
+    if int(G.shape(weight)[-1]) % scheme.scales or G.value(ids).dtype is not torch.int64:
+        return None
+    if choice.usual:
+        wanted = Scheme(When.NEVER, weights=target.types.weight, scales=scheme.scales)
+        scheme = wanted.of(target.schemes("linear")) or scheme
+    assert scheme.weights is not None
+    whole_bytes = scheme.weights.signed or scheme.weights.bits == 8  # the zero points, if any
+    return scheme if whole_bytes else None
+
+
 def described(scheme: Scheme) -> tuple[Execution, str]:
     """How such a layer is executed, and the reason that the plan gives."""
     if scheme.when is When.DYNAMIC:
@@ -59,11 +87,16 @@ def weights_of(scheme: Scheme) -> str:
 
 
 def place(
-    node: fx.Node, row: Op, scheme: Scheme, target: Target, observer: ObserverSpec
+    node: fx.Node,
+    row: Op,
+    scheme: Scheme,
+    target: Target,
+    observer: ObserverSpec,
+    tables: Iterable[fx.Node] = (),
 ) -> list[Point]:
     """The points of such a layer. Its bias stays float.
 
-    observer: of its weights.
+    observer: of its weights. tables: lookups that read its codes.
     """
     assert row.weight is not None
     assert scheme.weights is not None
@@ -80,7 +113,10 @@ def place(
     if isinstance(scheme.scales, int):
         along = 1 - row.channel_axis
         weight = Observed(scheme.weights, observer, along, signed, block=scheme.scales)
-    return [*found, _point(node, row.weight, "weight", Kind.WEIGHT, weight)]
+    own = _point(node, row.weight, "weight", Kind.WEIGHT, weight)
+    (edge,) = own.edges
+    looked_up = (replace(edge, user=G.name_of(table)) for table in tables)
+    return [*found, replace(own, edges=(*looked_up, edge))]
 
 
 def _point(node: fx.Node, position: int, what: str, kind: Kind, spec: Observed | Dynamic) -> Point:

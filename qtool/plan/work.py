@@ -32,6 +32,7 @@ class Work:
     wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
     fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
     linears: dict[fx.Node, Scheme] = field(default_factory=dict)  # see stored_weights.py
+    tables: dict[fx.Node, fx.Node] = field(default_factory=dict)  # lookup -> layer, in its codes
     reasons: dict[fx.Node, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
 

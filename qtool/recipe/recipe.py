@@ -160,6 +160,7 @@ class Rule:
             observer or choice.observer,
             _full_spec("weight_observer", self.weight_observer) or choice.weight_observer,
             number if observer is not None else choice.rank,
+            choice.usual and not self.changes_scheme,
         )
 
     def __str__(self) -> str:
@@ -189,6 +190,7 @@ class Choice:
     observer, weight_observer: None where no rule names one.
     rank: the number of the rule that named the observer, for a tensor that several nodes make (a
         fused clamp).
+    usual: whether no rule says anything of the scheme.
     """
 
     scheme: Scheme
@@ -196,6 +198,7 @@ class Choice:
     observer: ObserverSpec | None = None
     weight_observer: ObserverSpec | None = None
     rank: int = 0
+    usual: bool = False
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,7 @@ class Recipe:
         Raises:
             PlanError: a rule selects none of them; names it, and names that come near.
         """
-        usual = Choice(SCHEMES[MODES[self.mode]], f'mode "{self.mode}"')
+        usual = Choice(SCHEMES[MODES[self.mode]], f'mode "{self.mode}"', usual=True)
         found = dict.fromkeys(nodes, usual)
         for number, rule in enumerate(self.rules, 1):
             selected = [n for n, op in nodes.items() if rule.selects(n, op)]

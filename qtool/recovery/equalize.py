@@ -16,21 +16,20 @@ from dataclasses import replace
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.calibration.loop import observing, watched
-from qtool.conversion import Conversion, Step, solve_parameters
+from qtool.conversion import SOLVE, Conversion, Step
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.observers import MinMax
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
 from qtool.points import insert_points
+from qtool.recovery import judging
 from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
-from qtool.recovery.judging import coded
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -83,9 +82,9 @@ def _run(work: Conversion) -> Conversion:
     change = Change(EQUALIZE.name, len(factors), REASON, factors)
     every = [b for aside in (False, True) for b in work.batches(OBSERVED, aside=aside)]
     after = _observed_again(_apply(work, change, judges), factors, every)
-    exact = [_outputs(work.captured.graph.module, b) for b in judges]
-    better = _distance(after, judges, exact) < _distance(work, judges, exact)
-    return after if better else work
+    modules = [judging.coded(SOLVE.run(each)) for each in (work, after)]
+    before, now = judging.noise_of(work, modules, judges)
+    return after if now < before else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:
@@ -202,25 +201,3 @@ def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
     for name, factor in factors.items():
         scaled[streams.tensors[name].streams[factor != 1]] = True
     return {n for n, c in streams.tensors.items() if bool(scaled[c.streams].any())}
-
-
-def _distance(
-    work: Conversion, batches: Sequence[Batch], exact: Sequence[Sequence[torch.Tensor]]
-) -> float:
-    """Noise of the quantized network's outputs, relative to the power of the exact ones."""
-    assert work.calibration is not None
-    parameters = solve_parameters(work.graph.module, work.plan, work.calibration)
-    rounded = coded(replace(work, parameters=parameters))
-    shares = []
-    for batch, outputs in zip(batches, exact, strict=True):
-        for a, b in zip(outputs, _outputs(rounded, batch), strict=True):
-            power = float(a.square().sum())
-            shares.append(float((a - b).square().sum()) / max(power, 1e-30))
-    return sum(shares) / max(len(shares), 1)
-
-
-def _outputs(module: fx.GraphModule, batch: Batch) -> list[torch.Tensor]:
-    """Those that are float, as float64."""
-    with torch.inference_mode():
-        found = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
-    return [t.double() for t in found if isinstance(t, torch.Tensor) and t.is_floating_point()]

@@ -10,20 +10,23 @@ samples kept aside come nearer to the float network.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
-from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.graph.run import Executor, Values
-from qtool.plan import Kind
 from qtool.recovery.judging import coded, noise_of
-from qtool.recovery.layer_rows import is_product
+from qtool.recovery.owned import (
+    attribute_of,
+    constant_of,
+    owned_layers,
+    params_of,
+    with_constants,
+)
 from qtool.types import Change, Derived, Observed, QuantParams
 
 __all__ = ["RENORM"]
@@ -67,7 +70,7 @@ class _Work:
         """Weights times the ratio, and a bias with which the mean is the wanted one, if it fits."""
         node, old = self.layers[name], self.conversion.parameters
         assert old is not None
-        weight, bias = (_constant(self.conversion, node, at) for at in (1, 2))
+        weight, bias = (constant_of(self.conversion, node, at) for at in (1, 2))
         weights, biases = old.params[f"{name}.weight"], old.params[f"{name}.bias"]
         held = biases.round_trip(bias).double()
         wanted = (held * ratio + mean - off * ratio).float()
@@ -80,7 +83,7 @@ class _Work:
         weights, biases = replace(weights, scale=scale), replace(biases, scale=steps)
         taken = weight * weights.along(ratio.float(), weight.shape)
         self.params |= {f"{name}.weight": weights, f"{name}.bias": biases}
-        self.weights |= {_attribute(node, 1): taken, _attribute(node, 2): wanted}
+        self.weights |= {attribute_of(node, 1): taken, attribute_of(node, 2): wanted}
         return {
             f"{name}.weight": weights.round_trip(taken),
             f"{name}.bias": biases.round_trip(wanted),
@@ -96,42 +99,18 @@ def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tenso
     return mean, (squares / count).sqrt()
 
 
-def _constant(work: Conversion, node: fx.Node, at: int) -> torch.Tensor:
-    source = node.args[at]
-    assert isinstance(source, fx.Node)
-    return G.tensor(work.graph.module, source).detach().cpu()
-
-
-def _attribute(node: fx.Node, at: int) -> str:
-    source = node.args[at]
-    assert isinstance(source, fx.Node)
-    return str(source.target)
-
-
 def _layers(work: Conversion) -> dict[str, fx.Node]:
-    """Layers with a scale for each channel of their results and with a bias in codes, both their
-    own."""
-    uses = Counter(
-        str(n.target) for n in work.graph.graph.nodes if n.op == "get_attr" for _ in n.users
-    )
+    """Layers with a scale for each channel of their results and with a bias in codes."""
     found = {}
-    for node in G.calls(work.graph.graph):
-        name = G.name_of(node)
-        if not is_product(node) or f"{name}.bias" not in work.plan:
+    for name, node in owned_layers(work).items():
+        weight = work.plan.point(f"{name}.weight")
+        if f"{name}.bias" not in work.plan or not isinstance(weight.spec, Observed):
             continue
-        weight, bias = work.plan.point(f"{name}.weight"), work.plan.point(f"{name}.bias")
-        per_channel = isinstance(weight.spec, Observed) and weight.spec.axis is not None
-        plain = isinstance(weight.spec, Observed) and weight.spec.block is None
-        own = weight.kind is Kind.WEIGHT and all(uses[_attribute(node, at)] == 1 for at in (1, 2))
-        one = per_channel and len(_params(work, weight.name).scale) == len(_constant(work, node, 2))
-        if own and plain and one and isinstance(bias.spec, Derived):
+        plain = weight.spec.axis is not None and weight.spec.block is None
+        one = len(params_of(work, weight.name).scale) == len(constant_of(work, node, 2))
+        if plain and one and isinstance(work.plan.point(f"{name}.bias").spec, Derived):
             found[name] = node
     return found
-
-
-def _params(work: Conversion, point: str) -> QuantParams:
-    assert work.parameters is not None
-    return work.parameters.params[point]
 
 
 def _run(work: Conversion) -> Conversion:
@@ -152,12 +131,8 @@ def _run(work: Conversion) -> Conversion:
 
 def _changed(work: Conversion, walk: _Work) -> Conversion:
     assert work.parameters is not None
-    module = G.clone(work.graph.module)
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr" and str(node.target) in walk.weights:
-            G.set_tensor(module, node, walk.weights[str(node.target)])
     params = replace(work.parameters, params={**work.parameters.params, **walk.params})
-    changed = replace(work, graph=replace(work.graph, module=module), parameters=params)
+    changed = replace(with_constants(work, walk.weights), parameters=params)
     return changed.noted(Change("renorm", len(walk.params) // 2, REASON))
 
 

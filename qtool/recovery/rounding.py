@@ -13,7 +13,6 @@ what is still missing goes into the bias. Tokens count by what they do to the ou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,18 +23,24 @@ from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
-from qtool.plan import Kind
 from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
 from qtool.recovery.judging import coded, noise_of
 from qtool.recovery.layer_rows import (
     as_matrix,
     as_weight,
     gains_of,
-    is_product,
     mean_along,
     mean_of,
     results_of,
     rows_of,
+)
+from qtool.recovery.owned import (
+    attribute_of,
+    constant_of,
+    owned_layers,
+    params_of,
+    source_of,
+    with_constants,
 )
 from qtool.recovery.row_gains import row_gains
 from qtool.targets import target
@@ -83,18 +88,18 @@ class _Work:
         weight = _round(self, node, seen) if self.weights else None
         made = {}
         if weight is not None:
-            self.found[_attribute(node, 1)] = weight
+            self.found[attribute_of(node, 1)] = weight
             self.rounded += 1
             made[f"{name}.weight"] = weight
         bias = _shifted(self, node, seen, weight)
         if bias is None:
             return made
-        self.found[_attribute(node, 2)] = bias
+        self.found[attribute_of(node, 2)] = bias
         self.shifted += 1
         point = f"{name}.bias"
         if point in self.conversion.plan:
-            return {**made, point: _params(self.conversion, point).round_trip(bias)}
-        return {**made, G.name_of(_node(node, 2)): bias}
+            return {**made, point: params_of(self.conversion, point).round_trip(bias)}
+        return {**made, G.name_of(source_of(node, 2)): bias}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +161,8 @@ def _added_to(run: Executor, number: int) -> int | None:
 
 def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
     """The weights of one layer, rounded; None where the nearest codes are better."""
-    name, weight = f"{G.name_of(node)}.weight", _constant(work, node, 1)
-    params = _params(work.conversion, name)
+    name, weight = f"{G.name_of(node)}.weight", constant_of(work.conversion, node, 1)
+    params = params_of(work.conversion, name)
     exact = as_matrix(node, weight)
     most = max(FEWEST, ROWS * min(exact.shape[-1], COLUMNS))
     learned, aside = seen.rows(aside=False, most=most), seen.rows(aside=True, most=most // 2)
@@ -222,53 +227,20 @@ def _shifted(
     if len(node.args) < 3 or not isinstance(node.args[2], fx.Node):
         return None
     point = f"{G.name_of(node)}.weight"
-    given = weight if weight is not None else _behind(work, point, _constant(work, node, 1))
+    given = (
+        weight
+        if weight is not None
+        else _behind(work, point, constant_of(work.conversion, node, 1))
+    )
     matrix = as_matrix(node, given).double()
     product = (matrix @ mean_of(node, seen.inputs, seen.gains)[:, :, None]).flatten()
     channel = -1 if node.target is aten.linear.default else 1
-    bias = _constant(work, node, 2)
+    bias = constant_of(work.conversion, node, 2)
     return (mean_along(seen.wanted, channel, seen.gains) - product).to(bias.dtype)
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
-    return _params(work.conversion, point).round_trip(weight)
-
-
-def _node(node: fx.Node, at: int) -> fx.Node:
-    constant = node.args[at]
-    assert isinstance(constant, fx.Node)
-    return constant
-
-
-def _attribute(node: fx.Node, at: int) -> str:
-    return str(_node(node, at).target)
-
-
-def _constant(work: _Work, node: fx.Node, at: int) -> torch.Tensor:
-    return G.tensor(work.conversion.graph.module, _node(node, at)).detach().cpu()
-
-
-def _params(conversion: Conversion, point: str) -> QuantParams:
-    assert conversion.parameters is not None
-    return conversion.parameters.params[point]
-
-
-def _layers(conversion: Conversion) -> dict[str, fx.Node]:
-    """Layers whose weights are in codes and belong to them alone, by name."""
-    graph = conversion.graph.graph
-    uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
-    points = {p.edges[0].user for p in conversion.plan if p.kind is Kind.WEIGHT and p.edges}
-    return {
-        G.name_of(node): node
-        for node in G.calls(graph)
-        if is_product(node)
-        and G.name_of(node) in points
-        and all(
-            uses[_attribute(node, at)] == 1
-            for at in (1, 2)
-            if at < len(node.args) and isinstance(node.args[at], fx.Node)
-        )
-    }
+    return params_of(work.conversion, point).round_trip(weight)
 
 
 def _walk(conversion: Conversion, weights: bool) -> _Work:
@@ -280,7 +252,7 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
         for n in G.calls(module.graph)
         if n.args and isinstance(n.args[0], fx.Node)
     }
-    layers, samples = _layers(conversion), _samples(conversion, executor)
+    layers, samples = owned_layers(conversion), _samples(conversion, executor)
     gains = row_gains(conversion.graph, samples, layers.values())
     work = _Work(conversion, executor, layers, reads, weights, gains)
     networks = [frozenset[str](), executor.points]
@@ -296,12 +268,7 @@ def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
 
 def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
     """The conversion with the values that a walk found."""
-    module = G.clone(conversion.graph.module)
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr" and str(node.target) in work.found:
-            G.set_tensor(module, node, work.found[str(node.target)])
-    graph = replace(conversion.graph, module=module)
-    return replace(conversion, graph=graph).warned(*work.notes).noted(change)
+    return with_constants(conversion, work.found).warned(*work.notes).noted(change)
 
 
 def _round_all(conversion: Conversion) -> Conversion:

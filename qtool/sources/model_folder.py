@@ -13,6 +13,7 @@ from torch import nn
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
+from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
 
 __all__ = [
@@ -41,12 +42,16 @@ TASKS: Mapping[str, str] = {
     "semantic-segmentation": "AutoModelForSemanticSegmentation",
     "text-classification": "AutoModelForSequenceClassification",
     "text-generation": "AutoModelForCausalLM",
+    "text-generation-with-past": "AutoModelForCausalLM",
     "text2text-generation": "AutoModelForSeq2SeqLM",
     "token-classification": "AutoModelForTokenClassification",
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
 }
 """Task -> the class of transformers that loads it."""
+
+WITH_PAST = "text-generation-with-past"
+"""The task whose model takes its cache of keys and values and gives it back."""
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -129,7 +134,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             "choose the --task that it was trained for"
         )
     found: nn.Module = uncached(model).float()
-    return found
+    return Decoder(found) if task == WITH_PAST else found
 
 
 def uncached(model: nn.Module) -> nn.Module:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from torch import fx
 
 from qtool import graph as G
-from qtool.schemes import Scheme, When
+from qtool.schemes import Scales, Scheme, When
 from qtool.targets import rules
 from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
-from qtool.types import INT4, UINT4, UINT8
+from qtool.types import INT4, INT8_NARROW, UINT4, UINT8
 
 __all__ = ["ONNXRUNTIME_X86"]
 
@@ -21,9 +21,9 @@ _LINEAR = (
     *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),
     *STORED,
     *(
-        Scheme(When.NEVER, weights=t, scales=block)  # MatMulNBits
-        for t in (UINT4, INT4)
-        for block in (32, 16, 64, 128, 256)
+        Scheme(When.NEVER, weights=t, scales=scales)  # MatMulNBits
+        for t in (INT8_NARROW, UINT4, INT4, UINT8)
+        for scales in (32, 16, 64, 128, 256, Scales.CHANNEL)
     ),
 )
 

@@ -8,6 +8,11 @@ Activation functions are fused into the layer before them, in float, ahead of it
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import fx
+
+from qtool import graph as G
 from qtool.targets import rules
 from qtool.targets.base import INTEGER, STORED, KernelRule, Target, Types
 from qtool.types import UINT8
@@ -16,12 +21,23 @@ __all__ = ["OPENVINO"]
 
 _IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "elu", "leaky_relu")
 
+
+def _conv(node: fx.Node) -> str | None:
+    """Strides of a window of one value are moved in front of it, and its pads are not: the result
+    has another size (2026.4)."""
+    args: tuple[Any, ...] = node.args
+    alone = all(int(size) == 1 for size in G.shape(args[1])[2:])
+    if alone and any(step > 1 for step in args[3]) and any(args[4]):
+        return "a padded 1x1 convolution with strides has another size in OpenVINO"
+    return rules.constant_weights(node)
+
+
 OPENVINO = Target(
     name="openvino",
     description="OpenVINO, CPU plugin, x86-64 with VNNI",
     types=Types(UINT8, bias=None),
     kernels={
-        "conv": KernelRule(rules.constant_weights),
+        "conv": KernelRule(_conv),
         "linear": KernelRule(
             rules.constant_weights, float_output=True, schemes=(*INTEGER, *STORED)
         ),

@@ -28,7 +28,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool.data import Batch
-from qtool.graph.agreement import TOLERANCE, distance, own_noise
+from qtool.graph.agreement import NOISES, TOLERANCE, distance, last_bits_moved, own_noise
 from qtool.integer import Program
 from qtool.integer.program import Step
 from qtool.onnx_graph import names
@@ -40,7 +40,6 @@ from qtool.verification.ties import LowestFirst
 
 __all__ = ["Steps", "check_steps"]
 
-_NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
 _SPAN = 255  # codes of an output
 _NAMED = 3
 _JUMPS = frozenset(
@@ -138,7 +137,7 @@ def _as_planned(
         high = {
             name: d
             for name, d in high.items()
-            if not d <= _NOISES * allowed.get(name, 0.0)
+            if not d <= NOISES * allowed.get(name, 0.0)
             and not (names.quantize(name) in jumping and off[name][1] <= 1 / _SPAN)
         }
         with _given(module, seen), LowestFirst():
@@ -283,16 +282,8 @@ def _floats_apart(
     off = distance(written, mine)
     if off <= TOLERANCE:
         return ""
-    generator = torch.Generator().manual_seed(0)
-
-    def moved(x: torch.Tensor) -> torch.Tensor:
-        if not x.is_floating_point():
-            return x
-        away = torch.rand(x.shape, generator=generator) * 2 - 1
-        return (x * (1 + 2 * away * torch.finfo(torch.float32).eps)).to(x.dtype)
-
-    other = _run(step, [moved(x) for x in given])[step.outputs.index(name)]
-    noise = _NOISES * distance(mine, other) if mine.shape == other.shape else 0.0
+    other = _run(step, list(map(last_bits_moved(), given)))[step.outputs.index(name)]
+    noise = NOISES * distance(mine, other) if mine.shape == other.shape else 0.0
     if _near(written, mine, noise if noise < 1 else 0.0, jumps):
         return ""
     return f"{_SPAN * off:.3g} codes from what is written, in float"

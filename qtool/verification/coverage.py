@@ -30,7 +30,7 @@ from qtool.onnx_graph.storage import message_of
 from qtool.ops import OPS
 from qtool.ops.onnx_count import HEAVY, WEIGHT, onnx_macs
 from qtool.plan import Decision, Execution, QuantPlan
-from qtool.runtimes import Runtime
+from qtool.runtimes import Kernel, Runtime
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
 from qtool.verification.artefact import Artefact
 
@@ -170,17 +170,35 @@ def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
     """
     assert runtime.executed is not None
     kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
-    made = {n.name: name_of(n.outputs[0]) for n in graph_of(message_of(path)) if n.outputs}
-    rows = []
+    nodes = {str(n.name): n for n in graph_of(message_of(path)) if n.outputs}
+    rows, taken_in = [], set[str]()
     for d in _operators(plan):
-        kernel = kernels.get(d.node) or kernels.get(made.get(d.node, ""))
-        if kernel is None and not d.macs:
+        kernel = _kernel_of(nodes.get(d.node), d.node, kernels)
+        if kernel is None and d.macs and (scaled := _scaled(nodes.get(d.node))) is not None:
+            taken_in.add(str(scaled.name))
+            kernel = _kernel_of(scaled, str(scaled.name), kernels)
+        if d.node in taken_in or (kernel is None and not d.macs):
             continue  # done where its input is made, without a kernel
         integer = kernel is not None and kernel.integer and d.computes_on_codes
         other = f"{runtime.title} runs it in float" if d.computes_on_codes else d.reason
         kind = "not found" if kernel is None else kernel.kind
         rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, "" if integer else other))
     return Coverage(str(runtime), tuple(rows))
+
+
+def _kernel_of(node: ir.Node | None, name: str, kernels: Mapping[str, Kernel]) -> Kernel | None:
+    """The kernel that stands for a node, known by its name or by what it makes."""
+    return kernels.get(name) or (kernels.get(name_of(node.outputs[0])) if node else None)
+
+
+def _scaled(node: ir.Node | None) -> ir.Node | None:
+    """The product with a number that alone reads a result: a runtime takes it into the kernel
+    before it, and calls that after the product."""
+    uses = [] if node is None else list(node.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Mul":
+        return None
+    found = uses[0].node
+    return found if any(stored(v) for v in found.inputs) else None
 
 
 def _operators(plan: QuantPlan) -> list[Decision]:

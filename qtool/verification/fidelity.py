@@ -27,6 +27,9 @@ ENOUGH = 20.0
 SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
 FEW = 16
 """Codes, of 256, that an input of a concat should span at least."""
+MOST = 0.9
+"""The share of an output's values above which they should not become one."""
+COUNTED = 100_000
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 Outputs = tuple[tuple[str, float | None], ...]
@@ -45,6 +48,9 @@ class Fidelity:
         where an output is below `ENOUGH`.
     expected: as `outputs`, of fake quantization, on samples of the calibration that no step of the
         conversion learned from; aside: how many these are.
+    poles: divisions by what quantization may take through zero.
+    alike: (output, share): outputs of which so many values have become one, which differ in float:
+        a few others are so much larger that they alone make the ratio.
     """
 
     samples: int
@@ -54,6 +60,8 @@ class Fidelity:
     narrow: tuple[tuple[str, str, int], ...] = ()
     expected: Outputs = ()
     aside: int = 0
+    poles: tuple[str, ...] = ()
+    alike: tuple[tuple[str, float], ...] = ()
 
     @property
     def worst(self) -> float:
@@ -62,8 +70,9 @@ class Fidelity:
 
     @property
     def warning(self) -> str | None:
-        """In one line, where an output is below `ENOUGH`."""
-        low = [name for name, db in self.outputs if db is not None and db < ENOUGH]
+        """In one line, where an output is below `ENOUGH`, or is expected to be."""
+        both = (*self.outputs, *self.expected)
+        low = list(dict.fromkeys(name for name, db in both if db is not None and db < ENOUGH))
         if not low:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
@@ -79,6 +88,8 @@ class Fidelity:
             "expected": dict(self.expected),
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
+            "poles": list(self.poles),
+            "alike": [{"output": o, "share": share} for o, share in self.alike],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
             "warning": self.warning,
         }
@@ -93,6 +104,14 @@ class Fidelity:
         for concat, source, codes in self.narrow[:NAMED]:
             text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
             text += f"is wider; a recipe can leave '{concat}' in float"
+        for output, share in self.alike[:NAMED]:
+            text += (
+                f"\nnote: {100 * share:.0f} % of output '{output}' became one value, since a few "
+            )
+            text += "others are far larger; a recipe can leave what makes it in float"
+        if self.poles:
+            text += f"\nnote: {_listed(self.poles)} divides by values near zero: where noise takes "
+            text += "them through it, results are far off; a recipe can leave their layers in float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 
@@ -110,14 +129,22 @@ def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) ->
     Args:
         names: of the outputs. real, coded: of the float and of the quantized model.
     """
-    outputs, wild = [], []
+    outputs, wild, alike = [], [], []
     for name, a, b in zip(names, real, coded, strict=True):
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue
         if not np.isfinite(a).all():
             wild.append(name)
         outputs.append((name, _signal_to_noise(a, b)))
-    return Fidelity(samples, tuple(outputs), tuple(wild))
+        if (share := _of_one_value(b)) > MOST and share - _of_one_value(a) > MOST / 2:
+            alike.append((name, share))
+    return Fidelity(samples, tuple(outputs), tuple(wild), alike=tuple(alike))
+
+
+def _of_one_value(x: np.ndarray[Any, Any]) -> float:
+    """The share of the most frequent value, about."""
+    some = x.ravel()[:: 1 + x.size // COUNTED]
+    return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
 def expected(names: Sequence[str], batches: Iterable[tuple[Arrays, Arrays]]) -> Outputs:

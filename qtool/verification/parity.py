@@ -138,7 +138,10 @@ def _difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None])
 def _codes_apart(
     a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], step: float | None
 ) -> np.ndarray[Any, Any]:
-    """Infinite where one value is not finite, unless the other is the same: a mask of -inf, say."""
+    """Infinite where one value is not finite, unless the other is the same (a mask of -inf, say),
+    and of another size."""
+    if a.shape != b.shape:
+        return np.full(1, np.inf)
     finite = a[np.isfinite(a)]
     span, most = (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else (0.0, 0.0)
     size = step or (span if span > most * _CONSTANT else most) / 255 or 1.0

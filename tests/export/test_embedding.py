@@ -47,7 +47,7 @@ def captured() -> Captured:
     return qtool.capture_model(Words().eval(), ids(0), {"ids": {0: "batch", 1: "length"}})
 
 
-@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only", "weight-only-int4"])
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
 def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_path: Path) -> None:
     model = qtool.quantize(captured, [ids(1)], mode=mode)
     found = model.export(tmp_path / "m.onnx")
@@ -100,3 +100,46 @@ def test_a_recipe_or_another_target_keeps_it_in_float(captured: Captured) -> Non
         Execution.FLOAT,
         "no integer kernel on openvino",
     )
+
+
+def only(kind: str, file: onnx.ModelProto) -> onnx.NodeProto:
+    (node,) = (n for n in file.graph.node if n.op_type == kind)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("rule", "bits"),
+    [({}, 8), ({"weights": "int4", "block": 16}, 4), ({"weights": "uint8"}, 8)],
+    ids=["8 bits where none are asked for", "4 bits", "with zero points"],
+)
+def test_a_table_and_the_scores_from_it_read_the_same_codes(
+    captured: Captured, rule: dict[str, str], bits: int, tmp_path: Path
+) -> None:
+    recipe = [{"select": "scores", **rule}] if rule else None
+    model = qtool.quantize(captured, [ids(1)], mode="weight-only-int4", recipe=recipe)
+    path = tmp_path / "m.onnx"
+    found = model.export(path)
+    assert found.passed
+    assert found.exactness is not None
+    assert found.exactness.exact
+    file = onnx.load(path)
+    lookup = only("GatherBlockQuantized", file)
+    (scores,) = (n for n in file.graph.node if n.name == "scores")
+    assert scores.op_type == "MatMulNBits"
+    assert lookup.input[0] == scores.input[1] == "scores.weight.codes"
+    stored = {i.name: numpy_helper.to_array(i) for i in file.graph.initializer}
+    assert stored["scores.weight.codes"].nbytes == ROWS * WIDTH * bits // 8
+    assert not any(a.size >= ROWS * WIDTH for n, a in stored.items() if n != lookup.input[0])
+    decisions = {d.node: d for d in model.plan.nodes}
+    assert decisions["table"].reason == "rows are looked up in the codes of scores"
+    again = restore(path, captured, qtool.data.Batch((ids(2),)))
+    with torch.no_grad():
+        assert torch.equal(again(ids(2)), model(ids(2)))
+
+
+def test_a_table_left_in_float_is_not_shared(captured: Captured) -> None:
+    recipe = [{"select": "table", "as": "float"}]
+    plan = captured.plan(recipe=qtool.recipe.Recipe.of(recipe, "weight-only-int4"))
+    found = {d.node: d for d in plan.nodes}
+    assert found["table"].execution is Execution.FLOAT
+    assert found["scores"].reason.startswith("4-bit weights")

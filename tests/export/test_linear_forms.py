@@ -18,7 +18,7 @@ INPUTS, OUTPUTS = 40, 24  # 40 is no multiple of a block of 32
 FORMS = {
     "dynamic": torch_ops.dynamic_linear,
     "weight-only": torch_ops.gemm,
-    "weight-only-int4": torch_ops.linear_4bit,
+    "weight-only-int4": torch_ops.linear_nbits,
 }
 
 

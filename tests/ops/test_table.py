@@ -71,7 +71,7 @@ def test_an_operator_has_one_row_and_one_form() -> None:
 def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
     own = writers(contrib=True).keys() - writers(contrib=False).keys()
     aten = torch.ops.aten
-    assert own == {aten.silu.default, aten.gelu.default, torch_ops.linear_4bit}
+    assert own == {aten.silu.default, aten.gelu.default, torch_ops.linear_nbits}
 
 
 def test_nodes_of_onnx_have_no_kernel_of_their_own() -> None:

@@ -161,6 +161,45 @@ def test_inputs_alike_are_not_named() -> None:
     assert model.fidelity.narrow == ()
 
 
+def test_what_is_expected_to_be_low_is_warned_of() -> None:
+    found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), aside=4)
+    assert found.warning == "warning: output 'y' below 20 dB of the float model's"
+
+
+def test_an_output_of_which_most_became_one_value_is_named() -> None:
+    real = np.linspace(-1, 1, 200, dtype=np.float32)
+    real[0] = 1e6
+    found = fidelity(1, ["y", "mask"], [real, real * 0], [np.where(real > 9, real, 0), real * 0])
+    assert found.alike == (("y", 199 / 200),)
+    assert "of output 'y' became one value" in str(found)
+    assert fidelity(1, ["y"], [real], [real]).alike == ()
+
+
+class Divides(nn.Module):
+    """By scores of both signs, by the same far from zero, or by what no code is part of."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.by = nn.Conv2d(3, 4, 3), by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        by = {"scores": y, "square": y.square() + 1, "input": x[:, :1, 1:-1, 1:-1]}
+        return {"power": (y - y.mean()) ** -1.0, "tan": 4 * y.tan()}.get(
+            self.by, y / by.get(self.by, 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("by", "named"), [("scores", 1), ("power", 1), ("tan", 1), ("square", 0), ("input", 0)]
+)
+def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named: int) -> None:
+    found = qtool.quantize(Divides(by).eval(), [DATA]).fidelity
+    assert len(found.poles) == named
+    assert ("divides by values near zero" in str(found)) == bool(named)
+
+
 def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None:
     data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
     model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")

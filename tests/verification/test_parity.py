@@ -50,6 +50,13 @@ def test_a_corrupted_file_does_not(tmp_path: Path) -> None:
     assert min(found.as_written.mean, found.optimised.mean) > TOLERANCE
 
 
+def test_an_output_of_another_size_does_not_pass(file: Path) -> None:
+    x, (out,), steps = parts("residual")
+    found = compare(file, x, [out[:, 1:]], steps)
+    assert not found.passed
+    assert found.optimised.worst == np.inf
+
+
 @pytest.mark.parametrize(("shift", "codes", "passed"), [(7, 7, True), (10, 10, False)])
 def test_a_difference_is_counted_in_codes(
     file: Path, shift: int, codes: float, passed: bool

@@ -36,6 +36,14 @@ def test_roundings_that_add_up_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     compare.agree(model, {"x": x.numpy()}, expected, values)
 
 
+def test_a_norm_of_single_values_gives_the_noise_of_either_side(tmp_path: Path) -> None:
+    """What rounding left of x - mean(x), divided by the root of epsilon."""
+    groups = "p = GlobalAveragePool (h) y0 = GroupNormalization <num_groups = 4> (p, b, z)"
+    nothing = "n0 = Constant <value_float = 0.0> () z = Mul (b, n0)"
+    model = loaded(behind_conv(f"{nothing} {groups}"), tmp_path)
+    capture_onnx(model, Batch((30 * images(),)))
+
+
 def test_a_file_that_the_runtime_refuses_is_refused(tmp_path: Path) -> None:
     model = loaded(
         behind_conv(

@@ -1,0 +1,337 @@
+"""What the search finds, beside the truth.
+
+    python benchmarks/tune.py front [--keep FILE]                   # 1,024 files of ten layers
+    python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002]
+    python benchmarks/tune.py hostile FOLDER
+    python benchmarks/tune.py kills [--kills 100]
+    python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
+
+front: every choice between static and float for the ten layers of the sample network is a file,
+evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, all
+errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
+their unbalanced twins without recovery. hostile: three layers whose weights hold pairs of huge
+values that cancel. kills: a search is killed at random moments until it ends, and has to find what
+one that was left alone finds. explain: flips mended by the layers that are named, some of them
+really exported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networks
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from unbalanced import unbalanced
+
+import qtool
+from qtool.analysis.latency import timed
+from qtool.data import to_batch
+from qtool.recipe import Recipe, Rule
+from qtool.runtimes.onnxruntime import run, session
+from qtool.search.explain import Explainer
+from qtool.search.judge import Judge
+from qtool.search.knapsack import hypervolume
+
+ROOT = Path(__file__).parents[1]
+EVALUATIONS = 20
+
+
+# --- the front ---------------------------------------------------------------------------------
+
+
+def _digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndarray]:
+    sys.path.insert(0, str(ROOT))
+    from examples.digits.network import digits_net
+
+    net = digits_net()
+    net.load_state_dict(load_file(ROOT / "examples/digits/weights.safetensors"))
+    with np.load(ROOT / "calib_data/digits/images.npz") as file:
+        seen = torch.from_numpy(file["x"])
+    with np.load(ROOT / "examples/digits/eval.npz") as file:
+        asked, labels = torch.from_numpy(file["x"]), file["labels"]
+    return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
+
+
+def _all_files(net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel) -> np.ndarray:
+    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float."""
+    names = [layer for g in found.groups for layer in g.layers]
+    captured, rows = qtool.capture_model(net, seen[0]), []
+    with tempfile.TemporaryDirectory() as made:
+        plain = captured.export_float(Path(made) / "float.onnx")
+        judge, file = Judge(plain, asked), Path(made) / "int8.onnx"
+        one = [asked[0][:1].numpy()]
+        for bits in itertools.product((0, 1), repeat=len(names)):
+            rules = tuple(
+                Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b
+            )
+            if all(bits):
+                rows.append((0.0, 1.0))
+                continue
+            found.convert(Recipe(rules)).export(file, verify=False)
+            ratio = timed([plain, file], one, seconds=0.2, least_rounds=15).ratios[1].median
+            rows.append((judge.score(file).noise, 1 / ratio))
+    return np.array(rows)
+
+
+def front(options: argparse.Namespace) -> None:
+    net, seen, asked, labels = _digits()
+    search = qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS, front=True)
+    start = time.monotonic()
+    found = qtool.tune(net, seen, asked, labels, options=search, accuracy=("fast",))
+    spent = time.monotonic() - start
+    keep = Path(options.keep)
+    if not keep.exists():
+        np.save(keep, _all_files(net, seen, asked, found))
+    truth = np.load(keep)
+    noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
+    worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
+    whole = hypervolume(cost, noise, worst)
+    bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
+    numbers = [int(b, 2) for b in bits]
+    own = hypervolume(cost[numbers], noise[numbers], worst)
+    print(found)
+    print(
+        f"{len(truth)} files; {len(numbers)} evaluations in {spent:.0f} s reach "
+        f"{own / whole:.2%} of the true hypervolume"
+    )
+
+
+# --- goals -------------------------------------------------------------------------------------
+
+
+def _cases(folder: Path, names: str) -> Iterator[tuple[str, Any, nn.Module, dict[str, Any]]]:
+    for name in names.split(","):
+        network = networks.load(folder, name)
+        yield name, network, network.model, {}
+        if name != "minilm":
+            seen = [*network.calibration, *network.data]
+            yield f"{name} twin", network, unbalanced(network.model, seen).eval(), {"recover": []}
+
+
+def goals(options: argparse.Namespace) -> None:
+    print("network            reached  speed   MACs    size  evaluations  minutes  metric")
+    for name, network, model, more in _cases(options.folder, options.networks):
+        drop = options.drop * (100 if network.metric else 1)
+        start = time.monotonic()
+        found = qtool.tune(
+            model,
+            network.calibration,
+            network.data,
+            network.labels,
+            goals=qtool.TuneGoals(max_drop=drop),
+            options=qtool.SearchOptions(evaluations=EVALUATIONS),
+            function=network.metric,
+            dynamic=network.dynamic,
+            **more,
+        )
+        best = found.best
+        print(
+            f"{name:18} {found.reached!s:>7}  {best.speedup:.2f}x  {best.share:6.1%} "
+            f"{best.size / found.float_size:6.2f}  {found.fresh:11}  "
+            f"{(time.monotonic() - start) / 60:7.1f}  {best.score.text}",
+            flush=True,
+        )
+        print(found, flush=True)
+
+
+# --- hostile layers ----------------------------------------------------------------------------
+
+
+class _Hostile(nn.Module):
+    """A layer that reads some of its inputs twice, with huge weights that cancel: in float they add
+    up to nothing, and in int8 they leave the other weights no codes."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        twice = 2 * layer.in_channels
+        self.layer = nn.Conv2d(
+            twice,
+            layer.out_channels,
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            bias=layer.bias is not None,
+        )
+        weight = torch.cat([layer.weight / 2, layer.weight / 2], 1).detach()
+        huge = 1e4 * float(layer.weight.detach().abs().median())
+        weight[:, 0] += huge
+        weight[:, layer.in_channels] -= huge
+        self.layer.weight = nn.Parameter(weight)
+        if layer.bias is not None:
+            self.layer.bias = nn.Parameter(layer.bias.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([x, x], 1))
+
+
+HOSTILE = ("layer1.1.conv1", "layer2.1.conv1", "layer3.1.conv1")
+
+
+def hostile(options: argparse.Namespace) -> None:
+    network = networks.load(options.folder, "resnet20")
+    net = copy.deepcopy(network.model)
+    for name in HOSTILE:
+        parent, _, last = name.rpartition(".")
+        setattr(net.get_submodule(parent), last, _Hostile(net.get_submodule(name)))
+    found = qtool.tune(
+        net.eval(),
+        network.calibration,
+        network.data,
+        network.labels,
+        goals=qtool.TuneGoals(max_drop=0.01),
+        options=qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS),
+    )
+    print(found)
+    lifted = sorted(n for g in found.groups if g.choice != "static" for n in g.layers)
+    wanted = sorted(f"{name}.layer" for name in HOSTILE)
+    print(
+        f"hostile {wanted}\nlifted  {lifted}\n{'exactly those' if lifted == wanted else 'OTHERS'}"
+    )
+
+
+# --- kills -------------------------------------------------------------------------------------
+
+
+def _command(folder: Path) -> list[str]:
+    base = [sys.executable, "-m", "qtool", "tune", "examples.digits.network:digits_net"]
+    base += ["--weights", "examples/digits/weights.safetensors", "--data", "calib_data/digits"]
+    base += ["--eval-data", "examples/digits/eval.npz", "--labels", "labels", "--accuracy", "fast"]
+    base += ["--min-sqnr", "45", "--smallest", "--json", "--evaluations", "10"]
+    return [*base, "--archive", str(folder / "archive"), "-o", str(folder / "best.onnx")]
+
+
+def _kept(folder: Path) -> set[str]:
+    return {p.name for p in (folder / "archive").glob("*.json")}
+
+
+def kills(options: argparse.Namespace) -> None:
+    draw = np.random.default_rng(options.seed)
+    with tempfile.TemporaryDirectory() as made:
+        alone, killed = Path(made) / "alone", Path(made) / "killed"
+        alone.mkdir()
+        start = time.monotonic()
+        expected = json.loads(_run(_command(alone)))
+        whole = time.monotonic() - start
+        done = lost = ended = different = 0
+        while done < options.kills:
+            killed.mkdir(exist_ok=True)
+            process = subprocess.Popen(
+                _command(killed), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
+            )
+            before = _kept(killed)
+            try:
+                text, _ = process.communicate(timeout=draw.uniform(0.3, 0.6) * whole)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                done += 1
+                lost += len(before - _kept(killed))
+                continue
+            ended += 1
+            found = json.loads(text)
+            same = found["best"]["key"] == expected["best"]["key"]
+            same &= (killed / "best.onnx").read_bytes() == (alone / "best.onnx").read_bytes()
+            different += not same
+            _remove(killed)
+        print(
+            f"{done} kills, {lost} evaluations lost; {ended} searches ended, "
+            f"{different} of them otherwise than the one that was left alone"
+        )
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, check=True
+    ).stdout
+
+
+def _remove(folder: Path) -> None:
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            (Path(path) / name).unlink()
+        for name in folders:
+            (Path(path) / name).rmdir()
+
+
+# --- explain -----------------------------------------------------------------------------------
+
+
+def explain(options: argparse.Namespace) -> None:
+    for name in options.networks.split(","):
+        network = networks.load(options.folder, name)
+        captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made) / "int8.onnx"
+            qtool.quantize(captured, network.calibration, accuracy=options.accuracy).export(file)
+            explainer = Explainer(
+                file, captured, captured.graph.bind(to_batch(network.calibration[0]))
+            )
+            bound = [captured.graph.bind(b) for b in map(to_batch, network.data)]
+            start = time.monotonic()
+            found = explainer.explain(bound, None, options.flips)
+            spent = time.monotonic() - start
+            tried = found.flips[: options.exported]
+            right = [_exported(explainer, network, f, Path(made)) for f in tried]
+        flips, mended = len(found.flips), sum(f.mended for f in found.flips)
+        sizes = [len(f.layers) for f in found.flips]
+        print(
+            f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
+            f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
+            f"{spent / flips:.2f} s a flip with the search for them; "
+            f"{sum(right)} of {len(right)} mended as exported"
+        )
+        for layer, count in found.behind[:5]:
+            print(f"  {layer}: {count}")
+
+
+def _exported(explainer: Explainer, network: Any, flip: Any, folder: Path) -> bool:
+    """Whether the file with the layers in float gives the float model's answer."""
+    file = folder / "mended.onnx"
+    explainer.mended(flip.layers).export(file, verify=False)
+    samples = torch.cat(list(network.data))
+    scores = run(session(file), [samples[flip.index : flip.index + 1].numpy()])[0]
+    return int(scores[0].argmax()) == flip.expected
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    for command in (front, goals, hostile, kills, explain):
+        sub = commands.add_parser(command.__name__)
+        sub.set_defaults(run=command)
+        if command in (goals, hostile, explain):
+            sub.add_argument("folder", type=Path)
+        if command is front:
+            sub.add_argument("--keep", default="front.npy")
+        if command is goals:
+            sub.add_argument("--networks", default="kws,resnet20,mobilenetv2_w05,densenet40,minilm")
+            sub.add_argument("--drop", type=float, default=0.002)
+        if command is kills:
+            sub.add_argument("--kills", type=int, default=100)
+            sub.add_argument("--seed", type=int, default=0)
+        if command is explain:
+            sub.add_argument("--networks", default="resnet20,mobilenetv2_w05")
+            sub.add_argument("--flips", type=int, default=200)
+            sub.add_argument("--exported", type=int, default=10)
+            sub.add_argument("--accuracy", default="fast")
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What each layer costs in each form: microseconds on this machine's runtime.
+
+A file is written for each scheme that all layers can have, and the runtime's own profile of it
+says what each node takes; the sums are brought to what the whole file takes without a profile. What
+it costs where codes meet floats (rounding, and the other layout that float kernels want) stands in
+no single kernel: it is what two files of neighbours unlike each other take beyond their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.analysis.latency import timed
+from qtool.analysis.node_times import profiled
+from qtool.search.additive import Additive, Items
+from qtool.search.choices import FLOAT, Config
+from qtool.types import Array
+
+__all__ = ["NodeCosts", "measured_costs", "probes"]
+
+RUNS = 30
+SECONDS = 3.0
+LEAST_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class NodeCosts:
+    """float_time: microseconds of the float model. times: by the items of nodes, what a form costs
+    more than float. edge, element: of a place where codes meet floats, and of each element there.
+    """
+
+    float_time: float
+    times: tuple[float, ...]
+    edge: float
+    element: float
+
+
+def probes(items: Items) -> tuple[dict[str, Config], list[Config]]:
+    """The configurations to time: each choice for all that have it; and two in which every other
+    group is in float."""
+    space = items.space
+    names = dict.fromkeys(c for g in space.groups for c in g.choices)
+    pure = {name: space.config(name) for name in names if name != FLOAT}
+    mixed = [
+        tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(space.groups))
+        for k in range(2)
+    ]
+    return pure, mixed
+
+
+def measured_costs(
+    items: Items,
+    float_file: Path,
+    write: Callable[[Config], Path],
+    inputs: Sequence[np.ndarray[Any, Any]],
+) -> NodeCosts:
+    """Times files of a space.
+
+    Args:
+        write: makes the file of a configuration.
+        inputs: of one run, as arrays.
+
+    Raises:
+        VerificationError: the runtime refuses a file.
+    """
+    pure, mixed = probes(items)
+    files = [float_file, *map(write, pure.values())]
+    both = [*files, *map(write, mixed)]
+    timing = timed(both, inputs, seconds=SECONDS, least_rounds=LEAST_ROUNDS)
+    whole = timing.models[0].median * 1000 / np.array([r.median for r in timing.ratios])
+    table = profiled(files, inputs, runs=RUNS)
+    spent = np.array([row.microseconds for row in table]) * (
+        whole[: len(files)] / np.sum([row.microseconds for row in table], 0)
+    )
+    by_name = {row.name: spent[i] for i, row in enumerate(table)}
+    times = _by_item(items, list(pure.values()), by_name)
+    flat = Additive(
+        items=items,
+        errors=np.zeros(len(items.points)),
+        times=times,
+        float_time=float(whole[0]),
+        edge=0.0,
+        element=0.0,
+        sizes=np.zeros(len(items.wants_points)),
+        float_size=0.0,
+        trust=np.ones(len(items.space.groups)),
+    )
+    edge, element = _of_meetings(flat, np.array(mixed), whole[len(files) :])
+    return NodeCosts(float(whole[0]), tuple(map(float, times)), edge, element)
+
+
+def _by_item(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
+    """What each form takes in the first file that has it, beyond float."""
+    found = np.zeros(len(items.nodes))
+    for number, config in reversed(list(enumerate(pure, 1))):
+        spread = items.spread(np.array([config]))
+        there = (spread @ items.wants_nodes + items.fixed_nodes)[0] > 0
+        for i in np.flatnonzero(there):
+            took = spent.get(items.nodes[i][0])
+            if took is not None:
+                found[i] = took[number] - took[0]
+    return found
+
+
+def _of_meetings(flat: Additive, configs: Array, whole: Array) -> tuple[float, float]:
+    """Shares what the files take beyond their nodes between the places and their elements, half
+    each; at least nothing."""
+    items = flat.items
+    spread = items.spread(configs)
+    points, nodes = (
+        (spread @ wants + fixed > 0).astype(np.float32)
+        for wants, fixed in (
+            (items.wants_points, items.fixed_points),
+            (items.wants_nodes, items.fixed_nodes),
+        )
+    )
+    edges, elements = flat.meetings(points, nodes)
+    _, reckoned, _ = flat.predict(configs)
+    beyond = max(0.0, float((whole - reckoned).sum()))
+    if not edges.sum():
+        return 0.0, 0.0
+    return beyond / 2 / float(edges.sum()), beyond / 2 / float(max(1.0, elements.sum()))

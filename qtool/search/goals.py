@@ -1,0 +1,115 @@
+"""What is asked of a search, and how far a file is from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qtool.search.archive import Evaluated
+
+__all__ = ["TuneGoals"]
+
+NONE = 1e9
+DEFAULT_DROP = 0.01
+ALIKE = 0.02  # of the cost: what timing does not tell apart
+
+
+@dataclass(frozen=True)
+class TuneGoals:
+    """What has to be kept; what is kept best beyond it is speed, or size.
+
+    Where nothing bounds what may be lost, max_drop is a hundredth: a point of a share.
+
+    max_drop: the most that the metric may lose, in its unit (0.01 of top-1 is one point): the end
+    of the 95 % interval of the drop decides, where the metric is a mean over samples.
+    min_sqnr: dB of the outputs. min_speedup: over float. max_size: bytes of the file.
+    smallest: of the files that keep all that, the smallest is wanted and not the fastest.
+    """
+
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+    min_speedup: float | None = None
+    max_size: int | None = None
+    smallest: bool = False
+
+    @property
+    def bounded(self) -> TuneGoals:
+        """These goals, with a bound on what may be lost where they have none."""
+        if self.max_drop is None and self.min_sqnr is None:
+            return replace(self, max_drop=DEFAULT_DROP)
+        return self
+
+    def faithful(self, found: Evaluated) -> bool:
+        """Whether a file loses no more than it may."""
+        return not any(self._losses(found).values())
+
+    def kept(self, found: Evaluated) -> bool:
+        return not self.distances(found)
+
+    def distances(self, found: Evaluated) -> dict[str, float]:
+        """Goal -> by what share of itself it is missed, of those that are."""
+        costs = {
+            "min_speedup": 0.0
+            if self.min_speedup is None
+            else 1 - found.speedup / self.min_speedup,
+            "max_size": 0.0 if self.max_size is None else found.size / self.max_size - 1,
+        }
+        return {k: v for k, v in (self._losses(found) | costs).items() if v > 0}
+
+    def _losses(self, found: Evaluated) -> dict[str, float]:
+        lost, sqnr = found.score.surely, found.score.sqnr_db
+        drop = 0.0
+        if self.max_drop is not None:
+            over = NONE if lost is None else lost - self.max_drop
+            drop = max(0.0, over / max(abs(self.max_drop), 1e-6))
+        short = 0.0
+        if self.min_sqnr is not None and sqnr is not None:
+            short = max(0.0, (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0))
+        return {"max_drop": drop, "min_sqnr": short}
+
+    def cost(self, found: Evaluated) -> float:
+        return float(found.size) if self.smallest else 1 / found.speedup
+
+    def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
+        """The nearest to the goals, and of those the cheapest; of alike ones the most exact."""
+        far = [sum(self.distances(e).values()) for e in evaluated]
+        near = [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
+        least = min(self.cost(e) for e in near)
+        alike = [e for e in near if self.cost(e) <= least * (1 + ALIKE)]
+        return min(alike, key=lambda e: e.score.noise)
+
+    def told(self, found: Evaluated) -> list[str]:
+        """How far a file is from each goal that it misses, in sentences."""
+        missed, said = self.distances(found), []
+        score = found.score
+        unit, mark = (100.0, " points") if score.percent else (1.0, "")
+        if "max_drop" in missed and self.max_drop is not None:
+            if score.drop is None or score.surely is None:
+                said.append("no metric was measured: give labels, or a function")
+            elif score.drop > self.max_drop:
+                said.append(
+                    f"it loses {unit * score.drop:.3g}{mark} of {score.metric}, "
+                    f"{unit * (score.drop - self.max_drop):.3g} more than allowed"
+                )
+            else:
+                said.append(
+                    f"it loses {unit * score.drop:.3g}{mark} of {score.metric}, but "
+                    f"{score.samples} samples do not rule out {unit * score.surely:.3g}{mark}, "
+                    f"{unit * (score.surely - self.max_drop):.3g} more than allowed"
+                )
+        if "min_sqnr" in missed and self.min_sqnr is not None and score.sqnr_db is not None:
+            short = self.min_sqnr - score.sqnr_db
+            said.append(f"its outputs have {score.sqnr_db:.1f} dB, {short:.1f} too few")
+        if "min_speedup" in missed and self.min_speedup is not None:
+            short = self.min_speedup - found.speedup
+            said.append(f"it runs {found.speedup:.2f}x as fast as float, {short:.2f} too slow")
+        if "max_size" in missed and self.max_size is not None:
+            over = found.size - self.max_size
+            said.append(f"it has {found.size} bytes, {over} too many")
+        return said
+
+    @property
+    def noise(self) -> float | None:
+        """The noise over signal that min_sqnr allows."""
+        return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)

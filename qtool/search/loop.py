@@ -1,0 +1,345 @@
+"""The search: an additive model says where to look, few real evaluations decide.
+
+Whole-model choices come first (how much the conversion recovers): each is evaluated with nothing
+chosen, and the most exact one is searched further. Where a goal bounds what may be lost, the front
+is searched for the cheapest file that keeps it, by bisection of the noise between those that did
+and those that did not; where none does, or the whole front is wanted, the evaluations go where they
+promise most. After each the model is corrected. A search can be ended at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from qtool.analysis.latency import timed
+from qtool.conversion import SOLVE
+from qtool.data import Batch
+from qtool.errors import CalibrationError, PlanError
+from qtool.onnx_graph.storage import files_of
+from qtool.progress import during
+from qtool.quantized import Quantized
+from qtool.recipe import Recipe
+from qtool.recovery import steps_of
+from qtool.search.additive import Additive, items_of
+from qtool.search.archive import Archive, Evaluated, key_of
+from qtool.search.choices import Config, Space, observers_of, space_of
+from qtool.search.correct import agreement, corrected
+from qtool.search.costs import NodeCosts, measured_costs, probes
+from qtool.search.errors import point_errors
+from qtool.search.goals import TuneGoals
+from qtool.search.judge import Judge
+from qtool.search.knapsack import front
+from qtool.search.next import Seen, next_of
+from qtool.search.sizes import sizes_of
+from qtool.search.tuned import Chosen, Tuned, front_of
+from qtool.types import Array
+
+__all__ = ["Search", "SearchOptions"]
+
+TIMING = 0.5
+LEAST_ROUNDS = 11
+LEAST = 1e-30  # of noise, so that its logarithm is a number
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """choices: names of CHOICES that layers may have beside float. groups: globs of layers that are
+    chosen for together. evaluations: at most. budget: seconds. front: what evaluations the goal
+    leaves over explore the front. timing: seconds for the time of each file."""
+
+    choices: tuple[str, ...] = ("static", "dynamic", "int8-weights")
+    groups: tuple[str, ...] = ()
+    evaluations: int = 20
+    budget: float | None = None
+    front: bool = False
+    timing: float = TIMING
+
+
+class Search:
+    """One search. `run` may be called once."""
+
+    def __init__(
+        self,
+        float_file: Path,
+        target: str,
+        inputs: Sequence[Array],
+        recipes: Sequence[Recipe],
+        convert: Callable[[Recipe], Quantized],
+        samples: Sequence[Batch],
+        judge: Judge,
+        goals: TuneGoals,
+        options: SearchOptions,
+        archive: Archive,
+    ) -> None:
+        """
+        Args:
+            float_file: the float model.
+            inputs: of one run, to time files with.
+            recipes: the whole-model choices: each says what holds where nothing is chosen.
+            convert: makes a quantized model by a recipe.
+            samples: that the errors of single tensors are measured on.
+            judge: knows the evaluation data.
+        """
+        self.float_file, self.target, self.inputs = float_file, target, inputs
+        self.recipes, self.convert = recipes, convert
+        self.samples, self.judge = samples, judge
+        self.goals, self.options, self.archive = goals, options, archive
+        self.started = time.monotonic()
+        self.found: dict[str, Evaluated] = {}
+        self.made: dict[str, Recipe] = {}
+        self.refused: set[Config] = set()
+        self.fresh = 0
+        self.stopped = ""
+
+    def run(self, folder: Path) -> Tuned:
+        """Searches, and says what was found.
+
+        Args:
+            folder: for files on the way.
+
+        Raises:
+            KeyboardInterrupt: it was ended before anything was found.
+        """
+        self.folder = folder
+        bases: list[tuple[Evaluated, Space]] = []
+        raw: Additive | None = None
+        try:
+            for recipe in self.recipes:
+                base = self.convert(recipe)
+                space = self._space(base)
+                if bases and not self._time_left():
+                    break
+                bases.append((self._evaluated(space, space.usual, made=base), space))
+            _, space = min(bases, key=lambda b: b[0].score.noise)
+            if self._time_left():
+                raw = self._additive(space)
+                self._search(space, raw)
+        except KeyboardInterrupt as ended:
+            if type(ended) is not KeyboardInterrupt or not bases:
+                raise  # another signal means what it says
+            self.stopped = "it was interrupted"
+        _, space = min(bases, key=lambda b: b[0].score.noise)
+        return self._result(space, raw)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def _search(self, space: Space, raw: Additive) -> None:
+        while len(self.found) < self.options.evaluations and self._time_left():
+            model = self._corrected(space, raw)
+            known = front(model, self.goals.smallest)
+            seen = self._seen(space)
+            number = next_of(known, seen, self.goals, self.options.front, self.refused)
+            if number is None:
+                return
+            noise, spent = float(known.noise[number]), float(known.time[number])
+            config = known.config(number)
+            try:
+                self._evaluated(space, config, noise, spent)
+            except (PlanError, CalibrationError):  # a union of plans that is none itself
+                self.refused.add(config)
+
+    def _time_left(self) -> bool:
+        """Whether another evaluation fits into the budget, as long as they took so far."""
+        if self.options.budget is None:
+            return True
+        took = [e.seconds for e in self.found.values()]
+        need = max(took, default=0.0)
+        if time.monotonic() - self.started + need <= self.options.budget:
+            return True
+        self.stopped = "the budget of time is used up"
+        return False
+
+    def _seen(self, space: Space) -> list[Seen]:
+        """What was evaluated of a space, in the model's units."""
+        return [
+            Seen(space.numbered(e.choices), e, self._cost(e))
+            for e in self.found.values()
+            if e.accuracy == space.recipe.accuracy
+        ]
+
+    def _cost(self, found: Evaluated) -> float:
+        return float(found.size) if self.goals.smallest else self.float_time / found.speedup
+
+    def _corrected(self, space: Space, raw: Additive) -> Additive:
+        seen = self._seen(space)
+        return corrected(
+            raw,
+            [s.config for s in seen],
+            [s.found.score.noise for s in seen],
+            [raw.float_time / s.found.speedup for s in seen],
+        )
+
+    # --- measuring ----------------------------------------------------------------------------
+
+    def _space(self, base: Quantized) -> Space:
+        return space_of(
+            base.graph,
+            base.plan,
+            observers_of(base.plan),
+            self.options.choices,
+            self.options.groups,
+        )
+
+    def _evaluated(
+        self,
+        space: Space,
+        config: Config,
+        noise: float = 0.0,
+        spent: float = 0.0,
+        made: Quantized | None = None,
+    ) -> Evaluated:
+        """What is known of a configuration, from the archive or by running it."""
+        recipe = space.recipe_of(config)
+        key = key_of(recipe)
+        self.made[key] = recipe
+        found = self.archive.found.get(key)
+        if found is None:
+            start = time.monotonic()
+            quantized = made or self.convert(recipe)
+            file = self._written(key, quantized)
+            score = self.judge.score(file)
+            with during("timing"):
+                ratio = timed(
+                    [self.float_file, file],
+                    self.inputs,
+                    seconds=self.options.timing,
+                    least_rounds=LEAST_ROUNDS,
+                ).ratios[1]
+            found = Evaluated(
+                key,
+                len(self.found) + 1,
+                recipe.accuracy,
+                space.named(config),
+                score,
+                ratio.median,
+                ratio.low,
+                ratio.high,
+                _bytes(file),
+                _integer_share(quantized),
+                time.monotonic() - start,
+                noise,
+                spent,
+            )
+            self.archive.put(found)
+            self.fresh += 1
+        self.found[key] = found
+        return found
+
+    def _written(self, key: str, quantized: Quantized) -> Path:
+        file = self.folder / f"{key}.onnx"
+        if not file.exists():
+            quantized.export(file, verify=False)
+        return file
+
+    def _additive(self, space: Space) -> Additive:
+        """The model of a space: its measurements are kept in the archive.
+
+        They are made without the steps that write rounded weights into the network: its own float
+        values would hold their errors already.
+        """
+        items = items_of(space)
+        plain = replace(space, recipe=_keeping_function(space.recipe))
+        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)[0].values()}
+        store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
+        errors = point_errors(list(models.values()), items.points, self.samples, store)
+
+        def write(config: Config) -> Path:
+            recipe = plain.recipe_of(config)
+            return self._written(key_of(recipe), models.get(config) or self.convert(recipe))
+
+        with during("times of single nodes"):
+            costs = store.once(
+                "costs",
+                NodeCosts,
+                lambda: measured_costs(items, self.float_file, write, self.inputs),
+            )
+        self.float_time = costs.float_time
+        whole = {c: _bytes(write(c)) for c in models}
+        return Additive(
+            items=items,
+            errors=np.array([errors.get(item, 0.0) for item in items.points]),
+            times=np.array(costs.times),
+            float_time=costs.float_time,
+            edge=costs.edge,
+            element=costs.element,
+            sizes=sizes_of(space, models, whole, _bytes(self.float_file)),
+            float_size=float(_bytes(self.float_file)),
+            trust=np.ones(len(space.groups)),
+        )
+
+    # --- telling ------------------------------------------------------------------------------
+
+    def _result(self, space: Space, raw: Additive | None) -> Tuned:
+        evaluated = tuple(self.found.values())
+        best = self.goals.best(evaluated)
+        here = best.accuracy == space.recipe.accuracy
+        fitted = None if raw is None or not here else self._corrected(space, raw)
+        return Tuned(
+            target=self.target,
+            goals=self.goals,
+            best=best,
+            reached=self.goals.kept(best),
+            missed=tuple(self.goals.told(best)),
+            evaluated=evaluated,
+            front=front_of(evaluated, self.goals.smallest),
+            groups=_chosen(space, best, fitted),
+            recipes={e.key: self.made[e.key] for e in evaluated},
+            float_size=_bytes(self.float_file),
+            float_time=0.0 if raw is None else raw.float_time,
+            agreement=self._agreement(space, raw),
+            stopped=self.stopped,
+            fresh=self.fresh,
+            seconds=time.monotonic() - self.started,
+        )
+
+    def _agreement(self, space: Space, raw: Additive | None) -> tuple[float | None, float | None]:
+        """Of the model as it was before any evaluation corrected it."""
+        seen = [] if raw is None else [s for s in self._seen(space) if s.found.score.noise > 0]
+        if raw is None or not seen:
+            return None, None
+        noise, spent, _ = raw.predict(np.array([s.config for s in seen]))
+        real = np.array([s.found.score.noise for s in seen])
+        speedups = np.array([s.found.speedup for s in seen])
+        return (
+            agreement(np.log(np.maximum(noise, LEAST)), np.log(real)),
+            agreement(spent, raw.float_time / speedups),
+        )
+
+
+def _chosen(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chosen, ...]:
+    """What each group got, and what it would gain and cost in float."""
+    config = space.numbered(best.choices)
+    shares = np.zeros(len(config)) if model is None else model.shares(space.usual)
+    found = []
+    for i, group in enumerate(space.groups):
+        gain = cost = None
+        lifted = (*config[:i], len(group.choices) - 1, *config[i + 1 :])
+        if model is not None and lifted != config and not space.is_float(lifted):
+            noise, spent, _ = model.predict(np.array([config, lifted]))
+            cost = float(spent[1] - spent[0])
+            gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
+        share = float(shares[i] / (shares.sum() or 1.0))
+        facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
+        found.append(Chosen(*facts, share, gain, cost))
+    return tuple(found)
+
+
+def _keeping_function(recipe: Recipe) -> Recipe:
+    """With the steps alone that change the network without changing what it computes."""
+    names = [step.name for step in steps_of(recipe)]
+    return replace(recipe, accuracy="fast", recover=tuple(names[: names.index(SOLVE.name)]))
+
+
+def _integer_share(quantized: Quantized) -> float:
+    """Of the MACs, as planned."""
+    macs = sum(d.macs for d in quantized.plan.nodes)
+    return sum(d.macs for d in quantized.plan.nodes if d.computes_on_codes) / max(1, macs)
+
+
+def _bytes(file: Path) -> int:
+    return sum(f.stat().st_size for f in files_of(file))

@@ -1,0 +1,100 @@
+"""Which configuration of the front is worth an evaluation next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qtool.search.archive import Evaluated
+from qtool.search.choices import Config
+from qtool.search.goals import TuneGoals
+from qtool.search.knapsack import Front, hypervolume
+from qtool.types import Array
+
+__all__ = ["Seen", "next_of"]
+
+CLOSER = 0.01  # of the cost: files nearer to each other than this are alike
+STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
+INSIDE = 0.9  # of the noise that is allowed: what is aimed at
+FLOOR = 1e-9  # noise below this is none: -90 dB
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An evaluated configuration, with its cost as the model counts it."""
+
+    config: Config
+    found: Evaluated
+    cost: float
+
+
+def next_of(
+    known: Front,
+    seen: Sequence[Seen],
+    goals: TuneGoals,
+    explore: bool,
+    refused: Collection[Config] = (),
+) -> int | None:
+    """The number of a configuration of the front; None where nothing is worth it.
+
+    Args:
+        known: the front as predicted now.
+        explore: whether the front itself is wanted, beyond what the goals need.
+        refused: what turned out to be no plan.
+    """
+    done = {s.config for s in seen} | set(refused)
+    open_ = [i for i in range(len(known.configs)) if known.config(i) not in done]
+    cost = known.size if goals.smallest else known.time
+    found = _towards(known, cost, open_, seen, goals)
+    return _spreading(known, cost, open_, seen) if found is None and explore else found
+
+
+def _towards(
+    known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen], goals: TuneGoals
+) -> int | None:
+    """The cheapest that may lose little enough: noise is bisected between the least that was too
+    much and the most that was not."""
+    good = [s for s in seen if goals.faithful(s.found)]
+    noises = [s.found.score.noise for s in seen if not goals.faithful(s.found)]
+    limit = min(noises, default=math.inf)
+    dearest = min((s.cost for s in good), default=math.inf) * (1 - CLOSER)
+    worth = [i for i in open_ if known.noise[i] < limit and cost[i] < dearest]
+    if not worth:
+        return None
+    most = max((s.found.score.noise for s in good), default=0.0)
+    if noises and good:
+        aim = math.sqrt(max(most, FLOOR) * limit)
+    elif noises:
+        aim = limit / STEP ** len(noises)
+    else:
+        aim = math.inf
+    if goals.noise is not None and len(seen) < 2 * len(noises) + 2:
+        aim = min(aim, goals.noise * INSIDE) if goals.max_drop is not None else goals.noise * INSIDE
+    exact = [i for i in worth if known.noise[i] <= aim]
+    return min(exact, key=lambda i: cost[i]) if exact else min(worth, key=lambda i: known.noise[i])
+
+
+def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen]) -> int | None:
+    """The one that adds most to what is dominated, noise in dB."""
+    if not open_:
+        return None
+    costs = np.array([s.cost for s in seen])
+    noises = _decibels(np.array([s.found.score.noise for s in seen]))
+    predicted = _decibels(known.noise)
+    worst = (
+        float(max(costs.max(), cost.max())) * (1 + CLOSER),
+        float(max(noises.max(), predicted.max())) + 1.0,
+    )
+
+    def with_(i: int) -> float:
+        return hypervolume(np.append(costs, cost[i]), np.append(noises, predicted[i]), worst)
+
+    return max(open_, key=with_)
+
+
+def _decibels(noise: Array) -> Array:
+    found: Array = 10 * np.log10(np.maximum(noise, FLOOR))
+    return found

@@ -1,0 +1,158 @@
+"""What a search has found: the model, how it keeps the goals, and why it is as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qtool.formats import db, percent, size, table, times
+from qtool.recipe import Recipe
+from qtool.records import to_json
+from qtool.search.archive import Evaluated
+from qtool.search.goals import TuneGoals
+from qtool.search.knapsack import undominated
+
+__all__ = ["Chosen", "Tuned", "front_of"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a group of layers got.
+
+    share: of the predicted error that all have in the first model that was tried, this group's.
+    gain_db: by how much the best model would be more exact with this group in float, and cost_us
+    by how much slower; both None where it is in float.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    op: str
+    macs: int
+    choice: str
+    share: float
+    gain_db: float | None
+    cost_us: float | None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The end of a search.
+
+    best: what is delivered. reached: whether it keeps every goal; missed: where not, how far it is,
+    in sentences. evaluated: all files that were run, in order. front: keys of those of which none
+    other is both faster (smaller) and more exact. groups: what the best one's layers got.
+    recipes: key -> recipe, of every file. samples: of the evaluation data. float_size,
+    float_time: bytes and microseconds of the float model. agreement: correlations of what the
+    additive model predicts with what was measured: dB of the error, and time. stopped: why before
+    its end, if it was. fresh, seconds: evaluations of this run, and what it took.
+    """
+
+    target: str
+    goals: TuneGoals
+    best: Evaluated
+    reached: bool
+    missed: tuple[str, ...]
+    evaluated: tuple[Evaluated, ...]
+    front: tuple[str, ...]
+    groups: tuple[Chosen, ...]
+    recipes: Mapping[str, Recipe]
+    float_size: int
+    float_time: float
+    agreement: tuple[float | None, float | None]
+    stopped: str
+    fresh: int
+    seconds: float
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the best model: what `quantize` makes it from."""
+        return self.recipes[self.best.key]
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_json(self)
+        found["recipes"] = {k: r.to_json() for k, r in self.recipes.items()}
+        return found
+
+    def __str__(self) -> str:
+        parts = [self._verdict(), self._groups(), self._tried(), self._model()]
+        return "\n\n".join(filter(None, parts))
+
+    def _verdict(self) -> str:
+        best = self.best
+        speeds = f"({best.speedup_low:.2f} to {best.speedup_high:.2f})"
+        sizes = f"{size(best.size)} of {size(self.float_size)}"
+        metric = f"; {best.score.text}" if best.score.text else ""
+        head = "every goal is kept" if self.reached else "not every goal is kept; the best found:"
+        lines = [head, *self.missed]
+        lines.append(
+            f"{times(best.speedup)} as fast as float {speeds}, {sizes}, "
+            f"{percent(best.share)} of the MACs in integers"
+        )
+        lines.append(f"outputs at {db(best.score.sqnr_db)} dB{metric}")
+        if self.stopped:
+            lines.append(f"stopped: {self.stopped}")
+        return "\n".join(lines)
+
+    def _groups(self) -> str:
+        rows = [
+            (
+                g.name,
+                g.op,
+                g.choice,
+                percent(g.share, 1),
+                "" if g.gain_db is None else f"{g.gain_db:+.2f} dB",
+                "" if g.cost_us is None else f"{g.cost_us:+.0f} us",
+            )
+            for g in self.groups
+        ]
+        return table(
+            ("layers", "op", "choice", "share of error", "in float", "and costs"),
+            rows,
+            align="lllrrr",
+        )
+
+    def _tried(self) -> str:
+        rows = [
+            (
+                f"{'*' if e.key == self.best.key else ''}{e.number}",
+                e.accuracy,
+                _lifted(e.choices),
+                times(e.speedup),
+                size(e.size),
+                db(e.score.sqnr_db),
+                db(-10 * float(np.log10(e.predicted_noise))) if e.predicted_noise > 0 else "",
+                e.score.text,
+            )
+            for e in self.evaluated
+        ]
+        head = ("file", "accuracy", "layers", "speed", "size", "dB", "predicted", "metric")
+        return table(head, rows, align="lllrrrrl")
+
+    def _model(self) -> str:
+        names = ("error (dB)", "time")
+        said = [
+            f"{name} {value:.3f}"
+            for name, value in zip(names, self.agreement, strict=True)
+            if value is not None
+        ]
+        told = f"predicted and measured correlate: {', '.join(said)}; " if said else ""
+        return (
+            f"{told}{len(self.evaluated)} evaluations, {self.fresh} of them in this run, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def _lifted(choices: tuple[str, ...]) -> str:
+    """How many groups have which choice."""
+    names = dict.fromkeys(choices)
+    return ", ".join(f"{choices.count(n)} {n}" for n in names)
+
+
+def front_of(evaluated: tuple[Evaluated, ...], smallest: bool) -> tuple[str, ...]:
+    """Keys of the files that none beats in both ways, from the cheapest to the most exact."""
+    cost = np.array([e.size if smallest else 1 / e.speedup for e in evaluated], np.float64)
+    noise = np.array([e.score.noise for e in evaluated])
+    return tuple(evaluated[i].key for i in undominated(cost, noise))
