@@ -10,6 +10,7 @@ there of rows in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import fx
@@ -22,7 +23,7 @@ from qtool.types import QuantParams
 __all__ = ["Inputs", "LayerMoments"]
 
 KEPT_ASIDE = 4  # every so many samples are for judging alone
-ASIDE = 2048  # rows of these, of all batches together
+ASIDE = 1024  # rows of these, of all batches together
 MOST = 1 << 14  # rows of a batch that are looked at
 COLUMNS = 1024  # that are rounded with feedback to each other
 ELEMENTS = 1 << 24  # of weights that are rounded at once
@@ -48,6 +49,11 @@ class Inputs:
         self.squares.baddbmm_(rows.mT, rows)
         self.aside.append(kept)
         return rows, kept
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """Those kept aside, when all batches were seen: [groups, rows, d]."""
+        return torch.cat(self.aside, 1)
 
     def inverse(self, start: int, end: int) -> Inverse:
         """Of the moments of these columns."""
@@ -88,18 +94,18 @@ class LayerMoments:
         """
         assert self.missing is not None
         found, taken = torch.empty(shape), False
-        lacks = torch.cat(self.aside, 1)
-        each = max(1, ELEMENTS // self.weight.shape[-1])
+        count = max(1, ELEMENTS // self.weight.shape[-1])
         if self.weight.shape[0] > 1 or self.node.target is torch_ops.conv_transpose:
-            each = self.weight.shape[1]
-        for start in range(0, self.weight.shape[1], each):
-            rows = slice(start, start + each)
+            count = self.weight.shape[1]
+        for start in range(0, self.weight.shape[1], count):
+            rows = slice(start, start + count)
             part = LayerMoments(self.node, self.inputs, self.weight[:, rows])
             part.missing = self.missing[:, rows]
-            whole = self.weight.shape[1] <= each
+            whole = self.weight.shape[1] <= count
             own = params if whole else _rows(params, rows)
             place = found if whole else found[rows]
-            better = part._rounded_rows(own, place.shape, lacks[:, :, rows])
+            lacks = torch.cat([each[:, :, rows] for each in self.aside], 1)
+            better = part._rounded_rows(own, place.shape, lacks)
             taken |= better is not None
             place.copy_(own.round_trip(part._matrix(place.shape)) if better is None else better)
         return found if taken else None
@@ -111,7 +117,7 @@ class LayerMoments:
         self, params: QuantParams, shape: torch.Size, lacks: torch.Tensor
     ) -> torch.Tensor | None:
         """As `rounded`, at once."""
-        x = torch.cat(self.inputs.aside, 1)
+        x = self.inputs.rows
         nearest = as_matrix(self.node, params.round_trip(self._matrix(shape))) - self.weight
         before = (lacks - x @ nearest.mT).square().sum()
         del nearest
@@ -144,7 +150,7 @@ class LayerMoments:
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
             missing.baddbmm_(off, self.inputs.squares[:, part], alpha=-1)
-            lacks = lacks - x[:, :, part] @ off.mT
+            lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
         return found, lacks
 
 
