@@ -24,6 +24,7 @@ from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
 from qtool.recovery.layer_rows import as_matrix, is_product
+from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
 
@@ -105,6 +106,8 @@ def walk(
         gathered = _advance(at, level, values, scratch, after if level == top else None, sizes)
         for moments in gathered:
             _round(at, moments)
+        del gathered
+        give_back()
     return at.found
 
 
