@@ -9,7 +9,7 @@ there of rows in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -22,31 +22,56 @@ from qtool.types import QuantParams
 __all__ = ["Inputs", "LayerMoments"]
 
 KEPT_ASIDE = 4  # every so many samples are for judging alone
-ASIDE = 2048  # rows of these, of all batches together
+ASIDE = 1024  # rows of these, of all batches together
 MOST = 1 << 14  # rows of a batch that are looked at
 COLUMNS = 1024  # that are rounded with feedback to each other
 ELEMENTS = 1 << 24  # of weights that are rounded at once
 
 
-@dataclass
+class _Rows:
+    """Some rows of all batches, in one place: [groups, at most ASIDE, features]. Pieces of memory
+    that stay between those that come and go would keep these from being used again."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches, self._seen, self._count = batches, 0, 0
+        self._all: torch.Tensor | None = None
+
+    def wanted(self) -> int:
+        """How many of the next batch."""
+        return ASIDE * (self._seen + 1) // self._batches - ASIDE * self._seen // self._batches
+
+    def add(self, rows: torch.Tensor) -> None:
+        if self._all is None:
+            self._all = rows.new_empty(rows.shape[0], ASIDE, rows.shape[2])
+        end = self._count + rows.shape[1]
+        self._all[:, self._count : end] = rows
+        self._seen, self._count = self._seen + 1, end
+
+    @property
+    def all(self) -> torch.Tensor:
+        assert self._all is not None
+        return self._all[:, : self._count]
+
+
 class Inputs:
     """X^T X of what one or more layers read: float32 [groups, d, d]; and rows of samples aside."""
 
-    batches: int
-    squares: torch.Tensor | None = None
-    aside: list[torch.Tensor] = field(default_factory=list)
-    _inverses: dict[int, Inverse] = field(default_factory=dict)
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self.squares: torch.Tensor | None = None
+        self.aside = _Rows(batches)
+        self._inverses: dict[int, Inverse] = {}
 
     def add(self, node: fx.Node, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Sees a batch, whose first sample is number `first`; returns its rows as learned from and
         as kept aside."""
         learned, aside = _split(x, first)
-        each = -(-ASIDE // self.batches)
-        rows, kept = rows_of(node, learned, MOST), rows_of(node, aside, each)
+        rows = rows_of(node, learned, MOST)
+        kept = rows_of(node, aside, self.aside.wanted())
         if self.squares is None:
             self.squares = torch.zeros(rows.shape[0], rows.shape[2], rows.shape[2])
         self.squares.baddbmm_(rows.mT, rows)
-        self.aside.append(kept)
+        self.aside.add(kept)
         return rows, kept
 
     def inverse(self, start: int, end: int) -> Inverse:
@@ -57,15 +82,16 @@ class Inputs:
         return self._inverses[start]
 
 
-@dataclass
 class LayerMoments:
-    """What is missing of a layer's results, times its inputs: float32 [groups, out, d]."""
+    """What is missing of a layer's results, times its inputs: float32 [groups, out, d].
 
-    node: fx.Node
-    inputs: Inputs
-    weight: torch.Tensor  # [groups, out, d]
-    missing: torch.Tensor | None = None
-    aside: list[torch.Tensor] = field(default_factory=list)
+    weight: as it is, [groups, out, d].
+    """
+
+    def __init__(self, node: fx.Node, inputs: Inputs, weight: torch.Tensor) -> None:
+        self.node, self.inputs, self.weight = node, inputs, weight
+        self.missing = torch.zeros_like(weight)
+        self._aside = _Rows(inputs.batches)
 
     def add(
         self, rows: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor, first: int
@@ -73,11 +99,9 @@ class LayerMoments:
         """Sees a batch: what `Inputs.add` gave of it, and what is wanted of the layer."""
         learned, aside = _split(wanted, first)
         lacks = results_of(self.node, learned, MOST) - rows[0] @ self.weight.mT
-        if self.missing is None:
-            self.missing = torch.zeros_like(self.weight)
         self.missing.baddbmm_(lacks.mT, rows[0])
-        each = -(-ASIDE // self.inputs.batches)
-        self.aside.append(results_of(self.node, aside, each) - rows[1] @ self.weight.mT)
+        wanted_aside = results_of(self.node, aside, self._aside.wanted())
+        self._aside.add(wanted_aside - rows[1] @ self.weight.mT)
 
     def rounded(self, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
         """The weights on their grid, as the layer has them, some outputs after the others: the
@@ -86,69 +110,64 @@ class LayerMoments:
         Raises:
             torch.linalg.LinAlgError: inputs too much alike.
         """
-        assert self.missing is not None
+        outputs, inputs = self.weight.shape[1:]
+        grouped = self.weight.shape[0] > 1 or self.node.target is torch_ops.conv_transpose
+        count = outputs if grouped else min(outputs, max(1, ELEMENTS // inputs))
         found, taken = torch.empty(shape), False
-        lacks = torch.cat(self.aside, 1)
-        each = max(1, ELEMENTS // self.weight.shape[-1])
-        if self.weight.shape[0] > 1 or self.node.target is torch_ops.conv_transpose:
-            each = self.weight.shape[1]
-        for start in range(0, self.weight.shape[1], each):
-            rows = slice(start, start + each)
-            part = LayerMoments(self.node, self.inputs, self.weight[:, rows])
-            part.missing = self.missing[:, rows]
-            whole = self.weight.shape[1] <= each
-            own = params if whole else _rows(params, rows)
-            place = found if whole else found[rows]
-            better = part._rounded_rows(own, place.shape, lacks[:, :, rows])
+        for start in range(0, outputs, count):
+            rows = slice(start, start + count)
+            place, own = (found, params) if count == outputs else (found[rows], _of(params, rows))
+            better = self._rounded(rows, own, place.shape)
             taken |= better is not None
-            place.copy_(own.round_trip(part._matrix(place.shape)) if better is None else better)
+            if better is None:
+                better = own.round_trip(as_weight(self.node, self.weight[:, rows], place.shape))
+            place.copy_(better)
         return found if taken else None
 
-    def _matrix(self, shape: torch.Size) -> torch.Tensor:
-        return as_weight(self.node, self.weight, shape)
-
-    def _rounded_rows(
-        self, params: QuantParams, shape: torch.Size, lacks: torch.Tensor
-    ) -> torch.Tensor | None:
-        """As `rounded`, at once."""
-        x = torch.cat(self.inputs.aside, 1)
-        nearest = as_matrix(self.node, params.round_trip(self._matrix(shape))) - self.weight
-        before = (lacks - x @ nearest.mT).square().sum()
-        del nearest
-        found, lacks = self._solved(params, shape, x, lacks)
-        if x.shape[1] and not lacks.square().sum() < before:
+    def _rounded(self, rows: slice, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
+        """As `rounded`, these outputs at once."""
+        x, lacks, weight = self.inputs.aside.all, self._aside.all[:, :, rows], self.weight[:, rows]
+        plain = params.round_trip(as_weight(self.node, weight, shape))
+        nearest = as_matrix(self.node, plain) - weight
+        before = torch.baddbmm(lacks, x, nearest.mT, alpha=-1).square_().sum()
+        del plain, nearest
+        found, lacks = self._solved(weight, self.missing[:, rows], lacks, params, shape)
+        if x.shape[1] and not lacks.square_().sum() < before:
             return None
         return as_weight(self.node, found, shape)
 
     def _solved(
-        self, params: QuantParams, shape: torch.Size, x: torch.Tensor, lacks: torch.Tensor
+        self,
+        exact: torch.Tensor,
+        missing: torch.Tensor,
+        lacks: torch.Tensor,
+        params: QuantParams,
+        shape: torch.Size,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Some columns after the others, each towards what those before have left, as far as that
         repairs rows kept aside; and what these lack then."""
-        assert self.missing is not None
         assert self.inputs.squares is not None
-        exact, missing = self.weight, self.missing
         scale, zero = (
             as_matrix(self.node, params.along(t.float(), shape).expand(shape))
             for t in (params.scale, params.zero_point)
         )
-        found = torch.empty_like(exact)
+        x, found = self.inputs.aside.all, torch.empty_like(exact)
         levels = params.qtype.qmin, params.qtype.qmax
         for start in range(0, exact.shape[-1], COLUMNS):
             part = slice(start, min(start + COLUMNS, exact.shape[-1]))
             inverse, old = self.inputs.inverse(start, part.stop), exact[:, :, part]
             way = towards(old, missing[:, :, part], inverse) - old
             repaired = x[:, :, part] @ way.mT
-            share = (lacks * repaired).sum() / repaired.square().sum().clamp(min=1e-30)
+            share = (lacks * repaired).sum() / repaired.square_().sum().clamp(min=1e-30)
             grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
             missing.baddbmm_(off, self.inputs.squares[:, part], alpha=-1)
-            lacks = lacks - x[:, :, part] @ off.mT
+            lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
         return found, lacks
 
 
-def _rows(params: QuantParams, rows: slice) -> QuantParams:
+def _of(params: QuantParams, rows: slice) -> QuantParams:
     """Of some outputs of a layer, which lie along the first axis of its weights."""
     if params.axis is None:
         return params

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from qtool.data.kept import mark_of
 from qtool.errors import CaptureError, DataError, PlanError, VerificationError
 from qtool.graph.alone import alone
 from qtool.graph.cut import Block, cut
+from qtool.graph.split import Part, split
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.join import join
 from qtool.onnx_graph.storage import appended, files_of, named
@@ -129,10 +131,12 @@ def quantize_by_blocks(
     shards, own = Shards(folder), empty_folder(folder, task) if model is None else flat(model)
     names = names_of(own, shards)
     whole, stream = _captured(own, data, dynamic)
+    parts, joints = split(whole, block)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": shards.mark, "choice": json.dumps(choices)}
     with opened(path, said) as record:
-        work = _Work(whole, shards, names, cut(whole, block), record, target, observer, chosen)
+        cuts = cut(whole, block, joints)
+        work = _Work(whole, shards, names, parts, cuts, record, target, observer, chosen)
         sizes = _taken_in(work, stream)
         for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
@@ -148,6 +152,7 @@ class _Work:
     whole: G.FloatGraph
     shards: Shards
     names: Mapping[str, str]
+    parts: Mapping[str, Part]
     blocks: Sequence[Block]
     record: Record
     target: str
@@ -156,9 +161,10 @@ class _Work:
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """A stored tensor of the graph; one that no file holds is as the model made it."""
-        name = self.names.get(str(node.target))
+        part = self.parts.get(str(node.target))
+        name = self.names.get(part.source if part is not None else str(node.target))
         if name is not None:
-            return self.shards.read(name)
+            return self.shards.read(name, part.place if part is not None else None)
         found = G.tensor(self.whole.module, node).detach()
         if found.numel() > 1 and not any(found.stride()):
             raise CaptureError(f"no file of {self.shards.folder} holds '{node.target}'")
@@ -190,24 +196,28 @@ def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
     batch."""
     record, sizes, marks = work.record, [], hashlib.sha256()
     first = record.values(0)
-    wanted = _passing(work, 0)
     names = [i.name for i in work.whole.inputs]
     for index, batch in enumerate(data):
         tensors = work.whole.tensors_of(batch)
         marks.update(mark_of(tensors).encode())
         sizes.append(batch.size)
         if not record.done:
-            found = {n: t for n, t in zip(names, tensors, strict=True) if n in wanted}
+            found = {
+                n: t for n, t in zip(names, tensors, strict=True) if n in _passing(work, 0, index)
+            }
             first.save(index, found, found)
     record.begun_with("data", marks.hexdigest()[:32])
     return sizes
 
 
-def _passing(work: _Work, index: int) -> list[str]:
-    """What has to be at hand before a block: all that it and later ones read."""
+def _passing(work: _Work, index: int, batch: int = 0) -> list[str]:
+    """What has to be at hand of a batch before a block: all that it and later ones read. Where a
+    block joins outputs alone, which nobody waits for and are large, the first batch is enough.
+    """
     before = {b.called(n) for b in work.blocks[:index] for n in b.gives}
     before |= {i.name for i in work.whole.inputs}
-    read = [b.called(n) for b in work.blocks[index:] for n in b.reads]
+    asked = [b for b in work.blocks[index:] if batch == 0 or not b.ends]
+    read = [b.called(n) for b in asked for n in b.reads]
     return [name for name in dict.fromkeys(read) if name in before]
 
 
@@ -218,10 +228,11 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     names = [block.called(n) for n in block.reads]
     exact, coded = ([side[n] for n in names] for side in values.load(0))
     start, plan = _started(work, block, exact)
-    calibration = _seen(work, start, plan, index, len(sizes))
+    calibration = _seen(work, start, plan, index, 1 if block.ends else len(sizes))
     solved = SOLVE.run(Conversion.start(start, plan, calibration))
     rounding = ROUND in steps_of(work.recipe) and targets.target(work.target).pair_limit is None
-    after = record.values(index + 1), _passing(work, index + 1)
+    sizes = sizes[:1] if block.ends else sizes
+    after = record.values(index + 1), partial(_passing, work, index + 1)
     found = walk(solved, rounding, values, record.scratch, after, sizes)
     quantized = Quantized(_with(solved, found), _sample(solved.graph, coded))
     del start, solved, exact

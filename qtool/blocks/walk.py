@@ -8,7 +8,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
 from qtool.recovery.layer_rows import as_matrix, is_product
+from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
 
@@ -85,7 +86,7 @@ def walk(
     rounding: bool,
     values: Values,
     scratch: Values,
-    after: tuple[Values, Iterable[str]],
+    after: tuple[Values, Callable[[int], Iterable[str]]],
     sizes: Sequence[int],
 ) -> Walked:
     """Runs a block, whose weights it rounds on the way.
@@ -93,7 +94,7 @@ def walk(
     Args:
         work: of the block, its parameters solved. rounding: False leaves them at the nearest codes.
         values: what the block reads, and what passes by. scratch: for what is alive inside of it.
-        after: where what the next blocks read is written, and its names.
+        after: where what the next blocks read of a batch is written, and its names.
         sizes: the number of samples of each batch.
 
     Raises:
@@ -105,6 +106,8 @@ def walk(
         gathered = _advance(at, level, values, scratch, after if level == top else None, sizes)
         for moments in gathered:
             _round(at, moments)
+        del gathered
+        give_back()
     return at.found
 
 
@@ -172,7 +175,7 @@ def _advance(
     level: int,
     values: Values,
     scratch: Values,
-    after: tuple[Values, Iterable[str]] | None,
+    after: tuple[Values, Callable[[int], Iterable[str]]] | None,
     sizes: Sequence[int],
 ) -> list[LayerMoments]:
     """All batches through the steps of one level; what is gathered for the layers of the next.
@@ -258,7 +261,7 @@ def _finish(
     at: _Walk,
     index: int,
     values: Values,
-    after: tuple[Values, Iterable[str]],
+    after: tuple[Values, Callable[[int], Iterable[str]]],
     found: tuple[list[torch.Tensor], list[torch.Tensor]],
 ) -> None:
     """Writes what goes on to the next blocks, and adds up how far results are from the float's."""
@@ -274,7 +277,7 @@ def _finish(
             )
             at.found.noise[name] = at.found.noise.get(name, 0.0) + noise
             at.found.power[name] = at.found.power.get(name, 0.0) + power
-    names = tuple(wanted)
+    names = tuple(wanted(index))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(index, *kept)
 

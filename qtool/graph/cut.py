@@ -6,7 +6,7 @@ Sizes are no values that go from block to block: each block reads them off a ten
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -52,6 +52,19 @@ class Block:
             )
         order = {n: i for i, n in enumerate(self.whole.graph.nodes)}
         return tuple(sorted(tensors, key=order.__getitem__))
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing but outputs of the whole come of it, and it has no weights: nothing waits
+        for its values."""
+        stored = any(a.op == "get_attr" for c in self.calls for a in c.all_input_nodes)
+        given = set(output_nodes(self.whole.graph))
+        inside = {*self.calls, self.whole.graph.output_node()}
+        return (
+            not stored
+            and given.issuperset(self.gives)
+            and all(inside.issuperset(n.users) for n in self.gives)
+        )
 
     @property
     def name(self) -> str:
@@ -124,15 +137,19 @@ class Block:
         copies[node].meta = dict(node.meta)
 
 
-def cut(whole: FloatGraph, most: int) -> list[Block]:
+def cut(whole: FloatGraph, most: int, alone: Container[fx.Node] = ()) -> list[Block]:
     """The blocks of a graph: of all ways to cut it into blocks with at most `most` bytes of weights
     (or of one call) the one in which the tensors that go from block to block are smallest.
+
+    Args:
+        alone: calls that are a block each.
 
     Raises:
         CaptureError: the model decides sizes by the values of its data.
     """
     calls = [n for n in whole.graph.nodes if n.op == "call_function" and not _is_size(n)]
-    places = _cheapest(_alive(calls), [weight_of(n) for n in calls], most)
+    weights = [inf if n in alone else weight_of(n) for n in calls]
+    places = _cheapest(_alive(calls), weights, most)
     blocks = [Block(whole, calls[i:j]) for i, j in itertools.pairwise(places)]
     ends = dict.fromkeys(output_nodes(whole.graph))
     for index, block in enumerate(blocks):
@@ -174,11 +191,11 @@ def _bytes(node: fx.Node) -> float:
     return float(elements * found.element_size())
 
 
-def _cheapest(alive: Sequence[float], weights: Sequence[int], most: int) -> list[int]:
+def _cheapest(alive: Sequence[float], weights: Sequence[float], most: int) -> list[int]:
     """Where blocks begin and end; by dynamic programming over the last cut."""
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(weights) + 1):
-        found, held = (inf, 0), 0
+        found, held = (inf, 0), 0.0
         for start in range(end - 1, -1, -1):
             held += weights[start]
             if held > most and start < end - 1:

@@ -59,10 +59,11 @@ class Shards:
                 digest.update(_first_bytes(file.get_slice(name)))
         return digest.hexdigest()[:32]
 
-    def read(self, name: str) -> torch.Tensor:
-        """A tensor, float32 where it is of a float type; mapped where no conversion is needed."""
+    def read(self, name: str, place: tuple[slice, ...] | None = None) -> torch.Tensor:
+        """A tensor, or a part of it, float32 where it is of a float type; mapped where neither
+        conversion nor parts are asked."""
         with _opened(self.tensors[name].file) as file:
-            found: torch.Tensor = file.get_tensor(name)
+            found: torch.Tensor = file.get_slice(name)[place] if place else file.get_tensor(name)
         return found.float() if found.is_floating_point() else found
 
 

@@ -129,6 +129,17 @@ def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mod
     assert near < 1.3 * far
 
 
+def test_layers_larger_than_a_block_are_split(folder: Path, tmp_path: Path) -> None:
+    with qtool.unfilled():
+        model = Residual()
+    path = tmp_path / "split.onnx"
+    options: dict[str, Any] = {"mode": "dynamic", "model": model}
+    found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, **options)
+    assert len(found.blocks) > 8
+    qtool.quantize(filled(folder), samples(), mode="dynamic").export(tmp_path / "one.onnx")
+    assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
+
+
 def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
     library = pytest.importorskip("transformers")
     torch.manual_seed(0)
