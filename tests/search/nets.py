@@ -14,12 +14,13 @@ class Ladder(nn.Module):
         self.first = nn.Conv2d(3, 8, 3, padding=1)
         self.second = nn.Conv2d(8, 8, 3, padding=1)
         self.third = nn.Conv2d(8, 8, 3, padding=1)
+        self.relu, self.pool = nn.ReLU(), nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x).relu()
-        z = self.second(y).relu()
-        return self.head((self.third(z) + y).relu().mean((2, 3)))
+        y = self.relu(self.first(x))
+        z = self.relu(self.second(y))
+        return self.head(self.pool(self.relu(self.third(z) + y)).flatten(1))
 
 
 def ladder() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
