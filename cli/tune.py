@@ -86,6 +86,11 @@ CHOICES = ("static", "dynamic", "int8-weights")
         help="A folder for every model of the front; evaluations that are left explore it.",
     ),
     click.option(
+        "--page",
+        type=sources.Path_,
+        help="An .html file for the front, what each layer got and why, and what was tried.",
+    ),
+    click.option(
         "--save-recipe", type=sources.Path_, help="A .toml or .json file for the best recipe."
     ),
     sources.batch_size,
@@ -105,6 +110,7 @@ def command(
     minimize: tuple[str, ...],
     output_: Path,
     front: Path | None,
+    page: Path | None,
     save_recipe: Path | None,
     batch_size: int,
     as_json: bool,
@@ -128,7 +134,7 @@ def command(
     from qtool.conversion.captured import DEFAULT_OBSERVER
     from qtool.targets import DEFAULT
 
-    for path in filter(None, (output_, save_recipe)):
+    for path in filter(None, (output_, page, save_recipe)):
         check_writable(path)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
@@ -164,6 +170,10 @@ def command(
         found.quantized().export(output_)
         if front is not None:
             found.write_front(front)
+    if page is not None:
+        from qtool.page import tuned_page
+
+        write_atomic(page, tuned_page(found, output_.stem))
     if save_recipe is not None:
         write_atomic(save_recipe, found.recipe_text(save_recipe.suffix).encode())
     if as_json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qtool.page.folder import MODEL, check_folder, publish
     from qtool.page.render import pages
+    from qtool.page.tuned import tuned_page
     from qtool.page.write import write_report
 
 _HOME_OF = {
@@ -18,10 +19,11 @@ _HOME_OF = {
     "check_folder": "folder",
     "pages": "render",
     "publish": "folder",
+    "tuned_page": "tuned",
     "write_report": "write",
 }
 
-__all__ = ["MODEL", "check_folder", "pages", "publish", "write_report"]
+__all__ = ["MODEL", "check_folder", "pages", "publish", "tuned_page", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from qtool.analysis.report import Report
 from qtool.analysis.sensitivity import LayerError
 
-__all__ = ["figures"]
+__all__ = ["GRID", "INK", "MUTED", "SERIES", "drawn", "figures", "plain"]
 
 INK, MUTED, GRID = "#010203", "#010204", "#010205"
 SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
@@ -74,7 +74,7 @@ def _speed(report: Report) -> str:
             axes.plot([ratio.low, ratio.high], [y, y], color=color, linewidth=6)
             axes.plot([ratio.median], [y], "o", color=color, markersize=7)
             axes.text(ratio.median, y - 0.22, f"{ratio.median:.2f}x", ha="center", va="bottom")
-        axes.set_yticks(range(len(rows)), [_plain(label) for label, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
         axes.set_ylim(len(rows) - 0.4, -0.8)
         widest = max(1.0, *(r.high for _, r, _ in rows))
         shown = max(widest, *(min(r.p90, 1.6 * widest) for _, r, _ in rows))
@@ -84,7 +84,7 @@ def _speed(report: Report) -> str:
         )
         axes.grid(axis="y", visible=False)
 
-    return _svg("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
+    return drawn("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
 
 
 def _nodes(report: Report) -> str:
@@ -101,14 +101,14 @@ def _nodes(report: Report) -> str:
             spent = [n.microseconds[i] / 1000 for n in nodes]
             axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
             label = f"{report.models[i].name}" if spent[0] > 0 else ""
-            axes.text(spent[0], rows[0], f" {_plain(label)}", va="center", color=INK, fontsize=8)
+            axes.text(spent[0], rows[0], f" {plain(label)}", va="center", color=INK, fontsize=8)
         axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
         axes.set_ylim(len(nodes) - 0.4, -0.6)
         axes.set_xlim(0, 1.2 * max(max(n.microseconds) for n in nodes) / 1000)
         axes.set_xlabel(f"ms a run of batch {report.profile.batch if report.profile else 0}")
         axes.grid(axis="y", visible=False)
 
-    return _svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
+    return drawn("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
 
 
 def _hurting(report: Report) -> str:
@@ -128,7 +128,7 @@ def _hurting(report: Report) -> str:
         axes.set_xlabel("output error with this layer alone quantized, in % of the whole network's")
         axes.grid(axis="y", visible=False)
 
-    return _svg("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
+    return drawn("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
 
 
 def _depth(report: Report) -> str:
@@ -163,7 +163,7 @@ def _depth(report: Report) -> str:
         axes.set_ylabel("SQNR in dB (higher is better)")
         axes.set_xlabel("layers, from the input to the output")
 
-    return _svg("Error along the network", 2.9, draw)
+    return drawn("Error along the network", 2.9, draw)
 
 
 FIGURES: dict[str, Callable[[Report], str]] = {
@@ -174,7 +174,8 @@ FIGURES: dict[str, Callable[[Report], str]] = {
 }
 
 
-def _svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
+def drawn(title: str, height: float, draw: Callable[[Axes], None]) -> str:
+    """One drawing, `height` inches high, as SVG in the colours of the page."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
@@ -203,9 +204,9 @@ def _inline(svg: str, title: str) -> str:
 
 def _short(name: str) -> str:
     """The end of a long name, where names of layers differ."""
-    return _plain(name if len(name) <= NAME else "…" + name[1 - NAME :])
+    return plain(name if len(name) <= NAME else "…" + name[1 - NAME :])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that matplotlib does not read as a formula."""
     return text.replace("$", r"\$")

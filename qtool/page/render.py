@@ -14,7 +14,7 @@ from qtool import formats
 from qtool.analysis.report import Report
 from qtool.page.figures import figures
 
-__all__ = ["pages"]
+__all__ = ["environment", "pages"]
 
 LIMIT = 30  # rows of a table in Markdown; the page and the JSON hold all
 
@@ -24,11 +24,11 @@ def pages(report: Report) -> dict[str, bytes]:
     text = report.text()
     context = {"report": report, "limit": LIMIT}
     html = (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(**context, figures=_drawn(report), data=_embedded(report))
     )
-    markdown = _environment().get_template("report.md").render(**context)
+    markdown = environment().get_template("report.md").render(**context)
     return {
         "report.json": text.encode(),
         "report.md": markdown.encode(),
@@ -47,7 +47,8 @@ def _embedded(report: Report) -> Markup:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates and how they write numbers."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("qtool.page"),
         autoescape=jinja2.select_autoescape(["html"]),

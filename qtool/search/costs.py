@@ -24,8 +24,7 @@ from qtool.types import Array
 __all__ = ["NodeCosts", "measured_costs", "probes"]
 
 RUNS = 30
-SECONDS = 3.0
-LEAST_ROUNDS = 20
+LEAST_ROUNDS = 11
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,14 @@ def measured_costs(
     float_file: Path,
     write: Callable[[Config], Path],
     inputs: Sequence[np.ndarray[Any, Any]],
+    seconds: float,
 ) -> NodeCosts:
     """Times files of a space.
 
     Args:
         write: makes the file of a configuration.
         inputs: of one run, as arrays.
+        seconds: to time each file for.
 
     Raises:
         VerificationError: the runtime refuses a file.
@@ -71,7 +72,7 @@ def measured_costs(
     pure, mixed = probes(items)
     files = [float_file, *map(write, pure.values())]
     both = [*files, *map(write, mixed)]
-    timing = timed(both, inputs, seconds=SECONDS, least_rounds=LEAST_ROUNDS)
+    timing = timed(both, inputs, seconds=seconds * len(both), least_rounds=LEAST_ROUNDS)
     whole = timing.models[0].median * 1000 / np.array([r.median for r in timing.ratios])
     table = profiled(files, inputs, runs=RUNS)
     spent = np.array([row.microseconds for row in table]) * (

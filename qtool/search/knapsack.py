@@ -50,9 +50,10 @@ def front(model: Additive, by_size: bool = False) -> Front:
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
     few = float(np.prod([float(c) for c in counts])) <= ALL
-    tried = (
-        np.array(list(itertools.product(*map(range, counts)))) if few else _swept(model, by_size)
-    )
+    every = itertools.product(*map(range, counts))
+    tried = np.array(list(every)) if few else _swept(model, by_size)
+    is_float = model.items.space.is_float
+    tried = tried[[not is_float(tuple(config)) for config in tried.tolist()]]
     noise, time, size = model.predict(tried)
     order = undominated(size if by_size else time, noise)
     return Front(tried[order], noise[order], time[order], size[order], few)

@@ -256,7 +256,9 @@ class Search:
             costs = store.once(
                 "costs",
                 NodeCosts,
-                lambda: measured_costs(items, self.float_file, write, self.inputs),
+                lambda: measured_costs(
+                    items, self.float_file, write, self.inputs, self.options.timing
+                ),
             )
         self.float_time = costs.float_time
         whole = {c: _bytes(write(c)) for c in models}

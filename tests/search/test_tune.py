@@ -1,0 +1,88 @@
+"""A search as a person calls it: goals kept or not, ended early, gone on with, refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtool
+from qtool.search.loop import Search
+from tests.search.nets import ladder
+
+NET, SEEN, ASKED = ladder()
+
+
+@cache
+def _captured() -> qtool.Captured:
+    return qtool.capture_model(NET, SEEN[0])
+
+
+def _tuned(
+    goals: qtool.TuneGoals, archive: Path | None = None, data: Any = ASKED, **options: Any
+) -> qtool.TunedModel:
+    return qtool.tune(
+        _captured(),
+        SEEN,
+        data,
+        goals=goals,
+        options=qtool.SearchOptions(**{"evaluations": 4, "timing": 0.01, **options}),
+        accuracy=("fast",),
+        archive=archive,
+    )
+
+
+def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> None:
+    goals = qtool.TuneGoals(min_sqnr=45.0)
+    found = _tuned(goals)
+    assert found.reached
+    assert found.best.score.sqnr_db is not None
+    assert found.best.score.sqnr_db >= 45
+    (tmp_path / "best.toml").write_text(found.recipe_text())
+    again = qtool.quantize(_captured(), SEEN, recipe=tmp_path / "best.toml")
+    assert again.plan.digest == found.quantized().plan.digest
+    assert "every goal is kept" in str(found)
+    assert found.to_json()["best"]["key"] == found.best.key
+
+
+def test_a_search_that_was_ended_goes_on_and_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = qtool.TuneGoals(min_sqnr=50.0, smallest=True)
+    whole = _tuned(goals, tmp_path / "whole")
+    evaluated, calls = Search._evaluated, []
+
+    def twice(self: Search, *args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluated(self, *args, **more)
+
+    monkeypatch.setattr(Search, "_evaluated", twice)
+    ended = _tuned(goals, tmp_path / "ended")
+    assert ended.stopped == "it was interrupted"
+    assert len(ended.evaluated) == 2
+    monkeypatch.undo()
+    gone_on = _tuned(goals, tmp_path / "ended")
+    assert gone_on.fresh == len(whole.evaluated) - 2
+    assert [e.key for e in gone_on.evaluated] == [e.key for e in whole.evaluated]
+    assert gone_on.best.key == whole.best.key
+    with pytest.raises(qtool.FileError, match="another evaluation data"):
+        _tuned(goals, tmp_path / "ended", ASKED[:1])
+
+
+def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
+    found = _tuned(qtool.TuneGoals(min_sqnr=30.0, min_speedup=1000.0), budget=0.0)
+    assert not found.reached
+    assert len(found.evaluated) == 1
+    assert found.stopped == "the budget of time is used up"
+    assert "too slow" in found.missed[0]
+    assert found.best.score.sqnr_db is not None
+    assert found.best.score.sqnr_db >= 30
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(qtool.PlanError, match="'int3' is unknown; known are static,"):
+        _tuned(qtool.TuneGoals(), choices=("int3",))
