@@ -30,7 +30,11 @@ SMALL = 1 << 16  # elements
 
 class unfilled(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.unfilled(): ...
     """A context in which large layers are made without memory for their weights: a model of any
-    size, for `quantize_by_blocks`."""
+    size, for `quantize_by_blocks`.
+
+    Raises:
+        nothing of its own.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
