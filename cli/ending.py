@@ -40,7 +40,7 @@ class _Ended(KeyboardInterrupt):
 def ended_in_order() -> Iterator[None]:
     """Errors of the library as refusals, signals as 128 and their number, a closed pipe as that of
     SIGPIPE (141)."""
-    from qtool.errors import QtoolError
+    from qtool.errors import QtoolError, said
 
     try:
         with _signals_raised():
@@ -64,6 +64,10 @@ def ended_in_order() -> Iterator[None]:
             raise SystemExit(141) from error
         where = f" ({error.filename})" if error.filename else ""
         raise Refusal(f"the system refuses: {error.strerror or error}{where}") from error
+    except BaseException as error:
+        if isinstance(error, Exception | SystemExit):
+            raise
+        raise Refusal(f"code that is not qtool's ended the command: {said(error)}") from error
 
 
 @contextmanager
