@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,8 @@ SIGNALS = ("SIGTERM", "SIGHUP")  # beside SIGINT, of which Python makes an excep
 _NO_MEMORY = (
     "there is not enough memory for this; give less at a time (smaller sizes, fewer samples)"
 )
+
+_STDERR = 2
 
 
 class Refusal(click.ClickException):
@@ -42,6 +45,7 @@ def ended_in_order() -> Iterator[None]:
     SIGPIPE (141)."""
     from qtool.errors import QtoolError, said
 
+    _hold_closed()
     try:
         with _signals_raised():
             yield
@@ -68,6 +72,18 @@ def ended_in_order() -> Iterator[None]:
         if isinstance(error, Exception | SystemExit):
             raise
         raise Refusal(f"code that is not qtool's ended the command: {said(error)}") from error
+
+
+def _hold_closed() -> None:
+    """Standard streams that were closed (`>&-`, a daemon) lead nowhere: the next file to be opened
+    would be in their place, and get what libraries print."""
+    while (held := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(held)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open(mode)  # noqa: SIM115  # for as long as the process
+            setattr(sys, name, nowhere)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import qtool
 from tests.cli.conftest import ROOT, Cli
 
 M = "tests.cli.models:"
@@ -62,6 +64,15 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
     _, errors = process.communicate()
     os.close(write)
     assert (process.returncode, errors) == (141, "")
+
+
+def test_closed_streams_lead_nowhere(tmp_path: Path) -> None:
+    target = tmp_path / "a.calib"
+    words = ("calibrate", UP, "--data", f"{M}images", "-o", str(target))
+    command = shlex.join([sys.executable, "-m", "qtool", *words])
+    done = subprocess.run(["/bin/sh", "-c", f"{command} <&- >&- 2>&-"], cwd=ROOT, check=False)
+    assert done.returncode == 0
+    assert qtool.Calibration.load(target).samples == 24
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
