@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,8 @@ SIGNALS = ("SIGTERM", "SIGHUP")  # beside SIGINT, of which Python makes an excep
 _NO_MEMORY = (
     "there is not enough memory for this; give less at a time (smaller sizes, fewer samples)"
 )
+
+_STDERR = 2
 
 
 class Refusal(click.ClickException):
@@ -40,8 +43,9 @@ class _Ended(KeyboardInterrupt):
 def ended_in_order() -> Iterator[None]:
     """Errors of the library as refusals, signals as 128 and their number, a closed pipe as that of
     SIGPIPE (141)."""
-    from qtool.errors import QtoolError
+    from qtool.errors import QtoolError, said
 
+    _hold_closed()
     try:
         with _signals_raised():
             yield
@@ -64,6 +68,22 @@ def ended_in_order() -> Iterator[None]:
             raise SystemExit(141) from error
         where = f" ({error.filename})" if error.filename else ""
         raise Refusal(f"the system refuses: {error.strerror or error}{where}") from error
+    except BaseException as error:
+        if isinstance(error, Exception | SystemExit):
+            raise
+        raise Refusal(f"code that is not qtool's ended the command: {said(error)}") from error
+
+
+def _hold_closed() -> None:
+    """Standard streams that were closed (`>&-`, a daemon) lead nowhere: the next file to be opened
+    would be in their place, and get what libraries print."""
+    while (held := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(held)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open(mode)  # noqa: SIM115  # for as long as the process
+            setattr(sys, name, nowhere)
 
 
 @contextmanager

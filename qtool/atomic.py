@@ -27,6 +27,7 @@ __all__ = [
     "check_writable",
     "folder_beside",
     "is_abandoned",
+    "resolved",
     "scratch_folder",
     "write_atomic",
 ]
@@ -37,7 +38,7 @@ _SCRATCH = ".qtool-scratch-"
 
 def check_writable(path: str | Path) -> None:
     """Raises FileError if no file can be written at `path`: said before long work, not after."""
-    target = _resolved(path)
+    target = resolved(path)
     folder = target.parent
     if target.is_dir():
         raise FileError(f"cannot write {path}: it is a directory; name a file")
@@ -52,7 +53,7 @@ def check_writable(path: str | Path) -> None:
         raise FileError(f"cannot write {path}: the directory {folder} is not writable")
 
 
-def _resolved(path: str | Path) -> Path:
+def resolved(path: str | Path) -> Path:
     """Where links lead, so that a file is written and its link stays.
 
     Raises:
@@ -85,7 +86,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         FileError: it cannot be written; also where writing the temporary file fails.
     """
     check_writable(path)
-    target = _resolved(path)
+    target = resolved(path)
     try:
         _sweep(target.parent, _prefix(target), _PART)
         handle, temporary = _locked(lambda: _new_file(target))

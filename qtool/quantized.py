@@ -246,7 +246,7 @@ class Quantized:
         check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, missing = _asked(chosen)
-        inputs = [t.cpu().numpy() for _, t in batch.tensors()]
+        inputs = [t.detach().cpu().numpy() for _, t in batch.tensors()]
         known = asked is not None and asked.audited
         few = self.graph.head(batch, STEP_SAMPLES)
         program = artefact.program() if known else None
@@ -334,7 +334,8 @@ class Quantized:
         found: list[float | None] = []
         for node in G.output_nodes(self.graph.graph):
             params = self.parameters.get(G.name_of(node))
-            found.append(float(params.scale) if params is not None else None)
+            own = params is not None and params.axis is None  # not a weight, given out as it is
+            found.append(float(params.scale) if params is not None and own else None)
         return found
 
     @property
@@ -376,7 +377,7 @@ def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     moved = _beside(module, sample)
     with torch.no_grad():
         found = pytree.tree_leaves(module(*moved.args, **moved.kwargs))
-    return [t.cpu().numpy() for t in found]
+    return [t.detach().cpu().numpy() for t in found]  # an output may be a parameter
 
 
 def _beside(module: nn.Module, sample: Batch) -> Batch:

@@ -101,4 +101,4 @@ def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
     """One sample where the batch is dynamic; else the inputs as they are."""
     tensors = [t for _, t in quantized.sample.tensors()]
     free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    return [(t[:1] if f else t).cpu().numpy() for t, f in zip(tensors, free, strict=True)]
+    return [(t[:1] if f else t).detach().cpu().numpy() for t, f in zip(tensors, free, strict=True)]

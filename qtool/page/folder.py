@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from qtool.atomic import folder_beside
+from qtool.atomic import folder_beside, resolved
 from qtool.errors import FileError
 
 __all__ = ["MODEL", "check_folder", "publish", "resume_folder"]
@@ -30,7 +30,7 @@ def check_folder(folder: Path) -> None:
 
     A folder that holds anything but a report is refused, since it would be replaced.
     """
-    parent = folder.resolve().parent
+    parent = resolved(folder).parent
     if folder.exists() and not folder.is_dir():
         raise FileError(f"cannot write {folder}: it is a file; name a folder for the report")
     if folder.is_dir():

@@ -320,6 +320,8 @@ def _one(what: str, named: Any, asked: Any, usual: Any) -> Any:
 def _read(path: Path) -> Any:
     """The file's content. TOML needs Python 3.11 or the package tomli: JSON always works, and a
     dependency for one old version of Python is not worth it."""
+    if path.is_fifo():
+        raise FileError(f"{path}: the recipe cannot be read: it is a pipe; name an ordinary file")
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

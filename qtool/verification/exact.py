@@ -12,6 +12,7 @@ import onnx
 import torch
 
 from qtool.atomic import scratch_folder
+from qtool.errors import DataError
 from qtool.integer import Program
 from qtool.onnx_graph.storage import load, save
 from qtool.runtimes.onnxruntime import run, session
@@ -83,6 +84,7 @@ def compare_codes(
         profile: numerics profile; by default that of ONNX Runtime on x86-64.
 
     Raises:
+        DataError: there is no sample.
         KernelError: the engine cannot represent a node.
         VerificationError: the runtime does not load the file.
     """
@@ -106,6 +108,8 @@ def compare_codes(
             seen = _seen(artefact.path, program, batch)
             first = first or _first_difference(program, seen, batch)
             wrong |= dict.fromkeys(_wrong_kernels(program, seen))
+    if not samples:
+        raise DataError("the data is empty, so nothing was compared; give at least one sample")
     floats = program.float_nodes
     return Exactness(samples, elements, identical, worst, first, floats, tuple(wrong))
 

@@ -92,6 +92,10 @@ def leaves() -> Any:
     sys.exit(0)
 
 
+def goes_away() -> Any:
+    raise GeneratorExit
+
+
 def leaves_later() -> Iterator[torch.Tensor]:
     yield torch.zeros(4, 2, 6, 6)
     sys.exit(7)

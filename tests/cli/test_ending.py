@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import qtool
 from tests.cli.conftest import ROOT, Cli
 
 M = "tests.cli.models:"
@@ -64,6 +66,15 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (141, "")
 
 
+def test_closed_streams_lead_nowhere(tmp_path: Path) -> None:
+    target = tmp_path / "a.calib"
+    words = ("calibrate", UP, "--data", f"{M}images", "-o", str(target))
+    command = shlex.join([sys.executable, "-m", "qtool", *words])
+    done = subprocess.run(["/bin/sh", "-c", f"{command} <&- >&- 2>&-"], cwd=ROOT, check=False)
+    assert done.returncode == 0
+    assert qtool.Calibration.load(target).samples == 24
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_the_output_is_full(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
@@ -99,6 +110,7 @@ LEAVING = {
     "forward": (f"{M}leaving", f"{M}images", "it ended the process (sys.exit(3))"),
     "data": (UP, f"{M}leaves", "calling tests.cli.models:leaves() failed: it ended the process"),
     "generator": (UP, f"{M}leaves_later", "reading batch 1 failed: it ended the process"),
+    "no error": (f"{M}goes_away", f"{M}images", "not qtool's ended the command: GeneratorExit"),
     "sys.exit": (UP, "sys:exit", "calling sys:exit() failed: it ended the process"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,17 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "an unknown command": (["prune", UP], "No such command 'prune'"),
 }
+
+
+def test_a_recipe_that_is_a_pipe_is_not_waited_for(folder: Cli) -> None:
+    os.mkfifo(folder.folder / "pipe.toml")
+    assert "it is a pipe" in folder.refuses(*quantize(), "--recipe", "pipe.toml")
+
+
+def test_a_report_into_a_circle_of_links(folder: Cli) -> None:
+    (folder.folder / "circle").symlink_to("circle")
+    arguments = ("report", UP, "--data", f"{M}images", "-o", "circle")
+    assert "Symlink loop" in folder.refuses(*arguments)
 
 
 @pytest.fixture

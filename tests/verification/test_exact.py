@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
+from qtool.errors import DataError
 from qtool.integer import lower
 from qtool.verification import Artefact, compare_codes
 
@@ -52,6 +53,23 @@ class Wrong(Artefact):
         array[0] //= 2
         stored.CopyFrom(numpy_helper.from_array(array, stored.name))
         self._programs = {"onnxruntime-x64": lower(model)}
+
+
+def test_nothing_compared_is_no_result(file: Path) -> None:
+    with pytest.raises(DataError, match="nothing was compared"):
+        compare_codes(file, [])
+
+
+class Gives(nn.Conv2d):
+    """Its weight beside its result."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().forward(x), self.weight
+
+
+def test_a_weight_may_be_an_output(tmp_path: Path) -> None:
+    found = qtool.quantize(Gives(3, 4, 3).eval(), [X]).export(tmp_path / "gives.onnx")
+    assert found.passed
 
 
 def test_the_engine_agrees(file: Path) -> None:
