@@ -227,8 +227,8 @@ class Search:
             )
             self.archive.put(found)
             self.fresh += 1
-        self.found[key] = found
-        return found
+        self.found[key] = replace(found, number=len(self.found) + 1)
+        return self.found[key]
 
     def _written(self, key: str, quantized: Quantized) -> Path:
         file = self.folder / f"{key}.onnx"
