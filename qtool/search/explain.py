@@ -36,6 +36,7 @@ __all__ = ["Explainer", "Explanation", "Flip"]
 
 TRIES = 6
 MORE = 1.3  # how much more is asked for where a sum promised too much
+SAFE = 0.1  # of the error of the scores: by how much an answer is to be ahead again
 CLOSE = 4  # groups around a tensor, at most, for a move of its own
 
 
@@ -183,15 +184,16 @@ class Explainer:
         values = self.executor.run(self._bound(batch), self.executor.points)
         scores = values[self.executor.outputs[0]][0]
         wrong = int(scores.argmax())
-        search = _Search(self, values, right)
+        off = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
+        ahead = float(expected[right] - np.delete(expected, right).max())
+        search = _Search(self, values, right, min(SAFE * off, ahead / 2))
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
-        chosen, mended = self._smallest(search, gains, -start)
+        chosen, mended = self._smallest(search, gains, search.least - start)
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
-        ahead = float(expected[right] - np.delete(expected, right).max())
         moved = tuple(a / -start if start else 0.0 for a in alone)
         return Flip(index, right, wrong, ahead, start, names, moved, mended, search.runs)
 
@@ -203,20 +205,18 @@ class Explainer:
 
     def _smallest(self, search: _Search, gains: Array, need: float) -> tuple[frozenset[int], bool]:
         """A set that mends, as small as is found, and whether it does."""
-        single = sorted(
-            range(len(self.wants)), key=lambda g: -gains[self.off(frozenset({g}))].sum()
-        )
-        for group in single[:TRIES]:
-            if search.margin(frozenset({group})) > 0:
-                return frozenset({group}), True
+        singles = [frozenset({g}) for g in range(len(self.wants))]
+        for single in sorted(singles, key=lambda s: -self._promised(gains, s)):
+            if search.mends(single):
+                return single, True
         asked = need
         for _ in range(TRIES):
             chosen = self._greedy(gains, asked)
-            if search.margin(chosen) > 0:
+            if search.mends(chosen):
                 return self._pruned(search, chosen, gains), True
             asked *= MORE
         everything = frozenset(range(len(self.wants)))
-        return self._pruned(search, everything, gains), search.margin(everything) > 0
+        return self._pruned(search, everything, gains), search.mends(everything)
 
     def _greedy(self, gains: Array, need: float) -> frozenset[int]:
         """Moves that promise most for each layer, until the sum is enough."""
@@ -239,7 +239,7 @@ class Explainer:
         """Without the layers that it mends without, those that promise least first."""
         for group in sorted(chosen, key=lambda g: self._promised(gains, frozenset({g}))):
             fewer = chosen - {group}
-            if fewer and search.margin(fewer) > 0:
+            if fewer and search.mends(fewer):
                 chosen = fewer
         return chosen
 
@@ -260,8 +260,8 @@ class Explainer:
 class _Search:
     """Runs of one sample, in the quantized network with points switched off."""
 
-    def __init__(self, explainer: Explainer, values: Values, right: int) -> None:
-        self.of, self.values, self.right = explainer, values, right
+    def __init__(self, explainer: Explainer, values: Values, right: int, least: float) -> None:
+        self.of, self.values, self.right, self.least = explainer, values, right, least
         self.runs = 0
         self.known: dict[frozenset[int], float] = {}
 
@@ -277,6 +277,10 @@ class _Search:
         """How far the right class is ahead of the wrong one without a point."""
         scores = self._scores({point})
         return float(scores[self.right] - scores[wrong])
+
+    def mends(self, chosen: frozenset[int]) -> bool:
+        """Whether the right class is ahead again, by more than what a runtime rounds otherwise."""
+        return self.margin(chosen) > self.least
 
     def margin(self, chosen: frozenset[int]) -> float:
         """How far the right class is ahead of all others with these groups in float."""
