@@ -24,6 +24,7 @@ from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.formats import table
 from qtool.graph.run import Executor, Values
+from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.quantized import Quantized
 from qtool.recipe import Rule
@@ -121,7 +122,7 @@ class Explainer:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Which points stand for which groups."""
+        """Which points stand for which groups; a bias goes with the weights beside it."""
         items, space = self.items, self.items.space
         starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])[:-1]
         names = [name for name, _ in items.points]
@@ -129,6 +130,12 @@ class Explainer:
         rows = [names.index(n) for n in self.points]
         self.wants = items.wants_points[starts][:, rows] > 0  # [groups, points]
         self.fixed = items.fixed_points[rows] > 0
+        users = {p.edges[0].user: p.name for p in self.model.plan if p.kind is Kind.BIAS}
+        self.biases = {
+            p.name: users[p.edges[0].user]
+            for p in self.model.plan
+            if p.kind is Kind.WEIGHT and p.edges and p.edges[0].user in users
+        }
         singles = [frozenset({i}) for i in range(len(space.groups))]
         around = [frozenset(np.flatnonzero(self.wants[:, p]).tolist()) for p in range(len(rows))]
         self.moves = list(dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= CLOSE)]))
@@ -268,6 +275,7 @@ class _Search:
     def _scores(self, off: set[str]) -> torch.Tensor:
         self.runs += 1
         executor = self.of.executor
+        off |= {bias for weight, bias in self.of.biases.items() if weight in off}
         output = executor.outputs[0]
         new = executor.again(self.values, off, executor.points - off)
         found: torch.Tensor = (new[output] if output in new else self.values[output])[0]
