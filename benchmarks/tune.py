@@ -97,7 +97,7 @@ def front(options: argparse.Namespace) -> None:
     keep = Path(options.keep)
     if not keep.exists():
         np.save(keep, _all_files(net, seen, asked, found))
-    truth = np.load(keep)
+    truth = np.load(keep)[:-1]  # the last is the float model, which nobody has to look for
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
     worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
     whole = hypervolume(cost, noise, worst)

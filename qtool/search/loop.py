@@ -244,7 +244,7 @@ class Search:
         """
         items = items_of(space)
         plain = replace(space, recipe=_keeping_function(space.recipe))
-        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)[0].values()}
+        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)}
         store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
         errors = point_errors(list(models.values()), items.points, self.samples, store)
 
