@@ -40,6 +40,7 @@ from unbalanced import unbalanced
 
 import qtool
 from qtool.analysis.latency import timed
+from qtool.analysis.sensitivity import pieces
 from qtool.data import to_batch
 from qtool.recipe import Recipe, Rule
 from qtool.runtimes.onnxruntime import run, session
@@ -49,6 +50,7 @@ from qtool.search.knapsack import hypervolume
 
 ROOT = Path(__file__).parents[1]
 EVALUATIONS = 20
+SAMPLES = 10  # that are explained one by one, to time it
 
 
 # --- the front ---------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def front(options: argparse.Namespace) -> None:
     keep = Path(options.keep)
     if not keep.exists():
         np.save(keep, _all_files(net, seen, asked, found))
-    truth = np.load(keep)
+    truth = np.load(keep)[:-1]  # the last is the float model, which nobody has to look for
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
     worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
     whole = hypervolume(cost, noise, worst)
@@ -282,9 +284,13 @@ def explain(options: argparse.Namespace) -> None:
                 file, captured, captured.graph.bind(to_batch(network.calibration[0]))
             )
             bound = [captured.graph.bind(b) for b in map(to_batch, network.data)]
-            start = time.monotonic()
             found = explainer.explain(bound, None, options.flips)
-            spent = time.monotonic() - start
+            few, spent = found.flips[:SAMPLES], time.monotonic()
+            for flip in few:
+                part, place = divmod(flip.index, networks.EVALUATION_BATCH)
+                one = pieces(bound[part], 1)[place]
+                assert explainer.explain([one], None, 1).flips[0].layers == flip.layers
+            spent = (time.monotonic() - spent) / len(few)
             tried = found.flips[: options.exported]
             right = [_exported(explainer, network, f, Path(made)) for f in tried]
         flips, mended = len(found.flips), sum(f.mended for f in found.flips)
@@ -292,7 +298,7 @@ def explain(options: argparse.Namespace) -> None:
         print(
             f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
             f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
-            f"{spent / flips:.2f} s a flip with the search for them; "
+            f"{spent:.2f} s a sample; "
             f"{sum(right)} of {len(right)} mended as exported"
         )
         for layer, count in found.behind[:5]:

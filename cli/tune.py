@@ -43,6 +43,13 @@ CHOICES = ("static", "dynamic", "int8-weights")
     click.option(
         "--smallest", is_flag=True, help="Of what keeps the goals the smallest, not the fastest."
     ),
+    click.option(
+        "--confidence",
+        default=0.95,
+        show_default=True,
+        type=click.FloatRange(0, 1, max_open=True),
+        help="Of the interval of the loss.",
+    ),
     click.option("--budget", type=click.FloatRange(min=0), help="Seconds to search, about."),
     click.option(
         "--evaluations",
@@ -139,7 +146,7 @@ def command(
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
     judged = sources.load_data(eval_data, batch_size, labels)
-    wanted = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest")
+    wanted = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
     goals = qtool.TuneGoals(**{name: given[name] for name in wanted})
     found = qtool.tune(
         loaded,

@@ -63,19 +63,24 @@ def metric(
     source: str,
     percent: bool = False,
     higher_is_better: bool = True,
+    confidence: float = CONFIDENCE,
 ) -> Metric:
     """A metric from its value on each sample, or from a single number, for every model."""
     rows = [np.asarray(v, np.float64) for v in values]
     means = [float(r.mean()) for r in rows]
     sign = 1.0 if higher_is_better else -1.0
     paired = all(r.ndim == 1 and len(r) == len(rows[0]) > 1 for r in rows)
-    intervals = [bootstrap(sign * (rows[0] - r)) if paired else None for r in rows]
+    intervals = [
+        bootstrap(sign * (rows[0] - r), confidence=confidence) if paired else None for r in rows
+    ]
     drops = tuple(sign * (means[0] - m) for m in means)
     return Metric(name, percent, higher_is_better, source, tuple(means), drops, tuple(intervals))
 
 
-def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The mean of per-sample values with its 95 % interval: the percentile bootstrap.
+def bootstrap(
+    values: Array, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
+) -> Interval:
+    """The mean of per-sample values with its interval, of 95 %: the percentile bootstrap.
 
     Of differences between two models on the same samples it is the paired bootstrap. Values that
     take few distinct numbers (hits and misses) are drawn as counts, exactly alike and in no time.
@@ -89,7 +94,7 @@ def bootstrap(values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Inter
         means = np.empty(resamples)
         for i in range(resamples):
             means[i] = values[generator.integers(0, len(values), len(values))].mean()
-    tail = 100 * (1 - CONFIDENCE) / 2
+    tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(means, [tail, 100 - tail])
     return Interval(float(values.mean()), float(low), float(high))
 

@@ -144,6 +144,7 @@ def tune(
             "calibration data": digest_of(data),
             "evaluation data": digest_of(eval_data, labels),
             "metric": where if function is not None else "built in",
+            "confidence": f"{wanted.confidence:g}",
             "target": target,
             "observer": observer,
             "choice of groups": repr((asked.choices, asked.groups)),
@@ -161,7 +162,7 @@ def tune(
     with scratch_folder() as folder:
         plain = captured.export_float(folder / "float.onnx", target)
         shown = _Named(captured.graph, eval_data)
-        judge = Judge(plain, shown, labels, function, where, lower_is_better)
+        judge = Judge(plain, shown, labels, function, where, lower_is_better, wanted.confidence)
         inputs = _one_sample(captured.graph, first)
         search = Search(
             plain, target, inputs, recipes, converted, samples, judge, wanted, asked, kept

@@ -128,17 +128,13 @@ def seen_by_any(space: Space) -> tuple[Point, ...]:
     own = {p.name for p in space.plan(space.recipe).observed()}
     nothing = space.config(FLOAT)
     found: dict[str, Point] = {}
-    mixed = [
-        tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(space.groups))
-        for k in range(2)
-    ]
     alone = [
         tuple(number if i == k else (other if lifted else 0) for k, other in enumerate(nothing))
         for i, group in enumerate(space.groups)
         for number in range(len(group.choices))
         for lifted in (True, False)
     ]
-    for config in (*alone, *mixed):
+    for config in (*alone, *space.alternating):
         if not space.is_float(config):
             for point in space.plan(space.recipe_of(config)).observed():
                 found.setdefault(point.name, point)

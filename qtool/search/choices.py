@@ -99,6 +99,15 @@ class Space:
         """The same choice for every group that has it, the first one for the others."""
         return tuple(g.choices.index(choice) if choice in g.choices else 0 for g in self.groups)
 
+    @property
+    def alternating(self) -> tuple[Config, Config]:
+        """Every other group in float: neighbours are unlike each other."""
+        found = [
+            tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(self.groups))
+            for k in range(2)
+        ]
+        return found[0], found[1]
+
     def named(self, config: Config) -> tuple[str, ...]:
         """The names of the choices."""
         return tuple(g.choices[i] for g, i in zip(self.groups, config, strict=True))

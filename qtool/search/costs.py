@@ -39,17 +39,11 @@ class NodeCosts:
     element: float
 
 
-def probes(items: Items) -> tuple[dict[str, Config], list[Config]]:
-    """The configurations to time: each choice for all that have it; and two in which every other
-    group is in float."""
+def probes(items: Items) -> list[Config]:
+    """The configurations to time beside float: each choice for all groups that have it."""
     space = items.space
     names = dict.fromkeys(c for g in space.groups for c in g.choices)
-    pure = {name: space.config(name) for name in names if name != FLOAT}
-    mixed = [
-        tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(space.groups))
-        for k in range(2)
-    ]
-    return pure, mixed
+    return [space.config(name) for name in names if name != FLOAT]
 
 
 def measured_costs(
@@ -69,8 +63,9 @@ def measured_costs(
     Raises:
         VerificationError: the runtime refuses a file.
     """
-    pure, mixed = probes(items)
-    files = [float_file, *map(write, pure.values())]
+    space, pure = items.space, probes(items)
+    mixed = [c for c in space.alternating if not space.is_float(c)]
+    files = [float_file, *map(write, pure)]
     both = [*files, *map(write, mixed)]
     timing = timed(both, inputs, seconds=seconds * len(both), least_rounds=LEAST_ROUNDS)
     whole = timing.models[0].median * 1000 / np.array([r.median for r in timing.ratios])
@@ -79,7 +74,7 @@ def measured_costs(
         whole[: len(files)] / np.sum([row.microseconds for row in table], 0)
     )
     by_name = {row.name: spent[i] for i, row in enumerate(table)}
-    times = _by_item(items, list(pure.values()), by_name)
+    times = _by_item(items, pure, by_name)
     flat = Additive(
         items=items,
         errors=np.zeros(len(items.points)),
@@ -91,7 +86,7 @@ def measured_costs(
         float_size=0.0,
         trust=np.ones(len(items.space.groups)),
     )
-    edge, element = _of_meetings(flat, np.array(mixed), whole[len(files) :])
+    edge, element = _of_meetings(flat, mixed, whole[len(files) :]) if mixed else (0.0, 0.0)
     return NodeCosts(float(whole[0]), tuple(map(float, times)), edge, element)
 
 
@@ -108,10 +103,10 @@ def _by_item(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> A
     return found
 
 
-def _of_meetings(flat: Additive, configs: Array, whole: Array) -> tuple[float, float]:
+def _of_meetings(flat: Additive, mixed: Sequence[Config], whole: Array) -> tuple[float, float]:
     """Shares what the files take beyond their nodes between the places and their elements, half
     each; at least nothing."""
-    items = flat.items
+    items, configs = flat.items, np.array(mixed)
     spread = items.spread(configs)
     points, nodes = (
         (spread @ wants + fixed > 0).astype(np.float32)

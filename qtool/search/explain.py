@@ -24,6 +24,7 @@ from qtool.data import Batch
 from qtool.errors import DataError
 from qtool.formats import table
 from qtool.graph.run import Executor, Values
+from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.quantized import Quantized
 from qtool.recipe import Rule
@@ -36,6 +37,7 @@ __all__ = ["Explainer", "Explanation", "Flip"]
 
 TRIES = 6
 MORE = 1.3  # how much more is asked for where a sum promised too much
+SAFE = 0.1  # of the error of the scores: by how much an answer is to be ahead again
 CLOSE = 4  # groups around a tensor, at most, for a move of its own
 
 
@@ -120,7 +122,7 @@ class Explainer:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Which points stand for which groups."""
+        """Which points stand for which groups; a bias goes with the weights beside it."""
         items, space = self.items, self.items.space
         starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])[:-1]
         names = [name for name, _ in items.points]
@@ -128,6 +130,12 @@ class Explainer:
         rows = [names.index(n) for n in self.points]
         self.wants = items.wants_points[starts][:, rows] > 0  # [groups, points]
         self.fixed = items.fixed_points[rows] > 0
+        users = {p.edges[0].user: p.name for p in self.model.plan if p.kind is Kind.BIAS}
+        self.biases = {
+            p.name: users[p.edges[0].user]
+            for p in self.model.plan
+            if p.kind is Kind.WEIGHT and p.edges and p.edges[0].user in users
+        }
         singles = [frozenset({i}) for i in range(len(space.groups))]
         around = [frozenset(np.flatnonzero(self.wants[:, p]).tolist()) for p in range(len(rows))]
         self.moves = list(dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= CLOSE)]))
@@ -183,15 +191,16 @@ class Explainer:
         values = self.executor.run(self._bound(batch), self.executor.points)
         scores = values[self.executor.outputs[0]][0]
         wrong = int(scores.argmax())
-        search = _Search(self, values, right)
+        off = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
+        ahead = float(expected[right] - np.delete(expected, right).max())
+        search = _Search(self, values, right, min(SAFE * off, ahead / 2))
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
-        chosen, mended = self._smallest(search, gains, -start)
+        chosen, mended = self._smallest(search, gains, search.least - start)
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
-        ahead = float(expected[right] - np.delete(expected, right).max())
         moved = tuple(a / -start if start else 0.0 for a in alone)
         return Flip(index, right, wrong, ahead, start, names, moved, mended, search.runs)
 
@@ -203,20 +212,18 @@ class Explainer:
 
     def _smallest(self, search: _Search, gains: Array, need: float) -> tuple[frozenset[int], bool]:
         """A set that mends, as small as is found, and whether it does."""
-        single = sorted(
-            range(len(self.wants)), key=lambda g: -gains[self.off(frozenset({g}))].sum()
-        )
-        for group in single[:TRIES]:
-            if search.margin(frozenset({group})) > 0:
-                return frozenset({group}), True
+        singles = [frozenset({g}) for g in range(len(self.wants))]
+        for single in sorted(singles, key=lambda s: -self._promised(gains, s)):
+            if search.mends(single):
+                return single, True
         asked = need
         for _ in range(TRIES):
             chosen = self._greedy(gains, asked)
-            if search.margin(chosen) > 0:
+            if search.mends(chosen):
                 return self._pruned(search, chosen, gains), True
             asked *= MORE
         everything = frozenset(range(len(self.wants)))
-        return self._pruned(search, everything, gains), search.margin(everything) > 0
+        return self._pruned(search, everything, gains), search.mends(everything)
 
     def _greedy(self, gains: Array, need: float) -> frozenset[int]:
         """Moves that promise most for each layer, until the sum is enough."""
@@ -239,7 +246,7 @@ class Explainer:
         """Without the layers that it mends without, those that promise least first."""
         for group in sorted(chosen, key=lambda g: self._promised(gains, frozenset({g}))):
             fewer = chosen - {group}
-            if fewer and search.margin(fewer) > 0:
+            if fewer and search.mends(fewer):
                 chosen = fewer
         return chosen
 
@@ -260,14 +267,15 @@ class Explainer:
 class _Search:
     """Runs of one sample, in the quantized network with points switched off."""
 
-    def __init__(self, explainer: Explainer, values: Values, right: int) -> None:
-        self.of, self.values, self.right = explainer, values, right
+    def __init__(self, explainer: Explainer, values: Values, right: int, least: float) -> None:
+        self.of, self.values, self.right, self.least = explainer, values, right, least
         self.runs = 0
         self.known: dict[frozenset[int], float] = {}
 
     def _scores(self, off: set[str]) -> torch.Tensor:
         self.runs += 1
         executor = self.of.executor
+        off |= {bias for weight, bias in self.of.biases.items() if weight in off}
         output = executor.outputs[0]
         new = executor.again(self.values, off, executor.points - off)
         found: torch.Tensor = (new[output] if output in new else self.values[output])[0]
@@ -277,6 +285,10 @@ class _Search:
         """How far the right class is ahead of the wrong one without a point."""
         scores = self._scores({point})
         return float(scores[self.right] - scores[wrong])
+
+    def mends(self, chosen: frozenset[int]) -> bool:
+        """Whether the right class is ahead again, by more than what a runtime rounds otherwise."""
+        return self.margin(chosen) > self.least
 
     def margin(self, chosen: frozenset[int]) -> float:
         """How far the right class is ahead of all others with these groups in float."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from qtool.analysis.metrics import CONFIDENCE
 from qtool.search.archive import Evaluated
 
 __all__ = ["TuneGoals"]
@@ -22,7 +23,8 @@ class TuneGoals:
     Where nothing bounds what may be lost, max_drop is a hundredth: a point of a share.
 
     max_drop: the most that the metric may lose, in its unit (0.01 of top-1 is one point): the end
-    of the 95 % interval of the drop decides, where the metric is a mean over samples.
+    of the interval of the drop decides, where the metric is a mean over samples; confidence is
+    that of the interval.
     min_sqnr: dB of the outputs. min_speedup: over float. max_size: bytes of the file.
     smallest: of the files that keep all that, the smallest is wanted and not the fastest.
     """
@@ -32,6 +34,7 @@ class TuneGoals:
     min_speedup: float | None = None
     max_size: int | None = None
     smallest: bool = False
+    confidence: float = CONFIDENCE
 
     @property
     def bounded(self) -> TuneGoals:
@@ -93,8 +96,9 @@ class TuneGoals:
                     f"{unit * (score.drop - self.max_drop):.3g} more than allowed"
                 )
             else:
+                lost = "loses" if score.drop >= 0 else "gains"
                 said.append(
-                    f"it loses {unit * score.drop:.3g}{mark} of {score.metric}, but "
+                    f"it {lost} {unit * abs(score.drop):.3g}{mark} of {score.metric}, but "
                     f"{score.samples} samples do not rule out {unit * score.surely:.3g}{mark}, "
                     f"{unit * (score.surely - self.max_drop):.3g} more than allowed"
                 )

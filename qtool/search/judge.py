@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qtool.analysis.accuracy import check_labels
-from qtool.analysis.metrics import Metric, metric, values_of
+from qtool.analysis.metrics import CONFIDENCE, Metric, metric, values_of
 from qtool.errors import DataError
 from qtool.progress import counted
 from qtool.runtimes.onnxruntime import run, session
@@ -34,7 +34,7 @@ class Score:
 
     sqnr_db: of all outputs, None where there is no error. metric: what was measured, "" where
     nothing was; value and reference: of the file and of the float model. drop: by how much it is
-    worse; low, high: the 95 % interval of that, None where the metric is a single number.
+    worse; low, high: the interval of that, None where the metric is a single number.
     """
 
     samples: int
@@ -81,9 +81,11 @@ class Judge:
         function: Callable[[Any], Any] | None = None,
         where: str = "the evaluation function",
         lower_is_better: Sequence[str] = (),
+        confidence: float = CONFIDENCE,
     ) -> None:
         self.file, self.data, self.labels = float_file, data, labels
         self.function, self.where, self.lower = function, where, lower_is_better
+        self.confidence = confidence
         self._kept: list[list[Array]] = []
         self._bytes = 0
 
@@ -153,7 +155,8 @@ class Judge:
             if name not in self._reference:
                 raise DataError(f"{self.where} does not return '{name}' for every model")
             rows = (self._reference[name], found[name])
-            return metric(name, rows, "user", higher_is_better=name not in self.lower)
+            higher = name not in self.lower
+            return metric(name, rows, "user", higher_is_better=higher, confidence=self.confidence)
         if self.labels is not None:
             check_labels(self.labels, samples)
         if not answers:
@@ -167,7 +170,7 @@ class Judge:
             hits, name = [np.ones(len(given)), given == expected], "agreement with float"
         else:
             hits, name = [expected == self.labels, given == self.labels], "top-1"
-        return metric(name, hits, "built in", percent=True)
+        return metric(name, hits, "built in", percent=True, confidence=self.confidence)
 
     @cached_property
     def _reference(self) -> dict[str, Array]:

@@ -19,7 +19,7 @@ import numpy as np
 from qtool.analysis.latency import timed
 from qtool.conversion import SOLVE
 from qtool.data import Batch
-from qtool.errors import CalibrationError, PlanError
+from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
 from qtool.onnx_graph.storage import files_of
 from qtool.progress import during
 from qtool.quantized import Quantized
@@ -94,6 +94,7 @@ class Search:
         self.made: dict[str, Recipe] = {}
         self.refused: set[Config] = set()
         self.fresh = 0
+        self.notes: list[str] = []
         self.stopped = ""
 
     def run(self, folder: Path) -> Tuned:
@@ -110,10 +111,16 @@ class Search:
         raw: Additive | None = None
         try:
             for recipe in self.recipes:
-                base = self.convert(recipe)
-                space = self._space(base)
                 if bases and not self._time_left():
                     break
+                try:
+                    base = self.convert(recipe)
+                except QtoolError as error:
+                    if not bases:
+                        raise
+                    self.notes.append(f"{recipe.accuracy} left out: {error}")
+                    continue
+                space = self._space(base)
                 bases.append((self._evaluated(space, space.usual, made=base), space))
             _, space = min(bases, key=lambda b: b[0].score.noise)
             if self._time_left():
@@ -140,7 +147,7 @@ class Search:
             config = known.config(number)
             try:
                 self._evaluated(space, config, noise, spent)
-            except (PlanError, CalibrationError):  # a union of plans that is none itself
+            except (PlanError, CalibrationError, PassError):  # it cannot be made
                 self.refused.add(config)
 
     def _time_left(self) -> bool:
@@ -227,8 +234,8 @@ class Search:
             )
             self.archive.put(found)
             self.fresh += 1
-        self.found[key] = found
-        return found
+        self.found[key] = replace(found, number=len(self.found) + 1)
+        return self.found[key]
 
     def _written(self, key: str, quantized: Quantized) -> Path:
         file = self.folder / f"{key}.onnx"
@@ -244,7 +251,7 @@ class Search:
         """
         items = items_of(space)
         plain = replace(space, recipe=_keeping_function(space.recipe))
-        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)[0].values()}
+        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)}
         store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
         errors = point_errors(list(models.values()), items.points, self.samples, store)
 
@@ -295,6 +302,7 @@ class Search:
             float_time=0.0 if raw is None else raw.float_time,
             agreement=self._agreement(space, raw),
             stopped=self.stopped,
+            notes=tuple(self.notes),
             fresh=self.fresh,
             seconds=time.monotonic() - self.started,
         )

@@ -47,7 +47,8 @@ class Tuned:
     recipes: key -> recipe, of every file. samples: of the evaluation data. float_size,
     float_time: bytes and microseconds of the float model. agreement: correlations of what the
     additive model predicts with what was measured: dB of the error, and time. stopped: why before
-    its end, if it was. fresh, seconds: evaluations of this run, and what it took.
+    its end, if it was. notes: what could not be tried, in sentences. fresh, seconds: evaluations
+    of this run, and what it took.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Tuned:
     float_time: float
     agreement: tuple[float | None, float | None]
     stopped: str
+    notes: tuple[str, ...]
     fresh: int
     seconds: float
 
@@ -94,6 +96,7 @@ class Tuned:
         lines.append(f"outputs at {db(best.score.sqnr_db)} dB{metric}")
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def _groups(self) -> str:
