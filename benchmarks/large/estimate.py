@@ -20,9 +20,9 @@ COLUMNS, ASIDE, LEARNED = 1024, 1024, 0.75  # as in qtool/blocks/moments.py
 FLOAT = 4
 
 # Measured: see docs/scale.md.
-PER_WEIGHT = 90e-9  # s of one core: steps of rounding in numpy, codes, export, verification
-PER_BLOCK = 4.0  # s of one core: passes, plan, sessions
-PER_NODE = 0.03  # s of one core: the graph, traced once
+PER_WEIGHT = 360e-9  # s of one core: scales, steps of rounding in numpy, codes, verification
+PER_BLOCK = 9.0  # s of one core: passes, plan, export, sessions
+PER_NODE = 0.017  # s of one core: the graph, traced once
 BASE = 450  # MiB: torch, onnx, ONNX Runtime
 NODE = 0.1  # MiB: of the graph
 COPIES = 3.2  # of a block's weights: mapped, rounded, and while codes are made
@@ -65,7 +65,8 @@ def operations(outputs: int, inputs: int, tokens: int, first: bool) -> float:
     part = min(COLUMNS, inputs)
     forward = (4 + 4 * LEARNED) * tokens * outputs * inputs
     squares = 2 * LEARNED * tokens * inputs**2 + 8 * inputs * part**2 if first else 0
-    rounding = outputs * inputs * (5 * part + 2 * inputs) + 6 * ASIDE * outputs * inputs
+    aside = 6 * min(ASIDE, (1 - LEARNED) * tokens)
+    rounding = outputs * inputs * (5 * part + 2 * inputs + aside)
     return forward + squares + rounding
 
 
@@ -82,13 +83,15 @@ def seconds(model: Llama, tokens: int, block: int, gflops: float, cores: int) ->
     return total / (gflops * 1e9 * cores) + rest
 
 
-def peak(model: Llama, tokens: int, block: int) -> float:
-    """MiB. Layers are split where they are larger than a block."""
+def peak(model: Llama, tokens: int, batch: int, block: int) -> float:
+    """MiB. Layers are split where they are larger than a block. batch: tokens of one."""
     widest = max(i for group in model.matrices() for _, i in group)
     held = FLOAT * (widest**2 + COPIES * block / FLOAT + block / FLOAT)  # moments; what is missing
-    rows = FLOAT * ASIDE * (widest + block / FLOAT / widest) * 4
-    batch = FLOAT * tokens * (4 * model.width + 3 * model.inner) * 2
-    return BASE + NODE * NODES * model.layers + (held + rows + batch) / 2**20
+    aside = min(ASIDE, (1 - LEARNED) * tokens)
+    rows = FLOAT * aside * (widest + block / FLOAT / widest) * 4
+    alive = FLOAT * batch * (4 * model.width + 3 * model.inner) * 2
+    ends = FLOAT * batch * model.words * 6  # logits of a batch, where they are joined
+    return BASE + NODE * NODES * model.layers + max(held + rows + alive, ends) / 2**20
 
 
 def disk(model: Llama, tokens: int) -> float:
@@ -108,8 +111,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="by default: 8B, 70B and 405B")
     parser.add_argument("--tokens", type=int, default=65536, help="of all samples")
-    parser.add_argument("--batch", type=int, default=2048, help="tokens of a batch")
-    parser.add_argument("--gflops", type=float, default=60, help="of float32 products, a core")
+    parser.add_argument("--batch", type=int, default=512, help="tokens of a batch")
+    parser.add_argument("--gflops", type=float, default=65, help="of float32 products, a core")
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--block", type=int, default=256, help="MiB")
     given = parser.parse_args()
@@ -117,7 +120,7 @@ def main() -> None:
     block = given.block << 20
     for name, model in models.items():
         hours = seconds(model, given.tokens, block, given.gflops, given.cores) / 3600
-        memory, stored = peak(model, given.batch, block), disk(model, given.tokens)
+        memory, stored = peak(model, given.tokens, given.batch, block), disk(model, given.tokens)
         print(
             f"{name}: {model.weights / 1e9:.2f} billion weights, {hours:.2f} h, peak "
             f"{memory / 1024:.2f} GiB, {stored / 1024:.1f} GiB of tensors on the disk"
