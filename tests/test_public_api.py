@@ -26,7 +26,6 @@ FUNCTIONS = (
     "quantize",
     "quantize_by_blocks",
     "report",
-    "unfilled",
     "verify",
     "within",
 )
@@ -46,6 +45,7 @@ CLASSES = (
     "Report",
     "ReportOptions",
     "Verification",
+    "unfilled",  # a context, called as a function
 )
 ERRORS = tuple(
     name for name, kind in vars(errors).items() if inspect.isclass(kind) and name != "annotations"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["Ran", "content", "run", "started", "words"]
+__all__ = ["Ran", "content", "run", "words"]
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,6 @@ def arguments(folder: Path, data: Path, out: Path, *more: str) -> list[str]:
     chosen = ("--mode", "weight-only-int4", "--accuracy", "balanced")
     command = (sys.executable, "-m", "qtool", "blockwise", str(folder), "--data", str(data))
     return [*command, *sizes, *chosen, "-o", str(out), *more]
-
-
-def started(folder: Path, data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments(folder, data, out, *more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
 
 
 def run(folder: Path, data: Path, out: Path, *more: str, limit: int = 0) -> Ran:

@@ -7,6 +7,7 @@ gave. Its weights are mapped, rounded, written behind those of the others and le
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ from qtool.quantized import Quantized
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
+from qtool.runtimes.onnxruntime import give_back
 from qtool.sources.empty import empty_folder, flat, names_of
 from qtool.sources.shards import Shards
 from qtool.types import Change
@@ -141,6 +143,8 @@ def quantize_by_blocks(
         for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
                 _convert(work, index, sizes)
+                gc.collect()  # graphs hold themselves, and the weights of their block
+                give_back()
         _publish(work, path)
         blocks = tuple(record.done)
         record.remove()
