@@ -74,13 +74,14 @@ class _Group(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from qtool.cli.output import progress
-
-        from qtool.progress import showing
-
         try:
-            with ended_in_order(), showing(progress):
-                return as_one(lambda: super(_Group, self).invoke(ctx))
+            with ended_in_order():  # what is imported takes its time, in which a signal may come
+                from qtool.cli.output import progress
+
+                from qtool.progress import showing
+
+                with showing(progress):
+                    return as_one(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:
                 told = {"message": error.format_message(), "exit_code": error.exit_code}
