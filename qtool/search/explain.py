@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from qtool.analysis.restore import restore
+from qtool.atomic import scratch_folder
 from qtool.conversion import Captured
 from qtool.data import Batch
-from qtool.errors import DataError
+from qtool.errors import DataError, PlanError
 from qtool.formats import table
 from qtool.graph.run import Executor, Values
 from qtool.plan import Kind
@@ -29,6 +30,7 @@ from qtool.progress import counted
 from qtool.quantized import Quantized
 from qtool.recipe import Rule
 from qtool.records import to_json
+from qtool.runtimes.onnxruntime import run, session
 from qtool.search.additive import items_of
 from qtool.search.choices import FLOAT, exactly, observers_of, space_of
 from qtool.types import Array
@@ -37,7 +39,9 @@ __all__ = ["Explainer", "Explanation", "Flip"]
 
 TRIES = 6
 MORE = 1.3  # how much more is asked for where a sum promised too much
-SAFE = 0.1  # of the error of the scores: by how much an answer is to be ahead again
+SAFE = (0.1, 0.5, 1.5)
+"""Of the error of the scores: by how much an answer is to be ahead again; more is asked for where
+the runtime, which rounds a little otherwise, does not give it."""
 CLOSE = 4  # groups around a tensor, at most, for a move of its own
 
 
@@ -193,16 +197,35 @@ class Explainer:
         wrong = int(scores.argmax())
         off = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
         ahead = float(expected[right] - np.delete(expected, right).max())
-        search = _Search(self, values, right, min(SAFE * off, ahead / 2))
+        search = _Search(self, values, right, 0.0)
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
-        chosen, mended = self._smallest(search, gains, search.least - start)
+        chosen, mended = frozenset[int](), False
+        for safe in SAFE:
+            search.least = min(safe * off, ahead / 2)
+            chosen, mended = self._smallest(search, gains, search.least - start)
+            if mended and self._really(chosen, batch, right):
+                break
+        else:
+            mended = False
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
         moved = tuple(a / -start if start else 0.0 for a in alone)
         return Flip(index, right, wrong, ahead, start, names, moved, mended, search.runs)
+
+    def _really(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
+        """Whether a file with these groups in float gives the answer in the runtime."""
+        names = [self.items.space.groups[g].name for g in sorted(chosen)]
+        with scratch_folder() as folder:
+            try:
+                self.mended(names).export(folder / "mended.onnx", verify=False)
+            except PlanError:  # nothing is left in integers
+                return True
+            arrays = [t.cpu().numpy() for _, t in self._bound(batch).tensors()]
+            scores = run(session(folder / "mended.onnx"), arrays)[0]
+        return int(scores[0].argmax()) == right
 
     def off(self, chosen: frozenset[int]) -> Array:
         """[points] those that are gone when these groups are in float."""
