@@ -146,6 +146,8 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
+    if _of_lstm(plan, point):  # alike in each direction
+        return QuantParams(spec.qtype, scale[0], zero[0], spec.axis)
     if scale.dim() == 2:  # in blocks, as MatMulNBits has them
         qtype = spec.qtype
         if qtype.signed:
@@ -176,9 +178,17 @@ def _take_weights(model: Quantized, stored: _Stored) -> None:
             codes = codes.to(params.qtype.torch_dtype)
         elif _turned(model.plan, point):
             codes = codes.t()
+        elif _of_lstm(model.plan, point):
+            codes = codes.transpose(1, 2)
         with torch.no_grad():
             if not torch.equal(params.quantize(tensor.detach()), codes):
                 tensor.copy_(params.dequantize(codes))
+
+
+def _of_lstm(plan: QuantPlan, point: Point) -> bool:
+    """Whether a weight stands as DynamicQuantizeLSTM takes it."""
+    user = plan.decision(point.edges[0].user)
+    return user is not None and user.op == "lstm" and user.execution is Execution.DYNAMIC
 
 
 def _turned(plan: QuantPlan, point: Point) -> bool:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.onnx_graph import names
-from qtool.ops import row_of
+from qtool.ops import recurrent, row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.points import DynamicPoint, QuantPoint
 from qtool.schemes import BLOCKS
@@ -30,14 +30,17 @@ _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Rewrites the linear layers of these forms, in place; their quant points go."""
-    chosen = {d.node for d in plan.nodes if d.execution in _FORMS}
+    chosen = {d.node: d.execution for d in plan.nodes if d.execution in _FORMS}
     stored: _Stored = {}
     for node in G.calls(module.graph):
         row = row_of(node)
         if row is None or G.name_of(node) not in chosen:
             continue
         with torch.no_grad():
-            if row.otherwise:
+            if node.target is recurrent.lstm:
+                if chosen[G.name_of(node)] is Execution.DYNAMIC:
+                    _lower_lstm(module, node)
+            elif row.otherwise:
                 _lower(module, node, stored, target.file.contrib)
             elif row.from_blocks is not None:
                 _lower_table(module, node, stored)
@@ -94,6 +97,33 @@ def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None
     G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
     if not weight.users:
         module.graph.erase_node(weight)
+
+
+def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
+    """Codes as the kernel takes them: [directions, in, 4 x hidden], scales for each direction."""
+    head, made = next(iter(module.graph.nodes)), list[fx.Node]()
+    x, *weights, b = node.args[:4]
+    for weight in weights:
+        assert isinstance(weight, fx.Node)
+        source, point = weight.args[0], module.get_submodule(str(weight.target))
+        assert isinstance(source, fx.Node)
+        assert isinstance(point, QuantPoint)
+        params = point.params
+        assert params is not None, f"{point.point} has no parameters"
+        codes = params.quantize(G.tensor(module, source).detach()).cpu().transpose(1, 2)
+        scale, zero = (t.cpu().expand(len(codes), -1) for t in (params.scale, params.zero_point))
+        tensors = {
+            names.codes(point.point): codes,
+            names.scale(point.point): scale,
+            names.zero_point(point.point): zero.to(codes.dtype),
+        }
+        made += [G.add_tensor(module, head, t.contiguous(), n) for n, t in tensors.items()]
+    states = (*node.args[4:], None, None)[:2]
+    args = (x, *made, b, *states)
+    G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
+    for weight in weights:
+        if isinstance(weight, fx.Node) and not weight.users:
+            module.graph.erase_node(weight)
 
 
 def _tensors(

@@ -48,6 +48,6 @@ for _row in (
 for _family in (layers, lookups, moves, codes):
     for _target, _writer in _family.WRITERS.items():
         register_writer(_target, _writer)
-for _contrib in (layers.CONTRIB, lookups.CONTRIB):
+for _contrib in (layers.CONTRIB, lookups.CONTRIB, recurrent.CONTRIB):
     for _target, _writer in _contrib.items():
         register_writer(_target, _writer, contrib=True)

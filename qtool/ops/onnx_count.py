@@ -90,6 +90,6 @@ HEAVY: Mapping[str, _Count] = {
     **{kind: _product(WEIGHT[kind]) for kind in _PRODUCTS},
     "MatMulNBits": _in_bits,
     "Einsum": _einsum,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
 }
 """Operators with MACs -> how they are counted."""

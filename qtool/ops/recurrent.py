@@ -9,10 +9,10 @@ import torch
 
 from qtool.graph.torch_ops import define
 from qtool.ops import count
-from qtool.ops.onnx_forms import op
+from qtool.ops.onnx_forms import node_of, op
 from qtool.ops.row import Op, Writer
 
-__all__ = ["GATES", "RECURRENT", "gru", "lstm", "rnn"]
+__all__ = ["CONTRIB", "GATES", "RECURRENT", "dynamic_lstm", "gru", "lstm", "rnn"]
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Recurrent layer -> where torch has the gates that ONNX has in this order."""
@@ -75,6 +75,26 @@ def _rnn(
     return _recurrent("rnn", kernels[function], x, (w, r, b), (h,))
 
 
+def _dynamic_lstm(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scale: torch.Tensor,
+    w_zero: torch.Tensor,
+    r: torch.Tensor,
+    r_scale: torch.Tensor,
+    r_zero: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    c: torch.Tensor | None,
+) -> Any:
+    weights = ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    real = [
+        ((codes.int() - zero.int()[:, None]).float() * scale[:, None]).transpose(1, 2)
+        for codes, scale, zero in weights
+    ]
+    return _lstm(x, real[0], real[1], b, h, c)
+
+
 lstm = define(
     "lstm(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, Tensor? c)"
     " -> (Tensor, Tensor, Tensor)",
@@ -95,6 +115,15 @@ rnn = define(
     _rnn,
 )
 """RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
+
+
+dynamic_lstm = define(
+    "dynamic_lstm(Tensor x, Tensor w, Tensor w_scale, Tensor w_zero, Tensor r, Tensor r_scale,"
+    " Tensor r_zero, Tensor b, Tensor? h, Tensor? c) -> (Tensor, Tensor, Tensor)",
+    _dynamic_lstm,
+)
+"""`lstm` on int8 codes that stand [directions, in, 4 x hidden], with scales and zero points
+[directions, 4 x hidden]; the runtime's kernel rounds x and, in each step, the state."""
 
 
 def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
@@ -119,6 +148,31 @@ def _write_rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
     return _layer(op.RNN, activations=names)(x, w, r, b, h)
 
 
+def _write_dynamic_lstm(
+    x: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero: Any,
+    r: Any,
+    r_scale: Any,
+    r_zero: Any,
+    b: Any,
+    h: Any = None,
+    c: Any = None,
+) -> Any:
+    write = node_of("com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES)
+    direction = "bidirectional" if w.shape[0] == 2 else "forward"
+    scales, more = (w_scale, w_zero, r_scale, r_zero), {"hidden_size": int(r.shape[1])}
+    return write(x, w, r, b, None, h, c, None, *scales, **more, direction=direction)
+
+
+_DYNAMIC_INPUTS = (
+    *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+)
+_DYNAMIC_ATTRIBUTES = (("hidden_size", "INT"), ("direction", "STRING"))
+
+
 def _row(key: str, target: Any, onnx: Writer) -> Op:
     return Op(
         key=key,
@@ -136,3 +190,5 @@ RECURRENT = (
     _row("gru", gru, _write_gru),
     _row("rnn", rnn, _write_rnn),
 )
+
+CONTRIB = {dynamic_lstm: _write_dynamic_lstm}

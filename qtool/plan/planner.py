@@ -153,7 +153,7 @@ def _choose_weights(work: Work, node: fx.Node, choice: Choice) -> None:
     if (objection := rules.stored_weights(node)) is not None:
         work.reasons[node] = objection
     else:
-        work.linears[node] = stored_weights.alone(choice.scheme, work.target)
+        work.linears[node] = stored_weights.alone(key(node), choice.scheme, work.target)
 
 
 def _choose_static(work: Work, node: fx.Node, row: Op) -> None:
@@ -301,7 +301,9 @@ def _decision(work: Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
         scheme = work.linears[node]
         execution, why = stored_weights.described(scheme)
         row = row_of(node)
-        if node in work.tables:
+        if row is not None and row.more and scheme.when is When.DYNAMIC:
+            why = "its inputs are quantized in each step"
+        elif node in work.tables:
             why = f"rows are looked up in the codes of {G.name_of(work.tables[node])}"
         elif row is not None and (reason := _stored(work, row)):
             why = f"{reason}: {stored_weights.weights_of(scheme)}, the rest in float"

@@ -41,10 +41,15 @@ def no_kernel(scheme: Scheme, choice: Choice, target: Target) -> str:
     return f"{target.name} has no kernel for {scheme} ({choice.because})"
 
 
-def alone(asked: Scheme, target: Target) -> Scheme:
+def alone(key: str, asked: Scheme, target: Target) -> Scheme:
     """The scheme of an operator whose weights are always stored alone: as near as can be to what
     was asked for."""
-    offered = [s.or_else(target.types.activation, target.types.weight) for s in STORED]
+    usual = (target.types.activation, target.types.weight)
+    if key in target.dynamic:
+        each_run = (replace(s, when=When.DYNAMIC).or_else(*usual) for s in STORED)
+        if (found := asked.of(each_run)) is not None:
+            return found
+    offered = [s.or_else(*usual) for s in STORED]
     return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
 
 
@@ -101,7 +106,7 @@ def place(
     assert row.weight is not None
     assert scheme.weights is not None
     found: list[Point] = []
-    if scheme.when is When.DYNAMIC:
+    if scheme.when is When.DYNAMIC and not row.more:  # a recurrent kernel rounds its state, too
         seen = Dynamic(target.types.activation)
         found.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, seen))
     signed = scheme.weights.signed

@@ -94,6 +94,8 @@ class Target:
     no_kernel: operator key -> why it has none, where more can be said than "no integer kernel".
     weights_only: key -> why its weights alone are stored as codes, of operators without an integer
         kernel in the formats of this target.
+    dynamic: keys of those that have a kernel which rounds its inputs in each run, taken where that
+        is asked for.
     rewrites: names of the passes that bring a graph to the forms this target is quick with.
     fixed_outputs: operator key -> the parameters that its kernel gives its output, whatever the
         data; those of the type that the kernel computes with.
@@ -114,6 +116,7 @@ class Target:
     file: FileForm = FileForm()
     rewrites: tuple[str, ...] = ()
     weights_only: Mapping[str, str] = field(default_factory=dict)
+    dynamic: frozenset[str] = frozenset()
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     pair_limit: int | None = None

@@ -80,6 +80,7 @@ ONNXRUNTIME_X86 = Target(
         "embedding": "rows of a table are looked up as codes, and dequantized then",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
     },
+    dynamic=frozenset({"lstm"}),
     rewrites=(
         "batch_norm_as_conv",
         "average_pool_as_conv",

@@ -23,6 +23,7 @@ from qtool.onnx_graph import storage
 from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
 from qtool.runtimes.onnxruntime import give_back, optimised_graph, read_graph, run, session
+from qtool.verification.plain import depends_on_threads, make_plain, rounds_inside
 
 __all__ = ["Artefact"]
 
@@ -73,12 +74,13 @@ class Artefact:
         return lower(self._plain(), program.profile) if self._rounds_inside else program
 
     def _opened(self) -> ort.InferenceSession:
+        threads = int(depends_on_threads(self.file.outline.graph))  # 0: as the runtime likes
         if self._session is None and self._optimised is not None:
-            self._session = session(self.path, once=True)
+            self._session = session(self.path, threads=threads, once=True)
         if self._session is None:
             with scratch_folder() as folder:
                 saved = folder / "optimised.onnx"
-                self._session = session(self.path, save_to=saved, once=True)
+                self._session = session(self.path, save_to=saved, threads=threads, once=True)
                 self._optimised = read_graph(saved)
         return self._session
 
@@ -103,7 +105,7 @@ class Artefact:
     @cached_property
     def _rounds_inside(self) -> bool:
         """Whether kernels are allowed to round what they read: not a matter of what is written."""
-        return any(_level(node) is not None for node in self.file.outline.graph.node)
+        return rounds_inside(self.file.outline.graph)
 
     def seen_as_written(
         self, arrays: Arrays, asked: Iterable[str]
@@ -138,8 +140,7 @@ class Artefact:
         """A copy of the model in QDQ form, with kernels that do not round what they read."""
         model = onnx.ModelProto()
         model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
-        for level in filter(None, map(_level, model.graph.node)):
-            level.i = 0
+        make_plain(model.graph)
         return model
 
     @cached_property
@@ -158,9 +159,3 @@ class Artefact:
             named = folder / "named.onnx"
             storage.save(model, named)
             return optimised_graph(named)
-
-
-def _level(node: onnx.NodeProto) -> onnx.AttributeProto | None:
-    """What allows MatMulNBits to round its input, if it is allowed."""
-    named = (a for a in node.attribute if a.name == "accuracy_level" and a.i)
-    return next(named, None) if node.op_type == "MatMulNBits" else None

@@ -43,11 +43,12 @@ def _names(text: str) -> frozenset[str]:
 
 AUDITED = _names(
     "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
-    " GlobalAveragePool GlobalMaxPool Einsum LSTM GRU RNN"
+    " GlobalAveragePool GlobalMaxPool Einsum LSTM GRU RNN DynamicQuantizeLSTM"
 )
 INTEGER = _names(
     "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
-    " ConvInteger QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool"
+    " ConvInteger DynamicQuantizeLSTM"
+    " QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool"
     " QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearWhere"
 )
 ON_EITHER = _names(  # operators that exist for codes and for floats

@@ -21,9 +21,16 @@ ALONE = {
 
 @pytest.mark.parametrize(("asked", "weights"), ALONE.values(), ids=ALONE.keys())
 def test_weights_that_are_always_stored_alone(asked: Scheme, weights: object) -> None:
-    found = alone(asked, X86)
+    found = alone("lstm", asked, X86)
     assert (found.when, found.scales) == (When.NEVER, Scales.CHANNEL)
     assert found.weights is weights
+
+
+def test_a_kernel_that_rounds_its_inputs_is_taken_where_that_is_asked_for() -> None:
+    asked = SCHEMES["dynamic"]
+    assert alone("lstm", asked, X86).when is When.DYNAMIC
+    assert alone("gru", asked, X86).when is When.NEVER
+    assert alone("lstm", asked, target("openvino")).when is When.NEVER
 
 
 @pytest.mark.parametrize(
