@@ -39,7 +39,7 @@ Factors = Mapping[str, torch.Tensor]
 
 REASON = "channels brought to one width, their factors taken into the weights around them"
 
-SAMPLES = 256  # that ranges are found anew on
+SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
 CHOOSING, JUDGES = 64, 64  # samples that are run backwards too, and those that nothing was made of
 BATCH = 16  # samples at once
