@@ -26,7 +26,7 @@ from qtool.cli import options, output, sources
         default=256,
         show_default=True,
         type=click.IntRange(1),
-        help="MiB of weights in float32 that are held at once, where no single layer has more.",
+        help="MiB of weights in float32 held at once; layers with more than a quarter are split.",
     ),
     options.json_,
 )

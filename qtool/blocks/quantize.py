@@ -55,6 +55,8 @@ __all__ = ["BlockResult", "quantize_by_blocks"]
 
 BLOCK = 1 << 28
 """Bytes of weights in float32 that a block may have."""
+SPLIT = 4
+"""A layer may have this part of them: of what is worked on at once there are some ten copies."""
 SAMPLES = 4
 """Of a block's inputs, that it is verified with."""
 
@@ -119,7 +121,8 @@ def quantize_by_blocks(
         path: of the file; its weights go into `<path>.<digest>.data` beside it.
         task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
             steps of a conversion `round` is taken, and no other.
-        block: bytes of weights in float32 that are held at once, where no single layer has more.
+        block: bytes of weights in float32 that are held at once. Linear layers and embeddings with
+            more than a quarter are split and joined again by a Concat.
 
     Raises:
         CaptureError: the folder holds no such model, or not its weights. DataError: the data does
@@ -133,7 +136,7 @@ def quantize_by_blocks(
     shards, own = Shards(folder), empty_folder(folder, task) if model is None else flat(model)
     names = names_of(own, shards)
     whole, stream = _captured(own, data, dynamic)
-    parts, joints = split(whole, block)
+    parts, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": shards.mark, "choice": json.dumps(choices)}
     with opened(path, said) as record:

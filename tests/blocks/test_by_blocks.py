@@ -59,6 +59,7 @@ def large() -> Iterator[None]:
     """What is small here counts as large."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(empty, "SMALL", 1000)
+        patch.setattr(quantize, "SPLIT", 1)
         yield
 
 
