@@ -33,7 +33,8 @@ __all__ = ["Bins", "Histogram"]
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_COUNTED = 1024  # elements of a large sample
+_COUNTED = 1024  # elements of a large sample, at least
+_THINNEST = 4  # of so many one is counted, at least: a few large samples need their tails, too
 _RUN = 16  # neighbours counted together: a line of memory is read at once
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
@@ -305,8 +306,8 @@ class Histogram:
 
 @lru_cache
 def _step(sizes: tuple[int, ...]) -> int:
-    """Every how manieth run of a sample of these sizes is counted: about `_COUNTED` elements."""
-    least = prod(sizes) // _COUNTED
+    """Every how manieth run of a sample of these sizes is counted."""
+    least = min(prod(sizes) // _COUNTED, _THINNEST)
     if least < 2:
         return 1
     return next(k for k in itertools.count(least) if all(gcd(k, size) == 1 for size in sizes))
