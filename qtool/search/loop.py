@@ -287,7 +287,7 @@ class Search:
         evaluated = tuple(self.found.values())
         best = self.goals.best(evaluated)
         here = best.accuracy == space.recipe.accuracy
-        fitted = None if raw is None or not here else self._corrected(space, raw)
+        fitted = self._corrected(space, raw) if raw is not None and here else raw
         return Tuned(
             target=self.target,
             goals=self.goals,

@@ -111,11 +111,10 @@ class Tuned:
             )
             for g in self.groups
         ]
-        return table(
-            ("layers", "op", "choice", "share of error", "in float", "and costs"),
-            rows,
-            align="lllrrr",
-        )
+        head = ("layers", "op", "choice", "share of error", "in float", "and costs")
+        if not any(g.share for g in self.groups):  # ended before errors were measured
+            return table(head[:3], [row[:3] for row in rows], align="lll")
+        return table(head, rows, align="lllrrr")
 
     def _tried(self) -> str:
         rows = [
