@@ -146,7 +146,7 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
-    if _of_lstm(plan, point):  # alike in each direction
+    if point.edges and _of_lstm(plan, point):  # alike in each direction
         return QuantParams(spec.qtype, scale[0], zero[0], spec.axis)
     if scale.dim() == 2:  # in blocks, as MatMulNBits has them
         qtype = spec.qtype

@@ -154,7 +154,7 @@ def test_later_rules_win_and_keep_what_they_do_not_speak_of() -> None:
     ]
     found = Recipe.of(rules).choices(NODES)
     mse = ObserverSpec("mse", (("bins", 2048),))
-    assert found["stem.0"] == Choice(Scheme(), 'mode "static"')
+    assert found["stem.0"] == Choice(Scheme(), 'mode "static"', usual=True)
     assert found["layer1.fc"].scheme == Scheme(When.DYNAMIC)
     assert found["layer1.fc"].observer == mse
     assert found["layer2.fc"] == Choice(
@@ -251,7 +251,7 @@ def test_a_rule_may_change_a_part_of_a_scheme(
 
 def test_a_scheme_of_inputs_cannot_be_chosen() -> None:
     found = Recipe.of([{"select": "*", "weights": "int4", "observer": "mse"}]).choices(NODES)
-    assert found["x"] == Choice(Scheme(), 'mode "static"')
+    assert found["x"] == Choice(Scheme(), 'mode "static"', usual=True)
 
 
 RULES = st.builds(
