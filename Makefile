@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 10
 
 BIN := $(VENV)/bin
@@ -11,7 +11,8 @@ DOCS_READY := $(VENV)/.docs-ready
 DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
 
-# One thread per test process: JOBS of them run side by side.
+# One thread per test process: JOBS of them run side by side; three keep two cores busy,
+# since some tests wait for other processes.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 
 help: ## List the commands
-	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=2] [MINUTES=10]"
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3] [MINUTES=10]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
