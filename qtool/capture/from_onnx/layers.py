@@ -100,10 +100,21 @@ def max_pool(call: Call, x: Any) -> torch.Tensor:
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
-    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
-        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     ceil = bool(call.get("ceil_mode", 0))
+    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
+        if ceil:
+            sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
+            ends, ceil = [_end(*each) for each in sizes], False
+        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
+
+
+def _end(size: int, covered: int, stride: int, begin: int, end: int) -> int:
+    """The padding behind that `ceil_mode` comes to: the last window begins before it."""
+    count = -(-(size + begin + end - covered) // stride) + 1
+    if (count - 1) * stride >= size + begin:
+        count -= 1
+    return max((count - 1) * stride + covered - size - begin, 0)
 
 
 def average_pool(call: Call, x: Any) -> torch.Tensor:
