@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qtool.capture.from_onnx.calls import Array, Call, axes_of
 from qtool.ops import recurrent as cells
+from qtool.ops.pools import last_pad
 
 __all__ = ["padded"]
 
@@ -104,17 +105,9 @@ def max_pool(call: Call, x: Any) -> torch.Tensor:
     if begins != ends or wide or missed:  # a window of padding alone has the lowest number
         if ceil:
             sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
-            ends, ceil = [_end(*each) for each in sizes], False
+            ends, ceil = [last_pad(*each) for each in sizes], False
         x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
-
-
-def _end(size: int, covered: int, stride: int, begin: int, end: int) -> int:
-    """The padding behind that `ceil_mode` comes to: the last window begins before it."""
-    count = -(-(size + begin + end - covered) // stride) + 1
-    if (count - 1) * stride >= size + begin:
-        count -= 1
-    return max((count - 1) * stride + covered - size - begin, 0)
 
 
 def average_pool(call: Call, x: Any) -> torch.Tensor:
