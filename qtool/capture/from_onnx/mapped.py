@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import ExternalDataInfo
 
 from qtool.capture.from_onnx.calls import Array
 from qtool.errors import CaptureError
@@ -75,14 +74,15 @@ def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
 
 
 def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:
-    info = ExternalDataInfo(tensor)
-    if info.location not in maps:
-        maps[info.location] = _map(folder, info.location, tensor.name)
-    held, start, size = maps[info.location], info.offset or 0, stored_bytes(tensor)
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    name, start, size = said["location"], int(said.get("offset", 0)), stored_bytes(tensor)
+    if name not in maps:
+        maps[name] = _map(folder, name, tensor.name)
+    held = maps[name]
     kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
     if start + size > len(held):
         raise CaptureError(
-            f"{folder / info.location} is cut off: '{tensor.name}' is not whole in it; get that "
+            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that "
             "file again"
         )
     if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
