@@ -15,6 +15,7 @@ from qtool.passes.rules import Rule, made
 __all__ = ["MOVE_RULES"]
 
 aten = torch.ops.aten
+LAST = 2**63 - 1  # as torch writes an open end
 
 
 def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -105,6 +106,23 @@ def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]])
         for i, (begin, end) in enumerate(ranges)
     ]
     return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
+
+
+def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """All but the first less all but the last; torch.onnx would trace the graph again for it."""
+    x: Any = node.args[0]
+    count = G.argument(node, 1, "n", 1)
+    ends = G.argument(node, 3, "prepend", None), G.argument(node, 4, "append", None)
+    parts = [p for p in (ends[0], x, ends[1]) if p is not None]
+    types = {G.value(p).dtype for p in parts}
+    if count != 1 or len(types) > 1 or torch.bool in types:
+        return None
+    axis = G.argument(node, 2, "dim", -1)
+    if len(parts) > 1:
+        x = made(node, aten.cat.default, (parts, axis), "cat")
+    later = made(node, aten.slice.Tensor, (x, axis, 1, LAST), "later")
+    earlier = made(node, aten.slice.Tensor, (x, axis, 0, -1), "earlier")
+    return made(node, aten.sub.Tensor, (later, earlier))
 
 
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -205,6 +223,7 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.flipud.default: _turned(0),
     aten.rot90.default: _rot90,
     aten.roll.default: _roll,
+    aten.diff.default: _diff,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index.Tensor: _index,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
