@@ -15,6 +15,7 @@ from qtool.data.array_files import SUFFIXES, ArrayFiles
 from qtool.errors import DataError
 from qtool.sources.decoder import Continued, Decoder
 from qtool.sources.encode import Encode, Processed
+from qtool.sources.halves import Halved, ReadingHalf, WritingHalf
 from qtool.sources.named import called, import_object, is_call, made_by
 from qtool.sources.processors import encoder
 from qtool.sources.rows import Row, find_rows, labels_of
@@ -66,7 +67,7 @@ class Rows:
     def dynamic(self) -> Mapping[str, Mapping[int, str]] | None:
         """The sizes that vary from batch to batch, as `capture_model` takes them; None where only
         the number of samples does."""
-        if not isinstance(self.encode, Processed | Continued):
+        if not isinstance(self.encode, Processed | Continued | Halved):
             return None
         inputs = self.encode(self.rows[:1])
         return {name: sizes for name, sizes in self.encode.dynamic.items() if name in inputs}
@@ -118,8 +119,11 @@ def load_data(
         return files
     rows = find_rows(path)
     place = None if folder is None else Path(folder)
-    encode = encoder(rows[0], place, model, transform, max_length, padded)
+    half = model if isinstance(model, ReadingHalf | WritingHalf) else None
+    whole = model if half is None else half.model
+    encode = encoder(rows[0], place, whole, transform, max_length, padded)
     encode = Continued(encode, model) if isinstance(model, Decoder) else encode
+    encode = encode if half is None else Halved(encode, half)
     unread = _unread(rows, encode, unreadable) if unreadable else {}
     kept = [row for at, row in enumerate(rows) if at not in unread]
     return Rows(kept, encode, batch_size, _classes(model), tuple(unread.values()))

@@ -15,6 +15,7 @@ from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
 from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
+from qtool.sources.halves import HALVES
 
 __all__ = [
     "TASKS",
@@ -29,6 +30,8 @@ __all__ = [
 TASKS: Mapping[str, str] = {
     "audio-classification": "AutoModelForAudioClassification",
     "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
+    "automatic-speech-recognition-decoder": "AutoModelForSpeechSeq2Seq",
+    "automatic-speech-recognition-encoder": "AutoModelForSpeechSeq2Seq",
     "ctc": "AutoModelForCTC",
     "depth-estimation": "AutoModelForDepthEstimation",
     "feature-extraction": "AutoModel",
@@ -44,6 +47,8 @@ TASKS: Mapping[str, str] = {
     "text-generation": "AutoModelForCausalLM",
     "text-generation-with-past": "AutoModelForCausalLM",
     "text2text-generation": "AutoModelForSeq2SeqLM",
+    "text2text-generation-decoder": "AutoModelForSeq2SeqLM",
+    "text2text-generation-encoder": "AutoModelForSeq2SeqLM",
     "token-classification": "AutoModelForTokenClassification",
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
@@ -134,6 +139,9 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             "choose the --task that it was trained for"
         )
     found: nn.Module = uncached(model).float()
+    half = HALVES.get((task or "").rpartition("-")[2])
+    if half is not None:
+        return half(found)
     return Decoder(found) if task == WITH_PAST else found
 
 

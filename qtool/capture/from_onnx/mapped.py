@@ -82,8 +82,7 @@ def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Arr
     kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
     if start + size > len(held):
         raise CaptureError(
-            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that "
-            "file again"
+            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
         )
     if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
         raise CaptureError(f"'{tensor.name}' is of a type that torch has no tensors of")

@@ -1,0 +1,168 @@
+"""Encoder-decoder models as two files: what they write together is what the model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from click.testing import CliRunner
+from qtool.cli import main
+
+import qtool
+from qtool.errors import CaptureError
+from qtool.export.float_file import write_float
+from qtool.integer import lower
+from qtool.sources import load_data, load_model
+from qtool.sources.halves import ReadingHalf, WritingHalf
+from tests.sources.test_model_folder import tokenizer
+
+library = pytest.importorskip("transformers")
+STEPS = 10
+SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "vocab_size": 64}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+WIDE = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "init_std": 0.4}
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, words = tmp_path_factory.mktemp("t5"), tokenizer(library)
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = library.T5Config(vocab_size=len(words), decoder_start_token_id=0, **sizes)
+    library.T5ForConditionalGeneration(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def whisper() -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    more = {"max_source_positions": 10, "max_target_positions": 40, "num_mel_bins": 8}
+    tokens = {"decoder_start_token_id": 1, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = library.WhisperConfig(**SIZES, **HEADS, **WIDE, **more, **tokens)
+    return library.WhisperForConditionalGeneration(config), {
+        "input_features": torch.randn(2, 8, 20)
+    }
+
+
+def bart() -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    config = library.BartConfig(**SIZES, **HEADS, **WIDE, max_position_embeddings=40)
+    ids = torch.randint(3, 64, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    return library.BartForConditionalGeneration(config), {"input_ids": ids, "attention_mask": mask}
+
+
+Run = Callable[[dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]]
+
+
+def in_runtime(path: Path) -> Run:
+    session = ort.InferenceSession(path)
+    return lambda given: session.run(None, given)
+
+
+def in_engine(path: Path) -> Run:
+    program = lower(path)
+    return lambda given: [
+        t.numpy() for t in program(*(torch.from_numpy(given[n]) for n in program.inputs))
+    ]
+
+
+def written(reads: Run, writes: Run, given: dict[str, Any], start: int, mask: bool) -> np.ndarray:
+    """Tokens [batch, STEPS] that are the likeliest ones."""
+    cross = reads({name: t.numpy() for name, t in given.items()})
+    batch, heads, _, width = cross[0].shape
+    past = [np.zeros((batch, heads, 0, width), np.float32) for _ in cross]
+    kinds = [f"{i}_{kind}" for i in range(len(cross) // 2) for kind in ("key", "value")]
+    fixed = {f"cross_{kind}": array for kind, array in zip(kinds, cross, strict=True)}
+    if mask:
+        fixed["encoder_attention_mask"] = given["attention_mask"].numpy()
+    tokens = [np.full((batch, 1), start)]
+    for _ in range(STEPS):
+        cache = {f"past_key_values_{k}": a for k, a in zip(kinds, past, strict=True)}
+        logits, *past = writes({"input_ids": tokens[-1], **cache, **fixed})
+        tokens.append(logits[:, -1:].argmax(-1))
+    return np.concatenate(tokens[1:], 1)
+
+
+@pytest.mark.parametrize("make", [whisper, bart])
+def test_two_files_write_what_the_model_writes(make: Callable[[], Any], tmp_path: Path) -> None:
+    model, given = make()
+    model.eval()
+    mask, start = "attention_mask" in given, model.config.decoder_start_token_id
+    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    halves = {"reads": ReadingHalf(model).eval(), "writes": WritingHalf(model).eval()}
+    varies = {1: "length"} if mask else {}
+    sizes = {
+        "reads": {name: {0: "batch", **varies} for name in given},
+        "writes": {
+            "input_ids": {0: "batch", 1: "sequence"},
+            "past_key_values": {0: "batch", 2: "past"},
+        },
+    }
+    sizes["writes"] |= {"cross": {0: "batch", **({2: "length"} if mask else {})}}
+    sizes["writes"] |= {"encoder_attention_mask": {0: "batch", 1: "length"}} if mask else {}
+    for name, half in halves.items():
+        batch = half.batch({**given, "decoder_input_ids": ids})
+        captured = qtool.capture_model(half, batch, sizes[name])
+        write_float(captured.graph, tmp_path / f"{name}.onnx")
+        made = qtool.quantize(captured, [batch], mode="weight-only-int4")
+        assert made.export(tmp_path / f"{name}.int4.onnx").passed
+    files = [in_runtime(tmp_path / f"{name}.onnx") for name in halves]
+    found = written(*files, given, start, mask)
+    plain = {"do_sample": False, "num_beams": 1, "eos_token_id": None, "suppress_tokens": None}
+    plain |= {
+        "begin_suppress_tokens": None,
+        "forced_bos_token_id": None,
+        "forced_eos_token_id": None,
+    }
+    ids = torch.full((2, 1), start)
+    wanted = model.generate(**given, decoder_input_ids=ids, max_new_tokens=STEPS, **plain)
+    assert np.array_equal(found, wanted[:, -STEPS:].numpy())
+    assert len(np.unique(found)) > 1
+    small = [tmp_path / f"{name}.int4.onnx" for name in halves]
+    tokens = written(*map(in_runtime, small), given, start, mask)
+    assert np.array_equal(tokens, written(*map(in_engine, small), given, start, mask))
+
+
+def test_a_command_for_each_half(t5: Path, texts: Path, tmp_path: Path) -> None:
+    for half in ("encoder", "decoder"):
+        line = ["quantize", str(t5), "--task", f"text2text-generation-{half}", "--data", str(texts)]
+        line += ["-o", str(tmp_path / f"{half}.onnx"), "--timing", "0", "--mode", "dynamic"]
+        result = CliRunner().invoke(main, line)
+        assert result.exit_code == 0, result.output
+    reads, writes = (ort.InferenceSession(tmp_path / f"{h}.onnx") for h in ("encoder", "decoder"))
+    shapes = {o.name: o.shape for o in reads.get_outputs()}
+    assert shapes == {
+        "cross.0.key": ["batch", 2, "sequence", 8],
+        "cross.0.value": ["batch", 2, "sequence", 8],
+    }
+    assert [i.name for i in writes.get_inputs()] == [
+        "input_ids", "past_key_values_0_key", "past_key_values_0_value", "cross_0_key",
+        "cross_0_value", "encoder_attention_mask",
+    ]  # fmt: skip
+
+
+def test_batches_of_each_half(t5: Path, texts: Path) -> None:
+    reads = load_model(t5, task="text2text-generation-encoder")
+    data = load_data(texts, 4, model=reads, folder=t5)
+    assert set(next(iter(data))) == {"input_ids", "attention_mask"} == set(data.dynamic)
+    writes = load_model(t5, task="text2text-generation-decoder")
+    data = load_data(texts, 4, model=writes, folder=t5)
+    first = next(iter(data))
+    assert first["past_key_values"][0]["key"].shape == (4, 2, 4, 8)
+    assert first["cross"][0]["value"].shape == (4, 2, 9, 8)
+    assert data.dynamic["cross"] == {0: "batch", 2: "length"}
+
+
+def test_a_model_of_one_part_has_no_halves() -> None:
+    with pytest.raises(CaptureError, match="LlamaForCausalLM is no encoder-decoder model"):
+        WritingHalf(library.LlamaForCausalLM(library.LlamaConfig(
+            vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+            num_attention_heads=1,
+        )))  # fmt: skip
