@@ -10,7 +10,7 @@ from qtool.cli import options, output, sources
 
 @click.command("blockwise")
 @sources.apply(
-    click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False)),
+    click.argument("folder", type=click.Path(path_type=Path, exists=True)),
     sources.task,
     sources.data,
     options.output,
@@ -46,7 +46,8 @@ def command(
 ) -> None:
     """Quantize the model in FOLDER, which need not fit into memory, block by block.
 
-    FOLDER is one of transformers or timm: config.json and safetensors, in one file or in several.
+    FOLDER is one of transformers or timm: config.json and safetensors, in one file or in several;
+    or an ONNX file with its weights beside it.
     Ended at any time, by a kill as well, the same command goes on behind the last whole block.
 
     \b

@@ -145,12 +145,13 @@ def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
 
 
 def empty_model(source: Path) -> str | None:
-    """The folder behind MODEL is looked at without its weights, so that data of the command is read
-    for it; the task that --task names."""
+    """The folder or ONNX file behind MODEL is looked at without its weights, so that data of the
+    command is read for it; the task that --task names."""
+    from qtool.capture import map_onnx
     from qtool.sources.empty import empty_folder
 
     task: str | None = _kept_value("task")
-    found = empty_folder(source, task)
+    found = map_onnx(source) if source.suffix == ".onnx" else empty_folder(source, task)
     click.get_current_context().meta[f"{__name__}.model"] = (str(source), found)
     return task
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone
+from qtool.graph.fingerprint import mark_of
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
@@ -111,7 +111,7 @@ class Quantized:
             sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
         assert work.parameters is not None
-        own = _own_weights(work.graph.module)
+        own = G.copied(work.graph.module)
         self.graph = replace(work.graph, module=own)  # of no second copy of the weights
         self.reference = work.captured.graph  # what this model is compared with
         self.plan = work.plan
@@ -167,7 +167,7 @@ class Quantized:
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
         """What was made of this model before, unless it was trained since."""
-        mark = _mark(self.module)
+        mark = mark_of(self.module)
         if self._kept.get("mark") != mark:
             self._kept = {"mark": mark}
         if what not in self._kept:
@@ -237,16 +237,33 @@ class Quantized:
                 return self.verify(fresh, sample)
         return self._verified(Artefact(path), sample or self.sample)
 
+    @alone
+    def shown_right(self, path: str | Path) -> tuple[Parity, Exactness | None]:
+        """What `verify` says of whether a file is right, and nothing of what the plan is worth."""
+        return self._judged(Artefact(path), self.sample, _arrays(self.sample))
+
     def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
+        if is_qoperator(artefact.file.outline):
+            artefact = Artefact(artefact.path, qdq=self._model())
+        inputs = _arrays(batch)
+        parity, exactness = self._judged(artefact, batch, inputs)
+        if exactness is None:
+            asked, missing = _asked(target(self.plan.target))
+            covered = self._covered(artefact, asked)
+            return Verification(parity, None, covered, self._near(batch), missing)
+        near = self._near(batch, artefact.run(inputs))
+        return Verification(parity, exactness, audit(artefact), near)
+
+    def _judged(
+        self, artefact: Artefact, batch: Batch, inputs: Sequence[Any]
+    ) -> tuple[Parity, Exactness | None]:
+        """Whether a file does what the plan says; inputs: the arrays of the batch."""
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
         wanted = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.pair_limit)
-        if is_qoperator(artefact.file.outline):
-            artefact = Artefact(artefact.path, qdq=self._model())
         check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
-        asked, missing = _asked(chosen)
-        inputs = [t.detach().cpu().numpy() for _, t in batch.tensors()]
+        asked, _ = _asked(chosen)
         known = asked is not None and asked.audited
         few = self.graph.head(batch, STEP_SAMPLES)
         program = artefact.program() if known else None
@@ -255,14 +272,13 @@ class Quantized:
         parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked, written)
         parity = replace(parity, steps=steps)
         if not known:
-            covered = self._covered(artefact, asked)
-            return Verification(parity, None, covered, self._near(batch), missing)
-        near = self._near(batch, artefact.run(inputs))
+            return parity, None
+        artefact.run(inputs)
         artefact.close()
         exactness = compare_codes(artefact, [inputs])
         if exactness.exact:  # steps and kernels are judged: no limit on the outputs is needed
             parity = replace(parity, tolerance=None)
-        return Verification(parity, exactness, audit(artefact), near)
+        return parity, exactness
 
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
@@ -362,17 +378,6 @@ def _asked(chosen: Target) -> tuple[Runtime | None, str]:
     )
 
 
-def _mark(module: nn.Module) -> str:
-    """Tells the model from itself with other weights or scales."""
-    digest = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if tensor.numel():
-            flat = tensor.detach().cpu().contiguous().view(-1)
-            digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     moved = _beside(module, sample)
     with torch.no_grad():
@@ -380,20 +385,10 @@ def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     return [t.detach().cpu().numpy() for t in found]  # an output may be a parameter
 
 
+def _arrays(sample: Batch) -> list[Any]:
+    return [t.detach().cpu().numpy() for _, t in sample.tensors()]
+
+
 def _beside(module: nn.Module, sample: Batch) -> Batch:
     """The sample where the module's parameters are."""
     return sample.to(next((p.device for p in module.parameters()), torch.device("cpu")))
-
-
-def _own_weights(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph with weights of its own, so that training it leaves the user's alone."""
-    module = G.clone(module)
-    for node in module.graph.nodes:
-        if node.op != "get_attr":
-            continue
-        owner, _, name = str(node.target).rpartition(".")
-        holder: nn.Module = module.get_submodule(owner)
-        data = getattr(holder, name)
-        if isinstance(data, nn.Parameter):
-            setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
-    return module

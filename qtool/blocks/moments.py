@@ -162,7 +162,8 @@ class LayerMoments:
             grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
-            missing.baddbmm_(off, self.inputs.squares[:, part], alpha=-1)
+            later = slice(part.stop, None)  # what is missing of those before is not asked again
+            missing[:, :, later].baddbmm_(off, self.inputs.squares[:, part, later], alpha=-1)
             lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
         return found, lacks
 

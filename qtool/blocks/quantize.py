@@ -25,14 +25,15 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.atomic import write_atomic
 from qtool.blocks.record import Done, Record, opened
+from qtool.blocks.source import Source, source_of
 from qtool.blocks.walk import Walked, walk
 from qtool.calibration import Calibration, observe
-from qtool.capture.module import capture_module
+from qtool.capture import OnnxModule, capture_module, capture_onnx
 from qtool.conversion import SOLVE, Captured, Conversion
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, outputs_of, rewrite
 from qtool.data import Batch, batches
 from qtool.data.kept import mark_of
-from qtool.errors import CaptureError, DataError, PlanError, VerificationError
+from qtool.errors import DataError, PlanError, VerificationError
 from qtool.graph.alone import alone
 from qtool.graph.cut import Block, cut
 from qtool.graph.split import Part, split
@@ -47,8 +48,6 @@ from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
 from qtool.runtimes.onnxruntime import give_back
-from qtool.sources.empty import empty_folder, flat, names_of
-from qtool.sources.shards import Shards
 from qtool.types import Change
 
 __all__ = ["BlockResult", "quantize_by_blocks"]
@@ -115,7 +114,8 @@ def quantize_by_blocks(
     to the same bytes. Until it is done its work stands in `<path>.blocks`.
 
     Args:
-        folder: of transformers or timm: config.json, and safetensors in one file or in several.
+        folder: of transformers or timm: config.json, and safetensors in one file or in several. Or
+            an ONNX file, whose weights lie beside it as external data.
         model: one of your own, made in `qtool.unfilled()`; of the folder the weights are taken.
         data: batches, as for `quantize`; read again when the work goes on.
         path: of the file; its weights go into `<path>.<digest>.data` beside it.
@@ -133,21 +133,21 @@ def quantize_by_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     if chosen.rules:
         raise PlanError("rules of a recipe are not known by blocks; give a mode")
-    shards, own = Shards(folder), empty_folder(folder, task) if model is None else flat(model)
-    names = names_of(own, shards)
-    whole, stream = _captured(own, data, dynamic)
+    source = source_of(folder, model, task)
+    whole, stream = _captured(source.model, data, dynamic)
     parts, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
-    said = {"model": shards.mark, "choice": json.dumps(choices)}
+    said = {"model": source.mark, "choice": json.dumps(choices)}
     with opened(path, said) as record:
         cuts = cut(whole, block, joints)
-        work = _Work(whole, shards, names, parts, cuts, record, target, observer, chosen)
+        work = _Work(whole, source, parts, cuts, record, target, observer, chosen)
         sizes = _taken_in(work, stream)
         for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
                 _convert(work, index, sizes)
                 gc.collect()  # graphs hold themselves, and the weights of their block
                 give_back()
+                source.give_back()
         _publish(work, path)
         blocks = tuple(record.done)
         record.remove()
@@ -157,8 +157,7 @@ def quantize_by_blocks(
 @dataclass(frozen=True)
 class _Work:
     whole: G.FloatGraph
-    shards: Shards
-    names: Mapping[str, str]
+    source: Source
     parts: Mapping[str, Part]
     blocks: Sequence[Block]
     record: Record
@@ -167,15 +166,12 @@ class _Work:
     recipe: Recipe
 
     def read(self, node: fx.Node) -> torch.Tensor:
-        """A stored tensor of the graph; one that no file holds is as the model made it."""
-        part = self.parts.get(str(node.target))
-        name = self.names.get(part.source if part is not None else str(node.target))
-        if name is not None:
-            return self.shards.read(name, part.place if part is not None else None)
-        found = G.tensor(self.whole.module, node).detach()
-        if found.numel() > 1 and not any(found.stride()):
-            raise CaptureError(f"no file of {self.shards.folder} holds '{node.target}'")
-        return found
+        """A stored tensor of the graph."""
+        held, name = G.tensor(self.whole.module, node).detach(), str(node.target)
+        part = self.parts.get(name)
+        if part is None:
+            return self.source.read(name, held, None)
+        return self.source.read(part.source, held, part.place)
 
 
 def _captured(
@@ -187,7 +183,10 @@ def _captured(
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     first.check_finite(0)
-    whole = capture_module(model, first, dynamic, filled=False)
+    if isinstance(model, OnnxModule):
+        whole = capture_onnx(model, first, dynamic)
+    else:
+        whole = capture_module(model, first, dynamic, filled=False)
 
     def bound() -> Iterator[Batch]:
         yield whole.bind(first)
@@ -246,9 +245,9 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     model, end = appended(quantized.to_onnx(), record.data, record.end)
     message = model.SerializeToString()
     write_atomic(record.model(index), message)
-    result = quantized.verify(record.model(index))
-    if not result.passed:
-        why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
+    parity, exactness = quantized.shown_right(record.model(index))
+    if not (parity.passed and (exactness is None or exactness.passed)):
+        why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(
             f"block {index} ({block.name}) does not compute what was planned ({why})"
         )
@@ -261,6 +260,8 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
 
 def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Captured, QuantPlan]:
     graph = block.graph(work.read, example)
+    few = _sample(graph, example)
+    graph = replace(graph, example=(few.args, dict(few.kwargs)))
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
     captured = Captured(graph, "", outputs)
     return captured, captured.plan(work.target, work.observer, work.recipe, part=True)

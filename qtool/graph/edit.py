@@ -8,7 +8,7 @@ from keyword import iskeyword
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 
 from qtool.graph.nodes import NAME, tensor, value
@@ -17,6 +17,7 @@ __all__ = [
     "add_call",
     "add_tensor",
     "clone",
+    "copied",
     "fake_mode",
     "finish",
     "free_name",
@@ -132,6 +133,20 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
         node.meta = dict(node.meta)
     graph._codegen = module.graph._codegen
     return fx.GraphModule(module, graph)
+
+
+def copied(module: fx.GraphModule) -> fx.GraphModule:
+    """A clone with parameters of its own, so that training it leaves the others alone."""
+    module = clone(module)
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        owner, _, name = str(node.target).rpartition(".")
+        holder: nn.Module = module.get_submodule(owner)
+        data = getattr(holder, name)
+        if isinstance(data, nn.Parameter):
+            setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
+    return module
 
 
 def finish(module: fx.GraphModule, runs: bool = True) -> None:

@@ -7,11 +7,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from qtool import graph as G
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "mark_of"]
 
 
 def fingerprint(module: fx.GraphModule) -> str:
@@ -39,3 +39,14 @@ def _stable_name(target: object) -> str:
     if isinstance(target, FunctionType):
         return f"{target.__module__}.{target.__qualname__}"
     return str(target)
+
+
+def mark_of(module: nn.Module) -> str:
+    """Tells the model from itself with other weights or scales."""
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            flat = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

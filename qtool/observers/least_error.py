@@ -78,5 +78,7 @@ class _Best:
 
     def _error_of(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         params = solve(low, high, self._qtype, self._symmetric, axis=0)
-        off = params.round_trip(self._values).sub_(self._values)
+        scale, zero = (t[:, None] for t in (params.scale, params.zero_point.float()))
+        codes = self._qtype.codes(self._values, scale, zero)
+        off = codes.sub_(zero).mul_(scale).sub_(self._values)  # as `round_trip`, in one place
         return off.square_().sum(1)

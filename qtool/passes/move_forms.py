@@ -15,6 +15,7 @@ from qtool.passes.rules import Rule, made
 __all__ = ["MOVE_RULES"]
 
 aten = torch.ops.aten
+LAST = 2**63 - 1  # as torch writes an open end
 
 
 def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -107,6 +108,23 @@ def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]])
     return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
 
 
+def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """All but the first less all but the last; torch.onnx would trace the graph again for it."""
+    x: Any = node.args[0]
+    count = G.argument(node, 1, "n", 1)
+    ends = G.argument(node, 3, "prepend", None), G.argument(node, 4, "append", None)
+    parts = [p for p in (ends[0], x, ends[1]) if p is not None]
+    types = {G.value(p).dtype for p in parts}
+    if count != 1 or len(types) > 1 or torch.bool in types:
+        return None
+    axis = G.argument(node, 2, "dim", -1)
+    if len(parts) > 1:
+        x = made(node, aten.cat.default, (parts, axis), "cat")
+    later = made(node, aten.slice.Tensor, (x, axis, 1, LAST), "later")
+    earlier = made(node, aten.slice.Tensor, (x, axis, 0, -1), "earlier")
+    return made(node, aten.sub.Tensor, (later, earlier))
+
+
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     channels, groups = int(G.shape(node)[1]), node.args[1]
     assert isinstance(groups, int)
@@ -152,6 +170,40 @@ def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block]))
 
 
+def _joins(axis: int) -> Rule:
+    """hstack and its like, of tensors that have that axis: of fewer dimensions they reshape."""
+
+    def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        parts: Any = node.args[0]
+        if any(G.rank(part) <= max(axis, 1) for part in parts):
+            return None
+        return made(node, aten.cat.default, (list(parts), axis))
+
+    return rule
+
+
+def _turned(*axes: int) -> Rule:
+    """fliplr, flipud: a flip along these axes."""
+    return lambda _, node: made(node, aten.flip.default, (node.args[0], list(axes)))
+
+
+def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Quarters of a turn: a flip along the second axis and a transpose, or two flips."""
+    x, (first, second) = node.args[0], G.argument(node, 2, "dims", [0, 1])
+    times = int(G.argument(node, 1, "k", 1)) % 4
+    if times == 0:
+        return None
+    if times == 2:
+        return made(node, aten.flip.default, (x, [first, second]))
+    flipped = made(node, aten.flip.default, (x, [second if times == 1 else first]), "flip")
+    return made(node, aten.transpose.int, (flipped, first, second))
+
+
+def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x: Any = node.args[0]
+    return made(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
+
+
 MOVE_RULES: Mapping[Any, Rule] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
@@ -162,7 +214,16 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.concatenate.default: _concat,
     aten.cat.default: _one,
     aten.stack.default: _stack,
+    aten.hstack.default: _joins(1),
+    aten.column_stack.default: _joins(1),
+    aten.vstack.default: _joins(0),
+    aten.dstack.default: _joins(2),
+    aten.t.default: _transposed,
+    aten.fliplr.default: _turned(1),
+    aten.flipud.default: _turned(0),
+    aten.rot90.default: _rot90,
     aten.roll.default: _roll,
+    aten.diff.default: _diff,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index.Tensor: _index,
     aten.pixel_unshuffle.default: _pixel_unshuffle,

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from onnx import numpy_helper
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import qtool
 from qtool.blocks import quantize, record
+from qtool.capture.from_onnx import mapped
 from qtool.errors import CaptureError, FileError
-from qtool.sources import empty
+from qtool.sources import empty, load_model
 
 INDEX = "model.safetensors.index.json"
 WIDTH = 48
@@ -139,6 +142,68 @@ def test_layers_larger_than_a_block_are_split(folder: Path, tmp_path: Path) -> N
     assert len(found.blocks) > 4
     qtool.quantize(filled(folder, 1), samples(), mode="dynamic").export(tmp_path / "one.onnx")
     assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
+
+
+@pytest.fixture
+def file(folder: Path, tmp_path: Path) -> Path:
+    """The model as an ONNX file with its weights beside it, once behind a Transpose."""
+    model, nodes = filled(folder), []
+    stored = {k: v.numpy() for k, v in model.state_dict().items()} | {"table": model.table.numpy()}
+    for name in [n for n in stored if n.endswith(("up.weight", "down.weight"))]:
+        stored[name] = np.ascontiguousarray(stored[name].T)
+    nodes.append("x0 = Mul (x, table)")
+    for i in range(3):
+        at = f"layers_{i}"
+        nodes += [
+            f"n{i} = LayerNormalization (x{i}, {at}_norm_weight, {at}_norm_bias)",
+            f"u{i} = MatMul (n{i}, {at}_up_weight)",
+            f"b{i} = Add (u{i}, {at}_up_bias)",
+            f"r{i} = Relu (b{i})",
+            f"d{i} = MatMul (r{i}, {at}_down_weight)",
+            f"x{i + 1} = Add (x{i}, d{i})",
+        ]
+    nodes += [
+        "turned = Transpose (head_weight)",
+        "h = MatMul (x3, turned)",
+        "y = Add (h, head_bias)",
+    ]
+    text = "\n".join(nodes)
+    graph = f"agraph (float[batch, {WIDTH}] x) => (float[batch, 10] y) {{ {text} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    arrays = (numpy_helper.from_array(v, k.replace(".", "_")) for k, v in stored.items())
+    proto.graph.initializer.extend(arrays)
+    apart = {"location": "weights.data", "size_threshold": 0}
+    onnx.save(proto, tmp_path / "float.onnx", save_as_external_data=True, **apart)
+    return tmp_path / "float.onnx"
+
+
+@pytest.mark.usefixtures("large")
+def test_an_onnx_file_with_its_weights_beside_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
+    qtool.quantize(load_model(file), samples(), mode="dynamic").export(one, verify=False)
+    monkeypatch.setattr(mapped, "_LEAST", 400)
+    asked = list[str]()
+    monkeypatch.setattr(mapped.Apart, "give_back", lambda _: asked.append("given back"))
+    found = qtool.quantize_by_blocks(file, samples(), blocks, mode="dynamic", block=BLOCK)
+    assert len(found.blocks) == 3
+    assert len(asked) == 4  # behind a look at it, and behind each block
+    assert np.array_equal(outputs(one), outputs(blocks))
+
+
+def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None:
+    data = file.with_name("weights.data")
+    held = data.read_bytes()
+    for left, said in ((held[:-4], "weights.data is cut off: '.*' is not whole"), (None, "lacks")):
+        data.unlink()
+        if left is not None:
+            data.write_bytes(left)
+        with pytest.raises(CaptureError, match=f"float.onnx: .*{said}"):
+            qtool.quantize_by_blocks(file, samples(), tmp_path / "x.onnx")
+    with pytest.raises(CaptureError, match="is a model by itself; leave out model and task"):
+        made(file, tmp_path / "x.onnx")
+    assert not list(tmp_path.glob("x.onnx*"))
 
 
 def test_a_language_model_of_a_folder(tmp_path: Path) -> None:

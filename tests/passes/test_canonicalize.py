@@ -188,6 +188,12 @@ def test_views_leave_the_batch_to_the_runtime(
             of(lambda x: x.split([1, 3], 1)[1]), ["slice"], id="split, of which one is read"
         ),
         pytest.param(of(lambda x: x.unbind(-3)[-1]), ["select"], id="unbind"),
+        pytest.param(of(torch.diff), ["slice", "slice", "sub"], id="diff"),
+        pytest.param(
+            of(lambda x: torch.diff(x, prepend=x[..., :1])),
+            ["slice", "cat", "slice", "slice", "sub"],
+            id="diff behind its first",
+        ),
         pytest.param(
             of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]),
             ["slice", "slice", "slice", "add"],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnx import helper
 from qtool import graph as G
 from qtool.capture.from_onnx.check import checked
 from qtool.capture.from_onnx.compare import agree
+from qtool.capture.from_onnx.mapped import take_apart
 from qtool.capture.from_onnx.module import OnnxModule
 from qtool.capture.from_onnx.runtime import run
 from qtool.capture.module import capture_module
@@ -29,8 +31,9 @@ from qtool.data import Batch
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
 
-__all__ = ["capture_onnx", "load_onnx"]
+__all__ = ["capture_onnx", "load_onnx", "map_onnx"]
 
+FEW = 2  # samples that a model is looked at with that may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -47,21 +50,44 @@ def load_onnx(path: str | Path) -> OnnxModule:
             random numbers, or takes something else than tensors.
     """
     file = Path(path)
+    return _module(file, lambda: OnnxModule(checked(_message(file, onnx.load))))
+
+
+def map_onnx(path: str | Path) -> OnnxModule:
+    """As `load_onnx`, of a file whose weights lie beside it, without reading them.
+
+    Raises:
+        CaptureError: as `load_onnx`; or the data that the file names is missing or cut off.
+    """
+
+    def made() -> OnnxModule:
+        model = _message(file, partial(onnx.load, load_external_data=False))
+        apart = take_apart(model, file.parent)
+        return OnnxModule(checked(model), apart)
+
+    file = Path(path)
+    return _module(file, made)
+
+
+def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelProto:
     if not file.is_file():
-        raise CaptureError(f"{file}: no such file")
+        raise CaptureError("no such file")
     try:
-        model = onnx.load(file)
+        return load(file)
     except Exception as error:
-        raise CaptureError(f"{file}: not a readable ONNX file ({first_line(error)})") from error
+        raise CaptureError(f"not a readable ONNX file ({first_line(error)})") from error
+
+
+def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
     try:
-        return OnnxModule(checked(model)).eval()
+        return make().eval()
     except CaptureError as error:
         raise CaptureError(f"{file}: {error}") from error
 
 
 def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:
     """The float graph, with the names of the file; its outputs on the example are those that ONNX
-    Runtime gives for the file.
+    Runtime gives for the file, which is not asked where weights lie apart.
 
     Args:
         example: one batch; by position, or by the names of the file's inputs.
@@ -76,10 +102,12 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     wanted = _open(model, batch) if dynamic is None else dynamic
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         _check(name, kind, tensor, wanted)
-    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
-    expected = run(model.model, arrays)
-    _refuse_odd(expected)
-    agree(model, arrays, expected, model.observe(batch.args))
+    if model.apart.arrays:
+        pairs = zip(model.inputs, batch.args, strict=True)
+        model.observe([t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs])
+        model.apart.give_back()
+    else:
+        _show(model, batch)
     names = {old: new for new, old in model.arguments.items()}
     try:
         graph = _captured(model, batch, {names.get(n, n): axes for n, axes in wanted.items()})
@@ -93,10 +121,18 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     return graph
 
 
+def _show(model: OnnxModule, batch: Batch) -> None:
+    """That the file is read as ONNX Runtime runs it."""
+    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
+    expected = run(model.model, arrays)
+    _refuse_odd(expected)
+    agree(model, arrays, expected, model.observe(batch.args))
+
+
 def _captured(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     """`capture_module`; what it refuses is called as in the file."""
     try:
-        return capture_module(model, batch, dynamic)
+        return capture_module(model, batch, dynamic, filled=not model.apart.arrays)
     except CaptureError as error:
         text = _STEP_SAID.sub(lambda found: model.nodes[int(found[1])].label, str(error))
         raise CaptureError(text) from error

@@ -14,6 +14,7 @@ from torch import nn
 
 from qtool import graph as G
 from qtool.capture.from_onnx.calls import Array, Unreadable
+from qtool.capture.from_onnx.mapped import NOTHING, Apart, Mapped
 from qtool.capture.from_onnx.names import identifiers
 from qtool.capture.from_onnx.parts import part_for, read_by
 from qtool.capture.from_onnx.read import Node, nodes_of
@@ -44,19 +45,19 @@ class OnnxModule(nn.Module):
     """The network of a file. Its arguments are the inputs of the file, in order or by name.
 
     Attributes:
-        model: the file.
+        model: the file; what lies apart from it is an input of its.
         inputs: name -> its type in the file. outputs: names.
         dynamic: input -> {dimension: name}.
         nodes: what is run, in order; `kept`: the positions of those that the runtime runs.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, apart: Apart = NOTHING) -> None:
         super().__init__()
-        self.model = model
-        self.known, self.nodes, self.source = nodes_of(model)
+        self.model, self.apart = model, apart
+        self.known, self.nodes, self.source = nodes_of(model, apart.arrays)
         graph = model.graph
         self.outputs = tuple(o.name for o in graph.output)
-        stored = {i.name for i in graph.initializer}
+        stored = {i.name for i in graph.initializer} | set(apart.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
@@ -77,7 +78,8 @@ class OnnxModule(nn.Module):
         if np.asarray(array).dtype not in _HELD:
             return  # text, 4-bit numbers: they stand in a part
         attribute = G.free_name(self, name)
-        data = tensor_of(np.asarray(array))
+        apart = isinstance(array, Mapped)
+        data = torch.from_numpy(array) if apart else tensor_of(np.asarray(array))
         if trained and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
         else:

@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from qtool.capture.from_onnx.calls import Array, Call
+from qtool.capture.from_onnx.mapped import Mapped
 from qtool.capture.from_onnx.names import label_of
 from qtool.capture.from_onnx.parts import Source, grouped, made_by, part_for, read_by
 from qtool.capture.from_onnx.runtime import odd_values
@@ -50,15 +51,20 @@ class Node:
     protos: tuple[onnx.NodeProto, ...]
 
 
-def nodes_of(model: onnx.ModelProto) -> tuple[dict[str, Any], tuple[Node, ...], Source]:
+def nodes_of(
+    model: onnx.ModelProto, apart: Mapping[str, Array]
+) -> tuple[dict[str, Any], tuple[Node, ...], Source]:
     """Constants by name, what is left to run in order, and what the nodes have in common.
+
+    Args:
+        apart: constants that do not stand in the model, which has them as inputs.
 
     Raises:
         CaptureError: ONNX Runtime cannot load the file.
     """
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    known: dict[str, Any] = {i.name: _stored(i) for i in graph.initializer}
+    known: dict[str, Any] = {**{i.name: _stored(i) for i in graph.initializer}, **apart}
     source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
     protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
     rows = {id(p): _row_for(p, source.used) for p in protos}
@@ -142,6 +148,8 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
     if not names or any(n not in known for n in names):
         return None
     given = {n: known[n] for n in names}
+    if any(isinstance(a, Mapped) for a in given.values()):
+        return _seen_otherwise(proto, given)
     if proto.op_type in _GROWS and _grown(given) > _LARGE:
         return None
     made = [o for o in proto.output if o]
@@ -156,6 +164,17 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
     if not all(isinstance(v, np.ndarray | np.generic) for v in values):
         return None
     return dict(zip(made, map(np.asarray, values), strict=True))
+
+
+def _seen_otherwise(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
+    """What a node makes of a mapped array without reading it; else it is run with what reads it."""
+    if key_of(proto) not in ("Transpose", "Identity"):
+        return None
+    (array,) = given.values()
+    if proto.op_type == "Transpose":
+        orders = [list(a.ints) for a in proto.attribute if a.name == "perm"]
+        array = array.transpose(*orders)
+    return {proto.output[0]: array}
 
 
 def _grown(given: Mapping[str, Array]) -> float:
@@ -216,7 +235,8 @@ def _as_linear(node: Node, known: dict[str, Any]) -> Node:
     name = node.inputs[1]
     if not get("transB", 0):
         name += ".transposed"
-        known.setdefault(name, np.ascontiguousarray(weight.T))
+        turned = weight.T if isinstance(weight, Mapped) else np.ascontiguousarray(weight.T)
+        known.setdefault(name, turned)
     inputs = (node.inputs[0], name, *(node.inputs[2:] if biased else ()))
     return replace(node, key=LINEAR, row=OPERATORS[LINEAR], inputs=inputs)
 
