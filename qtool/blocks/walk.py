@@ -48,13 +48,14 @@ class Walked:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight,
-    and of the tensor that its result is added to (None: to none)."""
+    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight, of
+    its bias and of the tensor that its result is added to (None: it has none)."""
 
     node: fx.Node
     number: int
     reads: int
     weight: int
+    bias: int | None
     beside: int | None
 
 
@@ -151,7 +152,9 @@ def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int
         if uses[str(source.target)] == 1:
             number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
             places = number, reads, run.numbers[G.name_of(weight)]
-            found[number] = _Layer(node, *places, _beside(run, number))
+            bias = G.argument(node, 2, "bias")
+            added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
+            found[number] = _Layer(node, *places, added, _beside(run, number))
     return found
 
 
@@ -216,8 +219,12 @@ def _moments(at: _Walk, layer: _Layer, inputs: Inputs) -> LayerMoments:
 
 
 def _wanted(layer: _Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) -> torch.Tensor:
-    """The layer's float result, and what is missing of the tensor that it will be added to."""
+    """The layer's float result, without its bias, and what is missing of the tensor that it will
+    be added to."""
     result, beside = exact[layer.number], layer.beside
+    if layer.bias is not None:
+        last = layer.node.target is aten.linear.default
+        result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
     if beside is None or exact[beside] is None or exact[beside].numel() != result.numel():
         return result
     return result + (exact[beside] - coded[beside]).reshape(result.shape)
