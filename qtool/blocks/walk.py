@@ -81,6 +81,11 @@ class _Walk:
         known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
         return (read | set(self.gives.values())) & known
 
+    @property
+    def constants(self) -> set[int]:
+        """What is the same for all batches."""
+        return {*self.executor.constants, *self.fixed}
+
 
 def walk(
     work: Conversion,
@@ -187,14 +192,16 @@ def _advance(
     """
     run, first = at.executor, 0
     steps, alive = at.steps(level), at.alive(level)
+    kept = alive | at.constants
     layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
+    early = {layer.number for layer in layers}  # computed in the float network alone
     inputs = {layer.reads: Inputs(len(sizes)) for layer in layers}
     gathered = {layer.number: _moments(at, layer, inputs[layer.reads]) for layer in layers}
     for index, size in enumerate(counted("batches", sizes, len(sizes))):
         exact, coded = _loaded(at, level, index, values, scratch)
-        run.advance(exact, [i for i in steps if exact[i] is None], frozenset())
-        run.advance(coded, steps, run.points)
-        run.advance(exact, [layer.number for layer in layers], frozenset())
+        run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
+        run.advance(coded, steps, run.points, kept)
+        run.advance(exact, [layer.number for layer in layers], frozenset(), kept | early)
         rows = {}
         for layer in layers:
             if layer.reads not in rows:
@@ -204,7 +211,6 @@ def _advance(
             gathered[layer.number].add(rows[layer.reads], wanted, first)
         del rows
         if after is None:
-            early = {layer.number for layer in layers}
             scratch.save(index, _named(exact, alive | early), _named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
@@ -244,7 +250,7 @@ def _loaded(
         known[1] = {i: v for i, v in known[1].items() if i not in early}
     for each, points in zip(known, (frozenset[str](), run.points), strict=True):
         found.append(run.begun(each))
-        run.advance(found[-1], at.fixed, points)
+        run.advance(found[-1], at.fixed, points, at.constants)
     return found[0], found[1]
 
 
