@@ -73,9 +73,10 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path:
     raise FileNotFoundError(folder)
 
 
-def forgotten(folder: Path) -> None:
-    """Drops the pages of a folder's files: those in memory count for whoever read them first."""
-    for file in folder.rglob("*"):
+def forgotten(model: Path) -> None:
+    """Drops the pages of a folder's files, or of a file and those called like it: those in memory
+    count for whoever read them first."""
+    for file in model.rglob("*") if model.is_dir() else model.parent.glob(f"{model.name}*"):
         if file.is_file():
             number = os.open(file, os.O_RDONLY)
             os.fsync(number)

@@ -23,7 +23,7 @@ from qtool.graph.run import Executor
 from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
-from qtool.recovery.layer_rows import as_matrix, is_product
+from qtool.recovery.layer_rows import as_matrix, is_product, reading_of
 from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
@@ -195,8 +195,9 @@ def _advance(
     kept = alive | at.constants
     layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
     early = {layer.number for layer in layers}  # computed in the float network alone
-    inputs = {layer.reads: Inputs(len(sizes)) for layer in layers}
-    gathered = {layer.number: _moments(at, layer, inputs[layer.reads]) for layer in layers}
+    read = {layer.number: (layer.reads, reading_of(layer.node)) for layer in layers}
+    inputs = {each: Inputs(len(sizes)) for each in dict.fromkeys(read.values())}
+    gathered = {layer.number: _moments(at, layer, inputs[read[layer.number]]) for layer in layers}
     for index, size in enumerate(counted("batches", sizes, len(sizes))):
         exact, coded = _loaded(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
@@ -204,11 +205,11 @@ def _advance(
         run.advance(exact, [layer.number for layer in layers], frozenset(), kept | early)
         rows = {}
         for layer in layers:
-            if layer.reads not in rows:
-                x = coded[layer.reads]
-                rows[layer.reads] = inputs[layer.reads].add(layer.node, x, first)
+            each = read[layer.number]
+            if each not in rows:
+                rows[each] = inputs[each].add(layer.node, coded[layer.reads], first)
             wanted = _wanted(layer, exact, coded)
-            gathered[layer.number].add(rows[layer.reads], wanted, first)
+            gathered[layer.number].add(rows[each], wanted, first)
         del rows
         if after is None:
             scratch.save(index, _named(exact, alive | early), _named(coded, alive))

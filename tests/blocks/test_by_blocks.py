@@ -263,6 +263,29 @@ def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
     assert rounded.sqnr["output"] > nearest.sqnr["output"]
 
 
+class Fork(nn.Module):
+    """Two convolutions read one tensor, each in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(2, 4, 3, 2, 1), nn.Conv2d(2, 4, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(x) + self.narrow(x)
+
+
+def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Fork()
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    data = [x.reshape(-1, 2, 4, 6) for x in samples()]
+    found = qtool.quantize_by_blocks(
+        tmp_path, data, tmp_path / "net.onnx", model=net, mode="static", accuracy="balanced"
+    )
+    assert found.blocks[0].rounded
+    assert found.sqnr["output"] > 30
+
+
 @pytest.mark.parametrize("where", ["weights", "record", "joined"])
 def test_it_goes_on_to_the_same_bytes(
     folder: Path,
