@@ -2,15 +2,13 @@
 
     python benchmarks/decoding.py [--hidden 512,1024,2048] [--prompt 128] [--past 128]
 
-Llamas of random weights, as wide as small ones and with few layers, one thread. Each ratio is the
-median of pairs that were run one after the other, so that a busy machine slows both alike.
+Llamas of random weights, as wide as small ones and with few layers, one thread. Files run in turns,
+and each ratio is the median of pairs of one round, so that a busy machine slows both alike.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 from networks import let_torchvision_import
 
 import qtool
+from qtool.analysis.latency import timed
 from qtool.export import write_float
 from qtool.sources.decoder import DYNAMIC, Decoder
 
@@ -51,35 +50,40 @@ def decoder(hidden: int) -> Decoder:
     return Decoder(LlamaForCausalLM(config)).eval()
 
 
-def opened(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options)
-
-
-def inputs(session: onnxruntime.InferenceSession, new: int, past: int) -> dict[str, np.ndarray]:
+def inputs(path: Path, new: int, past: int) -> list[np.ndarray[Any, Any]]:
+    """Of a call on so many new tokens, with so many in the cache."""
     generator = np.random.default_rng(0)
-    found = {"input_ids": generator.integers(0, TOKENS, (1, new))}
-    found["attention_mask"] = np.ones((1, past + new), np.int64)
-    for each in session.get_inputs()[2:]:
-        shape = (1, each.shape[1], past, each.shape[3])
-        found[each.name] = generator.standard_normal(shape).astype(np.float32)
-    return found
+    caches = onnxruntime.InferenceSession(path).get_inputs()[2:]
+    sizes = [(1, cache.shape[1], past, cache.shape[3]) for cache in caches]
+    found = [generator.integers(0, TOKENS, (1, new)), np.ones((1, past + new), np.int64)]
+    return found + [generator.standard_normal(size).astype(np.float32) for size in sizes]
 
 
-def paired(one: Any, other: Any, given: dict[str, np.ndarray], seconds: float) -> float:
-    """How many times as fast the other session is."""
-    ratios, end = [], time.perf_counter() + seconds
-    one.run(None, given)
-    other.run(None, given)
-    while len(ratios) < 5 or time.perf_counter() < end:
-        times = []
-        for session in (one, other):
-            start = time.perf_counter()
-            session.run(None, given)
-            times.append(time.perf_counter() - start)
-        ratios.append(times[0] / times[1])
-    return statistics.median(ratios)
+def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
+    """Prints a row for each form: its size and its speed beside float, with 95 % intervals."""
+    model = decoder(hidden)
+    ids = torch.randint(0, TOKENS, (2, 12))
+    batch = model.continued(ids, torch.ones_like(ids), 4)
+    captured = qtool.capture_model(model, batch, DYNAMIC)
+    files = [write_float(captured.graph, folder / "float.onnx")]
+    for index, chosen in enumerate(FORMS.values()):
+        files.append(folder / f"{index}.onnx")
+        qtool.quantize(captured, [batch], **chosen).export(files[-1])
+    given = [inputs(files[0], *sizes) for sizes in ((1, options.past), (options.prompt, 0))]
+    step, prompt = (timed(files, each, seconds=options.seconds) for each in given)
+    for form, file, *found in zip(
+        ("float", *FORMS),
+        files,
+        step.ratios,
+        prompt.ratios,
+        step.models,
+        prompt.models,
+        strict=True,
+    ):
+        texts = [f"{r.median:5.2f}x ({r.low:.2f} to {r.high:.2f})" for r in found[:2]]
+        times = "  ".join(f"{spread.median:7.2f}" for spread in found[2:])
+        size = file.stat().st_size / 2**20
+        print(f"{hidden:6}  {form:20} {size:6.1f}  {texts[0]}  {texts[1]}  {times}", flush=True)
 
 
 def main() -> None:
@@ -87,24 +91,14 @@ def main() -> None:
     parser.add_argument("--hidden", default="512,1024,2048")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--past", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each figure")
+    parser.add_argument("--seconds", type=float, default=15.0, help="for all forms of a size")
     options = parser.parse_args()
-    print("hidden  form                  MiB   step   prompt", flush=True)
+    print(
+        "hidden  form                    MiB  step  prompt  ms of a step, of a prompt", flush=True
+    )
     for hidden in map(int, options.hidden.split(",")):
-        model = decoder(hidden)
-        ids = torch.randint(0, TOKENS, (2, 12))
-        batch = model.continued(ids, torch.ones_like(ids), 4)
-        captured = qtool.capture_model(model, batch, DYNAMIC)
         with TemporaryDirectory() as folder:
-            exact = opened(write_float(captured.graph, Path(folder) / "float.onnx"))
-            for form, chosen in FORMS.items():
-                path = Path(folder) / "model.onnx"
-                qtool.quantize(captured, [batch], **chosen).export(path)
-                found = opened(path)
-                sizes = ((1, options.past), (options.prompt, 0))
-                ratios = [paired(exact, found, inputs(exact, *s), options.seconds) for s in sizes]
-                size = path.stat().st_size / 2**20
-                print(f"{hidden:6}  {form:20} {size:5.1f} {ratios[0]:5.2f}x {ratios[1]:6.2f}x")
+            measure(hidden, Path(folder), options)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from qtool.cli.numbers import COUNT
         type=COUNT,
         help="For the latency.",
     ),
+    options.seconds,
     sources.dynamic,
     options.json_,
 )
@@ -35,6 +36,7 @@ def command(
     labels: str | None,
     batch_size: int,
     threads: int,
+    seconds: float,
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -58,6 +60,7 @@ def command(
         share,
         numbers,
         threads=threads,
+        seconds=seconds,
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("evaluating", output.length_of(share)),
     )

@@ -24,11 +24,11 @@ from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
 from qtool.recovery.layer_rows import as_matrix, is_product, reading_of
+from qtool.recovery.residual import added_to
 from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
 
-aten = torch.ops.aten
 _SIZE = "size "
 
 
@@ -156,26 +156,13 @@ def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int
         assert isinstance(x, fx.Node)
         if uses[str(source.target)] == 1:
             number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
-            places = number, reads, run.numbers[G.name_of(weight)]
+            places, beside = (number, reads, run.numbers[G.name_of(weight)]), added_to(run, number)
+            if beside is not None and beside > number:  # not known yet in a walk
+                beside = None
             bias = G.argument(node, 2, "bias")
             added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
-            found[number] = _Layer(node, *places, added, _beside(run, number))
+            found[number] = _Layer(node, *places, added, beside)
     return found
-
-
-def _beside(run: Executor, number: int) -> int | None:
-    """The number of the tensor that a result is added to, if nothing else is done with it, and it
-    comes before: the sum is wanted to be the float network's then."""
-    here = number
-    while len(run.steps[here].users) == 1 and here not in run.outputs:
-        reader = run.steps[run.steps[here].users[0]]
-        if reader.point is not None or reader.function is aten.reshape.default:
-            here = reader.index
-            continue
-        others = [i for _, i in reader.places if i != here]
-        plain = reader.function is aten.add.Tensor and not reader.keywords
-        return others[0] if plain and len(others) == 1 and others[0] < number else None
-    return None
 
 
 def _advance(

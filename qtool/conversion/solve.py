@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool import observers
 from qtool.calibration import Calibration
+from qtool.conversion.align import Range, aligned
 from qtool.errors import CalibrationError
 from qtool.plan import Kind, Point, QuantPlan
 from qtool.targets import saturation, target
@@ -54,13 +55,16 @@ def solve_parameters(
     """
     _check(plan, calibration)
     solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
+    ranges = {p.name: _range_seen(solver, p) for p in plan.observed()}
+    ranges = aligned(module.graph, plan, ranges)
     for point in plan:
         if isinstance(point.spec, Fixed):
             solver.params[point.name] = point.spec.params
         elif isinstance(point.spec, Observed) and point.spec.block is not None:
             solver.params[point.name] = _in_blocks(solver.source(point).cpu(), point.spec)
         elif isinstance(point.spec, Observed):
-            solver.params[point.name] = _observed(solver, point, point.spec)
+            ends = ranges.get(point.name)
+            solver.params[point.name] = _observed(solver, point, point.spec, ends)
     for point in plan:
         if isinstance(point.spec, SharedWith):
             shared = solver.params[plan.root(point.name)]
@@ -97,13 +101,16 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
             )
 
 
-def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
-    if point.kind is Kind.ACTIVATION:
-        observer, statistic = spec.observer, solver.calibration.statistics[point.name]
-        observer = solver.calibration.specs[point.name]
-        low, high = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
-    else:
-        low, high = _range_of_weight(solver.source(point), spec)
+def _range_seen(solver: _Solver, point: Point) -> Range:
+    assert isinstance(point.spec, Observed)
+    statistic = solver.calibration.statistics[point.name]
+    observer = solver.calibration.specs[point.name]
+    return observers.range_of(observer, statistic, point.spec.qtype, point.spec.symmetric)
+
+
+def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None) -> QuantParams:
+    """`ends`: the range of what was observed; a weight tells its own."""
+    low, high = ends if ends is not None else _range_of_weight(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _odd(point, low, high, params)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
@@ -113,7 +120,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed) -> QuantParams:
     return params
 
 
-def _range_of_weight(weight: torch.Tensor, spec: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+def _range_of_weight(weight: torch.Tensor, spec: Observed) -> Range:
     rows = weight.reshape(1, -1) if spec.axis is None else weight.movedim(spec.axis, 0).flatten(1)
     low, high = observers.range_of_rows(spec.observer, rows, spec.qtype, spec.symmetric)
     return (low[0], high[0]) if spec.axis is None else (low, high)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import torch
 
 from qtool.errors import KernelError
+from qtool.integer.inside import inside
 from qtool.integer.islands import join
 from qtool.integer.moves import MOVES, move_of
 from qtool.integer.operators import Call
@@ -106,7 +107,7 @@ def _lower_node(work: _Lowering, node: ir.Node) -> None:
             _add(work, node, "quantize", kernel, node.inputs[:1], params)
         elif node.op_type == "DequantizeLinear":
             _dequantize(work, node)
-        elif not (_integer(work, node) or _moved_between(work, node) or _moved(work, node)):
+        elif not any(lowers(work, node) for lowers in _WAYS):
             _float(work, node)
     except KernelError as error:
         message = str(error)
@@ -181,6 +182,14 @@ def _integer(work: _Lowering, node: ir.Node) -> bool:
     return True
 
 
+def _inside(work: _Lowering, node: ir.Node) -> bool:
+    found = inside(node, work.graph.file, work.profile)
+    if found is None:
+        return False
+    _add(work, node, "integer", found.kernel, found.inputs, outputs=node.outputs)
+    return True
+
+
 def _as_it_is(codes: torch.Tensor) -> torch.Tensor:
     return codes
 
@@ -208,6 +217,9 @@ def _moved(work: _Lowering, node: ir.Node) -> bool:
         return False
     _add(work, node, "move", kernel, node.inputs[:1], params)
     return True
+
+
+_WAYS = (_integer, _inside, _moved_between, _moved)
 
 
 def _pad_codes(work: _Lowering, node: ir.Node, params: QuantParams) -> Any:

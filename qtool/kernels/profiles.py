@@ -10,7 +10,9 @@ from typing import Any
 from qtool.errors import KernelError
 from qtool.kernels import passthrough
 from qtool.kernels.ort import conv as ort_conv
+from qtool.kernels.ort import dynamic as ort_dynamic
 from qtool.kernels.ort import elementwise as ort_elementwise
+from qtool.kernels.ort import nbits as ort_nbits
 from qtool.kernels.ort import pool as ort_pool
 from qtool.kernels.ort import quantize as ort_quantize
 from qtool.kernels.ort import softmax as ort_softmax
@@ -96,6 +98,8 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "conv": ort_conv.conv,
     "conv_transpose": ort_conv.conv_transpose,
     "dequantize": ort_quantize.dequantize,
+    "dynamic_quantize": ort_dynamic.dynamic_quantize,
+    "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,
     "global_average_pool": ort_pool.global_average_pool,
     "hard_sigmoid": ort_table.hard_sigmoid,
@@ -103,6 +107,8 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "leaky_relu": ort_table.leaky_relu,
     "linear": ort_conv.linear,
     "matmul": ort_conv.matmul,
+    "matmul_integer": ort_dynamic.matmul_integer,
+    "matmul_nbits": ort_nbits.matmul_nbits,
     "max_pool": ort_pool.max_pool,
     "mean": ort_pool.mean,
     "mul": ort_elementwise.mul,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["pad_spatial", "same_pads", "window_counts", "window_sum", "window_taps"]
+__all__ = ["pad_spatial", "reached", "same_pads", "window_counts", "window_sum", "window_taps"]
 
 _SUM_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
@@ -35,6 +35,25 @@ def pad_spatial(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
     rank = len(pads) // 2
     pairs = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
     return F.pad(x, pairs, value=value)
+
+
+def reached(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: Sequence[int],
+    dilation: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """Pads with which a window fits that is larger than the padded image by less than its stride:
+    ONNX Runtime's pools divide towards zero, and take what there is."""
+    rank, found = len(kernel), list(pads)
+    for i, (size, k, s, d) in enumerate(
+        zip(sizes, kernel, stride, dilation or [1] * rank, strict=True)
+    ):
+        missing = (k - 1) * d + 1 - (size + pads[i] + pads[i + rank])
+        if 0 < missing < s:
+            found[i + rank] += missing
+    return tuple(found)
 
 
 def window_sum(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:

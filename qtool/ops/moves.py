@@ -86,6 +86,13 @@ def _index_select(x: Any, dim: int, index: Any) -> Any:
     return op.Gather(x, index, axis=dim)
 
 
+def _squeeze(x: Any, dims: Sequence[int]) -> Any:
+    """Dimensions that are not of size 1 stay, which ONNX refuses to be asked."""
+    sizes = list(x.shape)
+    axes = [d for d in dims if sizes[d] == 1]
+    return op.Squeeze(x, op.Constant(value_ints=axes)) if axes else op.Identity(x)
+
+
 def _pad(x: Any, widths: Sequence[int], fill: Any) -> Any:
     rank = len(x.shape)
     begins, ends = [0] * rank, [0] * rank
@@ -126,7 +133,6 @@ MOVES = (
         aten.flatten.using_ints,
         aten.squeeze.default,
         aten.squeeze.dim,
-        aten.squeeze.dims,
         aten.unsqueeze.default,
         aten.permute.default,
         aten.transpose.int,
@@ -139,6 +145,7 @@ MOVES = (
         aten.upsample_nearest2d.default,
         aten.pixel_shuffle.default,
     ),
+    _move(_squeeze, aten.squeeze.dims),
     _move(_index_select, aten.index_select.default),
     _move(_nearest, aten.upsample_nearest2d.vec),
     _move(_nearest_exact, aten._upsample_nearest_exact2d.vec),

@@ -11,7 +11,18 @@ from qtool.graph import torch_ops
 from qtool.ops.onnx_forms import op
 from qtool.ops.row import Op, Role
 
-__all__ = ["POOLS"]
+__all__ = ["POOLS", "last_pad"]
+
+
+def last_pad(size: int, covered: int, stride: int, begin: int, end: int) -> int:
+    """The padding behind an image that `ceil_mode` comes to; the last window begins before it.
+
+    covered: cells from the first to the last of a window. begin, end: the padding as it is.
+    """
+    count = -(-(size + begin + end - covered) // stride) + 1
+    if (count - 1) * stride >= size + begin:
+        count -= 1
+    return max((count - 1) * stride + covered - size - begin, 0)
 
 
 def _max_pool(
@@ -22,11 +33,17 @@ def _max_pool(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> Any:
+    ends, sizes = list(padding), list(x.shape)[2:]
+    if ceil_mode and all(isinstance(size, int) for size in sizes):
+        # in pads: onnx before opset 22 infers a window more where one would begin in the padding
+        covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+        ends = list(map(last_pad, sizes, covered, stride, padding, padding))
+        ceil_mode = False
     largest, _ = op.MaxPool(
         x,
         kernel_shape=list(kernel),
         strides=list(stride),
-        pads=[*padding, *padding],
+        pads=[*padding, *ends],
         dilations=list(dilation),
         ceil_mode=int(ceil_mode),
     )

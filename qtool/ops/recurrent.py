@@ -26,11 +26,8 @@ def _recurrent(
     state: Sequence[torch.Tensor | None],
 ) -> Any:
     w, r, b = weights
-    count, hidden, back = (
-        len(w),
-        r.shape[2],
-        [GATES[kind].index(g) for g in range(len(GATES[kind]))],
-    )
+    count, hidden = len(w), r.shape[2]
+    back = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
 
     def as_torch(t: torch.Tensor) -> torch.Tensor:
         gates: torch.Tensor = t.unflatten(0, (-1, hidden))[back]

@@ -170,6 +170,40 @@ def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block]))
 
 
+def _joins(axis: int) -> Rule:
+    """hstack and its like, of tensors that have that axis: of fewer dimensions they reshape."""
+
+    def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        parts: Any = node.args[0]
+        if any(G.rank(part) <= max(axis, 1) for part in parts):
+            return None
+        return made(node, aten.cat.default, (list(parts), axis))
+
+    return rule
+
+
+def _turned(*axes: int) -> Rule:
+    """fliplr, flipud: a flip along these axes."""
+    return lambda _, node: made(node, aten.flip.default, (node.args[0], list(axes)))
+
+
+def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Quarters of a turn: a flip along the second axis and a transpose, or two flips."""
+    x, (first, second) = node.args[0], G.argument(node, 2, "dims", [0, 1])
+    times = int(G.argument(node, 1, "k", 1)) % 4
+    if times == 0:
+        return None
+    if times == 2:
+        return made(node, aten.flip.default, (x, [first, second]))
+    flipped = made(node, aten.flip.default, (x, [second if times == 1 else first]), "flip")
+    return made(node, aten.transpose.int, (flipped, first, second))
+
+
+def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x: Any = node.args[0]
+    return made(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
+
+
 MOVE_RULES: Mapping[Any, Rule] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
@@ -180,6 +214,14 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.concatenate.default: _concat,
     aten.cat.default: _one,
     aten.stack.default: _stack,
+    aten.hstack.default: _joins(1),
+    aten.column_stack.default: _joins(1),
+    aten.vstack.default: _joins(0),
+    aten.dstack.default: _joins(2),
+    aten.t.default: _transposed,
+    aten.fliplr.default: _turned(1),
+    aten.flipud.default: _turned(0),
+    aten.rot90.default: _rot90,
     aten.roll.default: _roll,
     aten.diff.default: _diff,
     aten.channel_shuffle.default: _channel_shuffle,

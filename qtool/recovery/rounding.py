@@ -42,6 +42,7 @@ from qtool.recovery.owned import (
     source_of,
     with_constants,
 )
+from qtool.recovery.residual import added_to
 from qtool.recovery.row_gains import row_gains
 from qtool.targets import target
 from qtool.types import Change, QuantParams
@@ -136,7 +137,7 @@ class _Seen:
 def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
     """The layer's float result, and what is missing of the tensor that it will be added to."""
     run, (exact, coded) = work.executor, values
-    at, beside = run.numbers[name], _added_to(run, run.numbers[name])
+    at, beside = run.numbers[name], added_to(run, run.numbers[name])
     results = [row[at] for row in exact]
     if beside is None or any(row[beside] is None for row in (*exact, *coded)):
         return results
@@ -144,19 +145,6 @@ def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[
     if any(r.numel() != other.numel() for r, (other, _) in zip(results, others, strict=True)):
         return results
     return [r + (one - two).reshape(r.shape) for r, (one, two) in zip(results, others, strict=True)]
-
-
-def _added_to(run: Executor, number: int) -> int | None:
-    """The number of the tensor that a result is added to, if nothing else is done with it."""
-    while len(run.steps[number].users) == 1 and number not in run.outputs:
-        reader = run.steps[run.steps[number].users[0]]
-        if reader.point is not None or reader.function is aten.reshape.default:
-            number = reader.index
-            continue
-        others = [i for _, i in reader.places if i != number]
-        plain = reader.function is aten.add.Tensor and not reader.keywords
-        return others[0] if plain and len(others) == 1 else None
-    return None
 
 
 def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:

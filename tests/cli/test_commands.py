@@ -138,7 +138,8 @@ def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
     assert json.loads(told)["samples"] == 24
     cli("convert", *model, "--calibration", "up.calib", "-o", "up.onnx")
     told = cli(
-        *("evaluate", "up.onnx", "--model", *model, "--data", f"{M}labelled", "--json")
+        *("evaluate", "up.onnx", "--model", *model, "--data", f"{M}labelled", "--json"),
+        *("--seconds", "0.02"),
     ).stdout
     assert json.loads(told)["samples"] == 24
     assert json.loads(told)["int8"]["accuracy"] is None

@@ -54,7 +54,7 @@ REPORT = (
     *("report", "digits.int8.onnx", *METRIC, "tests.cli.models:first_class"),
     *(*BRIEF, "-o", "out/report"),
 )
-EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED)
+EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
 LONGER = {"quantize": (*QUANTIZE, "--timing", "0"), "report": REPORT, "evaluate": EVALUATE}
 ALL = os.environ.get("QTOOL_FAULTS") == "all"

@@ -82,6 +82,7 @@ def test_a_model_has_the_same_bytes(sample: Cli) -> None:
 def test_evaluate(sample: Cli) -> None:
     file = str(sample.folder / "digits.int8.onnx")
     evaluation = ("--data", "examples/digits/eval.npz", "--labels", "labels", "--json")
+    evaluation += ("--seconds", "0.02")
     (code, output, _), other = ended(sample, "evaluate", file, "--model", *DIGITS, *evaluation)
     known = json.loads(sample("evaluate", file, "--model", *DIGITS, *evaluation).stdout)
     found = json.loads(output)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qtool.capture.from_onnx.calls import Array, Call, axes_of
 from qtool.ops import recurrent as cells
+from qtool.ops.pools import last_pad
 
 __all__ = ["padded"]
 
@@ -100,9 +101,12 @@ def max_pool(call: Call, x: Any) -> torch.Tensor:
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
-    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
-        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     ceil = bool(call.get("ceil_mode", 0))
+    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
+        if ceil:
+            sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
+            ends, ceil = [last_pad(*each) for each in sizes], False
+        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 
 

@@ -24,7 +24,7 @@ from qtool.kernels.ort.common import (
     scalar32,
 )
 from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, same, spatial
-from qtool.kernels.windows import pad_spatial, window_counts, window_taps
+from qtool.kernels.windows import pad_spatial, reached, window_counts, window_taps
 from qtool.types import QuantParams
 
 __all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
@@ -57,7 +57,8 @@ def average_pool(
     def run(codes: Tensor) -> Tensor:
         if tuple(codes.shape[2:]) == tuple(kernel) and not any(edges):
             return whole(codes)
-        padded = pad_spatial(dequantized(codes, x), edges)
+        wide = reached(codes.shape[2:], kernel, stride, edges)
+        padded = pad_spatial(dequantized(codes, x), wide)
         taps = window_taps(padded, kernel, stride, ones)
         total = taps[0].clone()
         for tap in taps[1:]:
@@ -65,7 +66,7 @@ def average_pool(
         if count_include_pad:
             total /= math.prod(kernel)
         else:
-            total /= window_counts(codes.shape[2:], kernel, stride, edges).to(torch.float32)
+            total /= window_counts(codes.shape[2:], kernel, stride, wide).to(torch.float32)
         return saturated((total / scale).add_(zero).round_(), out)
 
     return run
@@ -120,7 +121,8 @@ def max_pool(
 
     def run(codes: Tensor) -> Tensor:
         # float32 holds the codes exactly and is the type torch has fast kernels for
-        padded = pad_spatial(codes.to(torch.float32), edges, x.qtype.qmin)
+        wide = reached(codes.shape[2:], kernel, stride, edges, dilations)
+        padded = pad_spatial(codes.to(torch.float32), wide, x.qtype.qmin)
         best = _MAX_POOL[rank](padded, tuple(kernel), tuple(stride), 0, dilations)
         return best.to(torch.int32).to(codes.dtype)
 

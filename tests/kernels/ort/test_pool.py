@@ -17,6 +17,7 @@ WINDOWS = {
     "2d": ((9, 7), (3, 2), (2, 1), (1, 0, 0, 1)),
     "2d whole": ((2, 2), (2, 2), (1, 1), (0,) * 4),  # a global average pool in the runtime
     "2d padded whole": ((2, 2), (2, 2), (1, 1), (0, 1, 0, 0)),
+    "2d larger": ((1, 5), (2, 3), (2, 1), (0,) * 4),  # the runtime divides towards zero
     "3d": ((5, 6, 4), (2, 3, 2), (1, 2, 2), (1, 0, 0, 0, 1, 1)),
 }
 

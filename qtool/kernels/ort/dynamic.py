@@ -1,0 +1,49 @@
+"""Products of inputs whose range is found as the model runs, as ONNX Runtime computes them.
+
+The runtime joins DynamicQuantizeLinear, MatMulInteger and the multiplication behind it to one
+kernel of its own. Its arithmetic is that of the parts: integers, then one float32 product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtool.kernels.accumulate import linear_accumulator
+from qtool.kernels.params import Kernel
+from qtool.types import UINT8, QuantParams
+
+__all__ = ["dynamic_quantize", "matmul_integer"]
+
+
+def dynamic_quantize() -> Callable[..., Any]:
+    """A float32 tensor -> codes in uint8, the scale of all of them and their zero point."""
+    levels, zero = torch.tensor(float(UINT8.levels)), torch.zeros(())
+
+    def run(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        low, high = torch.minimum(x.min(), zero), torch.maximum(x.max(), zero)
+        scale = torch.where(low == high, 1.0, (high - low) / levels)
+        point = (-(low / scale)).clamp(0, UINT8.qmax).round()
+        codes = ((x / scale).round() + point).clamp(0, UINT8.qmax)
+        return codes.to(torch.uint8), scale, point.to(torch.uint8)
+
+    return run
+
+
+def matmul_integer(w: QuantParams, weight: Tensor) -> Kernel:
+    """Codes in uint8 [..., in] and their zero point -> int32 [..., out]; weight codes [out, in]."""
+    one, none = torch.ones(()), torch.zeros((), dtype=torch.int64)
+    sums = linear_accumulator(QuantParams(UINT8, one, none), w, weight, None)
+    shifted = weight.to(torch.int64) - w.along(w.zero_point, weight.shape)
+    columns = shifted.sum(1)
+
+    def run(codes: Tensor, zero_point: Tensor | None = None) -> Tensor:
+        found = sums(codes).to(torch.int64)
+        if zero_point is not None:
+            found = found - zero_point.to(torch.int64) * columns
+        return found.to(torch.int32)
+
+    return run

@@ -1,0 +1,121 @@
+"""Nodes that compute in integers between floats: which the engine runs, and which the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from qtool.integer import forms, inside, lower
+from qtool.integer.program import Program
+from qtool.kernels import profile
+from qtool.kernels.ort import nbits
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3, 40), np.float32)
+CODES = RNG.integers(0, 256, (6, 3, 8)).astype(np.uint8)
+SCALE = RNG.uniform(0.1, 1, (6, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "_agreed", {})
+
+
+def model(scale: np.ndarray = SCALE, computed: str = "", **attributes: Any) -> onnx.ModelProto:
+    """A product with weights in blocks of 16; `computed`: the input that comes from outside."""
+    sizes = {"K": 40, "N": 6, "bits": 4, "block_size": 16, "accuracy_level": 4}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "b", "s"], ["y"], "product", domain="com.microsoft",
+        **{**sizes, **attributes},
+    )  # fmt: skip
+    kind = helper.np_dtype_to_tensor_dtype(scale.dtype)
+    arrays = {"x": X.astype(scale.dtype), "b": CODES, "s": scale}
+    inputs = [
+        helper.make_tensor_value_info(
+            n, helper.np_dtype_to_tensor_dtype(arrays[n].dtype), arrays[n].shape
+        )
+        for n in ("x", *computed)
+    ]
+    stored = [numpy_helper.from_array(arrays[n], n) for n in ("b", "s") if n != computed]
+    outputs = [helper.make_tensor_value_info("y", kind, [3, 6])]
+    graph = helper.make_graph([node], "g", inputs, outputs, stored)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def kinds(program: Program) -> list[str]:
+    return [step.kind for step in program.steps]
+
+
+def test_a_product_in_blocks_runs_in_the_engine() -> None:
+    program = lower(model())
+    assert kinds(program) == ["integer"]
+    assert list(forms._agreed.values()) == [True]
+    again = lower(model())  # found out once
+    assert len(forms._agreed) == 1
+    assert torch.equal(*program(torch.from_numpy(X)), *again(torch.from_numpy(X)))
+
+
+IN_RUNTIME: dict[str, Callable[[], onnx.ModelProto]] = {
+    "inputs stay in float": lambda: model(accuracy_level=0),
+    "computed codes": lambda: model(computed="b"),
+    "computed scales": lambda: model(computed="s"),
+    "half precision": lambda: model(SCALE.astype(np.float16)),
+}
+
+
+@pytest.mark.parametrize("made", IN_RUNTIME.values(), ids=IN_RUNTIME.keys())
+def test_other_forms_run_in_the_runtime(made: Callable[[], onnx.ModelProto]) -> None:
+    assert kinds(lower(made())) == ["float"]
+
+
+def test_other_profiles_have_no_such_kernels() -> None:
+    assert kinds(lower(model(), "tflite")) == ["float"]
+
+
+def test_where_bits_differ_here_the_runtime_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nbits, "_in_turn", nbits._by_halves)  # folded in another order
+    assert kinds(lower(model())) == ["float"]
+    assert list(forms._agreed.values()) == [False]
+
+
+def test_what_the_runtime_does_not_take_is_not_known_to_agree() -> None:
+    form = forms.Form("NoSuch", (forms.Drawn((2, 2), fed=True),), "com.microsoft")
+
+    def bind(node: Any, file: Any) -> forms.Inside:
+        return forms.Inside(lambda x: x, node.inputs, form)
+
+    assert not forms.agree(form, bind)
+
+
+def test_each_kernel_agrees_with_the_runtime_on_this_processor() -> None:
+    """In all forms that qtool writes. Where this fails, programs are slower and still right."""
+    chosen = profile("onnxruntime-x64")
+    found = [inside._blocks(b, n, zeros, bias=True) for b in (4, 8) for n in nbits.BLOCKS
+             for zeros in (False, True)]  # fmt: skip
+    for form in found:
+        assert forms.agree(form, lambda n, file: inside._matmul_nbits(n, file, chosen)), form
+
+
+def test_a_dynamic_layer_runs_in_integers() -> None:
+    weight = RNG.integers(-127, 128, (40, 5)).astype(np.int8)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["c", "s", "z"], "codes"),
+        helper.make_node("MatMulInteger", ["c", "w", "z"], ["sums"], "product"),
+        helper.make_node("Cast", ["sums"], ["f"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "s"], ["y"], "scaled"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 40])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    opsets = [helper.make_opsetid("", 17)]
+    program = lower(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    assert kinds(program) == ["integer", "integer", "float"]
+    (found,) = program(torch.from_numpy(X))
+    assert float((found - torch.from_numpy(X @ weight)).abs().max()) < 5
