@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -23,6 +24,7 @@ from qtool.conversion.solve import Parameters, solve_parameters
 from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
+from qtool.graph.agreement import own_noise
 from qtool.graph.alone import rarely_collecting
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
@@ -115,7 +117,8 @@ def _show_same(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> No
     with torch.inference_mode():
         for batch in samples:
             before, after = (m(*batch.args, **batch.kwargs) for m in (one, other))
-            same_function(pytree.tree_leaves(before), pytree.tree_leaves(after))
+            noise = partial(own_noise, other, batch.args, batch.kwargs)
+            same_function(pytree.tree_leaves(before), pytree.tree_leaves(after), noise=noise)
 
 
 def _nothing(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:

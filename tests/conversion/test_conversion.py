@@ -16,6 +16,7 @@ import qtool
 from qtool import graph as G
 from qtool.analysis.restore import restore
 from qtool.conversion import Conversion, Step, probes_of, replay
+from qtool.data import Batch
 from qtool.errors import PassError, PlanError, VerificationError
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.plan import Probe
@@ -34,12 +35,12 @@ def batch(seed: int = 1, count: int = 6) -> torch.Tensor:
     return torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def halved(factor: float) -> Any:
+def halved(factor: float, share: float = 0.5) -> Any:
     """An edit that keeps the function where `factor` is 2: one layer halved, the next doubled."""
 
     def edit(module: torch.fx.GraphModule) -> int:
         convs = [n for n in G.calls(module.graph) if "conv" in str(n.target)]
-        for node, by, with_bias in ((convs[0], 0.5, True), (convs[1], factor, False)):
+        for node, by, with_bias in ((convs[0], share, True), (convs[1], factor, False)):
             for constant in node.args[1 : 3 if with_bias else 2]:
                 G.set_tensor(module, constant, G.tensor(module, constant).detach() * by)
         return 1
@@ -108,6 +109,22 @@ def test_a_step_that_changes_the_function_is_refused() -> None:
     with pytest.raises(PassError, match="differs"):
         work.rewritten(Change("halve", 1, ""), halved(3.0))
     assert work.rewritten(Change("halve", 1, ""), halved(2.0)).changes[0].step == "halve"
+
+
+def test_what_float32_leaves_open_is_no_change() -> None:
+    """Huge weights that cancel: roundings of them are thousandths of what is left."""
+    model = net()
+    with torch.no_grad():
+        for weights in (model[0].weight, model[0].bias):
+            weights[3] = weights[0]
+        model[2].weight[:, 0], model[2].weight[:, 3] = 1e4, -1e4
+    captured = qtool.capture_model(model, batch())
+    work = Conversion.start(captured, captured.plan())
+    samples = [Batch((batch(2),), {})]
+    edit = halved(2.999, 1 / 3)
+    assert work.rewritten(Change("third", 1, ""), edit, samples).changes[0].step == "third"
+    with pytest.raises(PassError, match="differs"):
+        work.rewritten(Change("third", 1, ""), halved(3.3, 1 / 3), samples)
 
 
 def test_two_steps_cannot_mean_different_things_by_one_probe() -> None:
