@@ -18,7 +18,7 @@ from qtool.sources.encode import Encode
 from qtool.sources.extras import needed
 from qtool.sources.rows import Row
 
-__all__ = ["HALVES", "Halved", "ReadingHalf", "WritingHalf"]
+__all__ = ["Halved", "ReadingHalf", "WritingHalf", "half_of"]
 
 PAST = 4  # tokens of a text that a batch of it has in its cache
 Pair = Mapping[str, torch.Tensor]
@@ -151,8 +151,10 @@ def _pairs(cache: Any) -> list[dict[str, torch.Tensor]]:
     return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
 
 
-HALVES: Mapping[str, type[_Half]] = {"encoder": ReadingHalf, "decoder": WritingHalf}
-"""How the name of a task ends -> the half that it asks for."""
+def half_of(task: str | None) -> type[_Half] | None:
+    """The half that a task asks for by how its name ends."""
+    ending = (task or "").rpartition("-")[2]
+    return {"encoder": ReadingHalf, "decoder": WritingHalf}.get(ending)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
 from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
-from qtool.sources.halves import HALVES
+from qtool.sources.halves import half_of
 
 __all__ = [
     "TASKS",
@@ -139,8 +139,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             "choose the --task that it was trained for"
         )
     found: nn.Module = uncached(model).float()
-    half = HALVES.get((task or "").rpartition("-")[2])
-    if half is not None:
+    if (half := half_of(task)) is not None:
         return half(found)
     return Decoder(found) if task == WITH_PAST else found
 

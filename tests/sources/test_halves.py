@@ -12,12 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 from qtool.cli import main
+from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.errors import CaptureError
 from qtool.export.float_file import write_float
 from qtool.integer import lower
 from qtool.sources import load_data, load_model
+from qtool.sources.empty import empty_folder
 from qtool.sources.halves import ReadingHalf, WritingHalf
 from tests.sources.test_model_folder import tokenizer
 
@@ -90,62 +92,72 @@ def written(reads: Run, writes: Run, given: dict[str, Any], start: int, mask: bo
     return np.concatenate(tokens[1:], 1)
 
 
+def in_torch(half: Any) -> Run:
+    def run(given: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        tensors = {name: torch.from_numpy(array) for name, array in given.items()}
+        for kind in ("past_key_values", "cross"):
+            named = [tensors.pop(n) for n in list(tensors) if n.startswith(f"{kind}_")]
+            pairs = zip(named[::2], named[1::2], strict=True)
+            found = [{"key": key, "value": value} for key, value in pairs]
+            tensors |= {kind: found} if found else {}
+        with torch.no_grad():
+            return [t.numpy() for t in pytree.tree_leaves(half(**tensors))]
+
+    return run
+
+
+def generated(model: Any, given: dict[str, Any]) -> np.ndarray:
+    names = ("eos_token_id", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
+    plain: dict[str, Any] = dict.fromkeys((*names, "forced_eos_token_id"))
+    ids = torch.full((2, 1), model.config.decoder_start_token_id)
+    more = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1}
+    found: torch.Tensor = model.generate(**given, decoder_input_ids=ids, **more, **plain)
+    return found[:, -STEPS:].numpy()
+
+
 @pytest.mark.parametrize("make", [whisper, bart])
-def test_two_files_write_what_the_model_writes(make: Callable[[], Any], tmp_path: Path) -> None:
+def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None:
     model, given = make()
-    model.eval()
-    mask, start = "attention_mask" in given, model.config.decoder_start_token_id
-    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
-    halves = {"reads": ReadingHalf(model).eval(), "writes": WritingHalf(model).eval()}
-    varies = {1: "length"} if mask else {}
-    sizes = {
-        "reads": {name: {0: "batch", **varies} for name in given},
-        "writes": {
-            "input_ids": {0: "batch", 1: "sequence"},
-            "past_key_values": {0: "batch", 2: "past"},
-        },
-    }
-    sizes["writes"] |= {"cross": {0: "batch", **({2: "length"} if mask else {})}}
-    sizes["writes"] |= {"encoder_attention_mask": {0: "batch", 1: "length"}} if mask else {}
-    for name, half in halves.items():
-        batch = half.batch({**given, "decoder_input_ids": ids})
-        captured = qtool.capture_model(half, batch, sizes[name])
-        write_float(captured.graph, tmp_path / f"{name}.onnx")
-        made = qtool.quantize(captured, [batch], mode="weight-only-int4")
-        assert made.export(tmp_path / f"{name}.int4.onnx").passed
-    files = [in_runtime(tmp_path / f"{name}.onnx") for name in halves]
-    found = written(*files, given, start, mask)
-    plain = {"do_sample": False, "num_beams": 1, "eos_token_id": None, "suppress_tokens": None}
-    plain |= {
-        "begin_suppress_tokens": None,
-        "forced_bos_token_id": None,
-        "forced_eos_token_id": None,
-    }
-    ids = torch.full((2, 1), start)
-    wanted = model.generate(**given, decoder_input_ids=ids, max_new_tokens=STEPS, **plain)
-    assert np.array_equal(found, wanted[:, -STEPS:].numpy())
+    halves = (ReadingHalf(model.eval()).eval(), WritingHalf(model).eval())
+    start = model.config.decoder_start_token_id
+    found = written(*map(in_torch, halves), given, start, "attention_mask" in given)
+    assert np.array_equal(found, generated(model, given))
     assert len(np.unique(found)) > 1
-    small = [tmp_path / f"{name}.int4.onnx" for name in halves]
-    tokens = written(*map(in_runtime, small), given, start, mask)
-    assert np.array_equal(tokens, written(*map(in_engine, small), given, start, mask))
 
 
-def test_a_command_for_each_half(t5: Path, texts: Path, tmp_path: Path) -> None:
-    for half in ("encoder", "decoder"):
-        line = ["quantize", str(t5), "--task", f"text2text-generation-{half}", "--data", str(texts)]
-        line += ["-o", str(tmp_path / f"{half}.onnx"), "--timing", "0", "--mode", "dynamic"]
-        result = CliRunner().invoke(main, line)
-        assert result.exit_code == 0, result.output
-    reads, writes = (ort.InferenceSession(tmp_path / f"{h}.onnx") for h in ("encoder", "decoder"))
-    shapes = {o.name: o.shape for o in reads.get_outputs()}
-    assert shapes == {
-        "cross.0.key": ["batch", 2, "sequence", 8],
-        "cross.0.value": ["batch", 2, "sequence", 8],
-    }
-    assert [i.name for i in writes.get_inputs()] == [
-        "input_ids", "past_key_values_0_key", "past_key_values_0_value", "cross_0_key",
-        "cross_0_value", "encoder_attention_mask",
-    ]  # fmt: skip
+def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
+    model, given = bart()
+    start = model.eval().config.decoder_start_token_id
+    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    reads, writes = ReadingHalf(model).eval(), WritingHalf(model).eval()
+    varies = {0: "batch", 1: "length"}
+    captured = qtool.capture_model(reads, given, dict.fromkeys(given, varies))
+    read = in_runtime(write_float(captured.graph, tmp_path / "reads.onnx"))
+    sizes = {"input_ids": {0: "batch", 1: "sequence"}, "past_key_values": {0: "batch", 2: "past"}}
+    sizes |= {"cross": {0: "batch", 2: "length"}, "encoder_attention_mask": varies}
+    batch = writes.batch({**given, "decoder_input_ids": ids})
+    captured = qtool.capture_model(writes, batch, sizes)
+    path = write_float(captured.graph, tmp_path / "writes.onnx")
+    found = written(read, in_runtime(path), given, start, mask=True)
+    assert np.array_equal(found, generated(model, given))
+    small = tmp_path / "writes.int4.onnx"
+    made = qtool.quantize(captured, [batch], mode="weight-only-int4")
+    assert made.export(small).passed
+    tokens = written(read, in_runtime(small), given, start, mask=True)
+    assert np.array_equal(tokens, written(read, in_engine(small), given, start, mask=True))
+
+
+def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    line = ["quantize", str(t5), "--task", "text2text-generation-decoder", "--data", str(texts)]
+    line += ["-o", str(path), "--timing", "0", "--mode", "dynamic"]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
+    cache = {f"past_key_values_0_{kind}": ["batch", 2, "past", 8] for kind in ("key", "value")}
+    cross = {f"cross_0_{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
+    given = {"input_ids": ["batch", "sequence"], "encoder_attention_mask": ["batch", "length"]}
+    assert inputs == {**given, **cache, **cross}
 
 
 def test_batches_of_each_half(t5: Path, texts: Path) -> None:
@@ -158,6 +170,11 @@ def test_batches_of_each_half(t5: Path, texts: Path) -> None:
     assert first["past_key_values"][0]["key"].shape == (4, 2, 4, 8)
     assert first["cross"][0]["value"].shape == (4, 2, 9, 8)
     assert data.dynamic["cross"] == {0: "batch", 2: "length"}
+
+
+def test_no_half_comes_without_its_weights(t5: Path) -> None:
+    with pytest.raises(CaptureError, match="no half of a model is loaded without its weights"):
+        empty_folder(t5, "text2text-generation-decoder")
 
 
 def test_a_model_of_one_part_has_no_halves() -> None:
