@@ -29,6 +29,7 @@ from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
 
+aten = torch.ops.aten
 _SIZE = "size "
 
 
