@@ -1,4 +1,4 @@
-"""Concats and what they join have one grid where it costs little, and their own where it would."""
+"""Grids of tensors that meet are one where that costs little, and their own where it would cost."""
 
 from __future__ import annotations
 
@@ -69,3 +69,37 @@ def test_the_file_is_the_simulation(gain: float, tmp_path: Path) -> None:
     assert found is not None
     assert found.exactness is not None
     assert found.exactness.exact
+
+
+class Residual(nn.Module):
+    """A stream and a branch that is added to it."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.branch, self.last = (nn.Conv2d(3, 3, 1) for _ in range(3))
+        with torch.no_grad():
+            for mine in self.branch.parameters():
+                mine.mul_(gain)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stream = self.stem(x).relu()
+        found: torch.Tensor = self.last((stream + self.branch(stream)).relu())
+        return found
+
+
+def _steps(gain: float) -> list[float]:
+    torch.manual_seed(1)
+    data = [torch.randn(8, 3, 5, 5) for _ in range(3)]
+    found = qtool.quantize(Residual(gain).eval(), data)
+    return [float(found.parameters[n].scale) for n in ("relu", "branch", "relu_2")]
+
+
+def test_a_sum_of_about_alike_is_exact() -> None:
+    one, *others = _steps(1.0)
+    assert others == pytest.approx([one, one])
+
+
+def test_a_small_branch_keeps_its_finer_step() -> None:
+    stream, branch, _ = _steps(0.05)
+    assert branch < stream / 4
