@@ -20,12 +20,12 @@ COLUMNS, ASIDE, LEARNED = 1024, 1024, 0.75  # as in qtool/blocks/moments.py
 FLOAT = 4
 
 # Measured: see docs/scale.md.
-PER_WEIGHT = 360e-9  # s of one core: scales, steps of rounding in numpy, codes, verification
-PER_BLOCK = 9.0  # s of one core: passes, plan, export, sessions
+PER_WEIGHT = 285e-9  # s of one core: scales, steps of rounding in numpy, codes, verification
+PER_BLOCK = 1.0  # s of one core: passes, plan, export, sessions
 PER_NODE = 0.017  # s of one core: the graph, traced once
 BASE = 450  # MiB: torch, onnx, ONNX Runtime
 NODE = 0.1  # MiB: of the graph
-COPIES = 3.2  # of a block's weights: mapped, rounded, and while codes are made
+COPIES = 6.4  # of a block's weights: mapped, what is missing, rounded, dequantized to verify
 NODES = 70  # of a layer
 
 
@@ -66,7 +66,7 @@ def operations(outputs: int, inputs: int, tokens: int, first: bool) -> float:
     forward = (4 + 4 * LEARNED) * tokens * outputs * inputs
     squares = 2 * LEARNED * tokens * inputs**2 + 8 * inputs * part**2 if first else 0
     aside = 6 * min(ASIDE, (1 - LEARNED) * tokens)
-    rounding = outputs * inputs * (5 * part + 2 * inputs + aside)
+    rounding = outputs * inputs * (5 * part + inputs - part + aside)
     return forward + squares + rounding
 
 
@@ -86,7 +86,7 @@ def seconds(model: Llama, tokens: int, block: int, gflops: float, cores: int) ->
 def peak(model: Llama, tokens: int, batch: int, block: int) -> float:
     """MiB. Layers are split where they are larger than a block. batch: tokens of one."""
     widest = max(i for group in model.matrices() for _, i in group)
-    held = FLOAT * (widest**2 + COPIES * block / FLOAT + block / FLOAT)  # moments; what is missing
+    held = FLOAT * widest**2 + COPIES * block  # moments; weights
     aside = min(ASIDE, (1 - LEARNED) * tokens)
     rows = FLOAT * aside * (widest + block / FLOAT / widest) * 4
     alive = FLOAT * batch * (4 * model.width + 3 * model.inner) * 2

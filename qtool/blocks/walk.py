@@ -30,7 +30,6 @@ from qtool.runtimes.onnxruntime import give_back
 __all__ = ["Walked", "walk"]
 
 aten = torch.ops.aten
-
 _SIZE = "size "
 
 
