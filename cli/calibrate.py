@@ -55,7 +55,7 @@ def command(
     from qtool.ranks import current
     from qtool.targets import DEFAULT
 
-    check_writable(output_)
+    check_writable(output_, model, weights, data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     found = qtool.calibrate(

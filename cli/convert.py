@@ -65,7 +65,7 @@ def command(
     from qtool.atomic import check_writable
     from qtool.targets import check_format
 
-    check_writable(output_)
+    check_writable(output_, model, weights, calibration)
     check_format(target or qtool.Calibration.load(calibration).target, format_)
     loaded = sources.load_model(model, weights)
     quantized = qtool.convert(

@@ -66,7 +66,7 @@ def command(
     from qtool.atomic import check_writable
 
     if mended is not None:
-        check_writable(mended)
+        check_writable(mended, int8_file, model, weights, data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     found = qtool.explain(

@@ -65,7 +65,7 @@ def command(
     from qtool.conversion.captured import DEFAULT_OBSERVER
     from qtool.targets import DEFAULT, check_format
 
-    check_writable(output_)
+    check_writable(output_, model, weights, data)
     check_format(target or DEFAULT, format_)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)

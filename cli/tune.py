@@ -142,7 +142,7 @@ def command(
     from qtool.targets import DEFAULT
 
     for path in filter(None, (output_, page, save_recipe)):
-        check_writable(path)
+        check_writable(path, model, weights, data, eval_data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
     judged = sources.load_data(eval_data, batch_size, labels)

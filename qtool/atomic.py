@@ -36,10 +36,15 @@ _PART = ".qtool.part"
 _SCRATCH = ".qtool-scratch-"
 
 
-def check_writable(path: str | Path) -> None:
-    """Raises FileError if no file can be written at `path`: said before long work, not after."""
+def check_writable(path: str | Path, *read: str | Path | None) -> None:
+    """Raises FileError if no file can be written at `path`, or it is one of those that are `read`:
+    said before long work, not after."""
     target = resolved(path)
     folder = target.parent
+    for given in (r for r in read if r is not None and target.exists()):
+        # a module's name may be too long for a path, for which Path.exists raises
+        if os.path.exists(given) and target.samefile(given):  # noqa: PTH110
+            raise FileError(f"cannot write {path}: {given} is read; name another file")
     if target.is_dir():
         raise FileError(f"cannot write {path}: it is a directory; name a file")
     if target.exists() and not target.is_file():

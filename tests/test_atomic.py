@@ -104,6 +104,16 @@ def test_a_folder_without_permission(
         writer(tmp_path / "file.onnx")
 
 
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    source, link = tmp_path / "float.onnx", tmp_path / "link.onnx"
+    source.write_bytes(b"")
+    link.symlink_to(source)
+    for path in (source, link):
+        with pytest.raises(FileError, match=r"float\.onnx is read; name another file"):
+            check_writable(path, "package.module:factory", None, source)
+    check_writable(tmp_path / "int8.onnx", source)
+
+
 def test_check_writable_writes_nothing(tmp_path: Path) -> None:
     check_writable(tmp_path / "file.onnx")
     assert names(tmp_path) == []

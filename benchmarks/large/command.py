@@ -1,28 +1,37 @@
-"""`qtool blockwise` on a folder, as a process that is measured: time, peak memory, result."""
+"""Conversions by blocks as processes that are measured: time, peak memory, result."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from limit import Group, forgotten, limited
 
-__all__ = ["Ran", "content", "run", "words"]
+__all__ = ["Ran", "content", "measured", "run", "words"]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """seconds: of wall time. peak: resident memory in MiB, with mapped files. said: its output."""
+    """seconds: of wall time; cpu: of one core. peak: resident memory in MiB, with mapped files.
+    group: MiB that its control group had, with all pages of files; None without a limit. said: its
+    output."""
 
     seconds: float
+    cpu: float
     peak: float
+    group: float | None
     said: str
+
+    def __str__(self) -> str:
+        group = "" if self.group is None else f", group {self.group:.0f} MiB"
+        return f"{self.seconds:.0f} s ({self.cpu:.0f} s of a core), peak {self.peak:.0f} MiB{group}"
 
 
 def words(path: Path, samples: int, length: int, count: int) -> Path:
@@ -40,28 +49,40 @@ def arguments(folder: Path, data: Path, out: Path, *more: str) -> list[str]:
 
 
 def run(folder: Path, data: Path, out: Path, *more: str, limit: int = 0) -> Ran:
-    """A run to its end; raises CalledProcessError where it fails.
+    """`qtool blockwise` to its end; see `measured`."""
+    return measured(arguments(folder, data, out, *more), limit, folder)
 
-    limit: of address space in MiB; 0: none.
+
+def measured(command: Sequence[str], limit: int = 0, *read: Path) -> Ran:
+    """A command to its end; raises CalledProcessError where it fails.
+
+    Args:
+        limit: of memory in MiB; 0: none. read: folders that it reads, dropped from memory before.
     """
+    if not limit:
+        return _measured(command, None)
+    for folder in read:
+        forgotten(folder)
+    with limited(limit << 20) as group:
+        return _measured(command, group)
+
+
+def _measured(command: Sequence[str], group: Group | None) -> Ran:
     begin = time.monotonic()
     process = subprocess.Popen(
-        arguments(folder, data, out, *more),
+        command,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=(lambda: _limit(limit << 20)) if limit else None,  # noqa: PLW1509  # no threads here
+        preexec_fn=group and group.enter,  # noqa: PLW1509  # no threads here
     )
     assert process.stdout is not None
     said = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, "qtool blockwise", said)
-    return Ran(time.monotonic() - begin, used.ru_maxrss / 1024, said)
-
-
-def _limit(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        raise subprocess.CalledProcessError(process.returncode, command, said)
+    taken = time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return Ran(*taken, group and group.peak, said)
 
 
 def content(out: Path) -> str:

@@ -3,7 +3,8 @@ the result has to have the bytes of a run that nobody disturbed.
 
     python benchmarks/large/kills.py SCRATCH --kills 20
 
-The network is small, and processes are forked behind the imports, so that kills fall into the work.
+The network is a small Llama, and processes are forked behind the imports, so that kills fall into
+the work.
 """
 
 from __future__ import annotations
@@ -18,44 +19,35 @@ from pathlib import Path
 import numpy as np
 import torch
 from command import content
-from safetensors.torch import save_file
-from torch import nn
+from random_llama import write
 
 import qtool
 
-WIDTH = 96
+SIZES = {"width": 64, "layers": 2, "words": 300}
+BLOCK = 1 << 16  # bytes: some layers of the network
 
 
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
-        self.down = nn.Linear(3 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
-
-
-def network(layers: int) -> nn.Module:
-    return nn.Sequential(*(Layer() for _ in range(layers)), nn.Linear(WIDTH, 16))
-
-
-def converted(folder: Path, out: Path, layers: int) -> None:
+def converted(folder: Path, out: Path) -> None:
     random = torch.Generator().manual_seed(0)
-    data = [torch.randn(16, WIDTH, generator=random) for _ in range(16)]
-    with qtool.unfilled():
-        model = network(layers)
-    options = {"mode": "weight-only-int4", "accuracy": "balanced", "block": 230_000}
-    qtool.quantize_by_blocks(folder, data, out, model=model, **options)
+    words = torch.randint(0, SIZES["words"], (16, 8, 16), generator=random)
+    qtool.quantize_by_blocks(
+        folder,
+        [{"input_ids": ids} for ids in words],
+        out,
+        mode="weight-only-int4",
+        accuracy="balanced",
+        dynamic={"input_ids": {0: "batch", 1: "sequence"}},
+        block=BLOCK,
+    )
 
 
-def started(folder: Path, out: Path, layers: int) -> int:
+def started(folder: Path, out: Path) -> int:
     """The number of a process that converts."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            converted(folder, out, layers)
+            converted(folder, out)
             code = 0
         finally:
             os._exit(code)
@@ -81,17 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)  # nothing to fork but this thread
-    torch.manual_seed(0)
     places = {name: given.scratch / name for name in ("weights", "whole", "killed")}
     for place in places.values():
         place.mkdir(parents=True, exist_ok=True)
-    save_file(network(given.layers).state_dict(), places["weights"] / "model.safetensors")
+    write(places["weights"], **SIZES)
     whole, killed = (places[name] / "model.onnx" for name in ("whole", "killed"))
-    run = (places["weights"], whole, given.layers)
+    run = places["weights"], whole
     ended(started(*run), None)  # the first one imports what is imported late
     begin = time.monotonic()
     ended(started(*run), None)
@@ -100,7 +90,7 @@ def main() -> None:
     results = 0
     while kills < given.kills or results == 0:
         after = draws.uniform(0, took) if kills < given.kills else None
-        if not ended(started(places["weights"], killed, given.layers), after):
+        if not ended(started(places["weights"], killed), after):
             kills += 1
             where[len(list(killed.parent.glob("*.blocks/block-*.json")))] += 1
             continue

@@ -8,7 +8,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
 from command import run, words
+
+
+def outputs(model: Path, data: Path) -> str:
+    """What ONNX Runtime gives for the first sample."""
+    (found,) = ort.InferenceSession(model).run(None, {"input_ids": np.load(data)["input_ids"][:1]})
+    assert np.isfinite(found).all()
+    return (
+        f"ONNX Runtime runs it: {list(found.shape)}, of {found.std():.3g} around {found.mean():.3g}"
+    )
 
 
 def main() -> None:
@@ -21,7 +32,8 @@ def main() -> None:
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--block", default="2", help="MiB")
-    parser.add_argument("--limit", type=int, default=0, help="of address space, in MiB")
+    parser.add_argument("--limit", type=int, default=0, help="of memory in MiB, by a control group")
+    parser.add_argument("--outputs", action="store_true", help="run the result, without the limit")
     given = parser.parse_args()
     given.scratch.mkdir(parents=True, exist_ok=True)
     first = 0.0
@@ -33,10 +45,11 @@ def main() -> None:
         ran = run(given.folder, data, out, *more, limit=given.limit)
         first = first or ran.peak
         print(
-            f"{count} samples: {ran.seconds:.0f} s, peak {ran.peak:.0f} MiB "
-            f"({ran.peak / first:.3f} times the first)\n{ran.said}",
+            f"{count} samples: {ran}, {ran.peak / first:.3f} times the first\n{ran.said}",
             flush=True,
         )
+        if given.outputs:
+            print(outputs(out, data), flush=True)
 
 
 if __name__ == "__main__":

@@ -48,37 +48,40 @@ def tensors(
     yield {"model.norm.weight": norm(), "lm_head.weight": matrix(words, width)}
 
 
+def write(folder: Path, width: int, layers: int, words: int) -> str:
+    """The folder; says what it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    inner, few = width * 11 // 4, max(HEAD, width // 8)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD,
+        "num_key_value_heads": few // HEAD,
+        "vocab_size": words,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    count, index, total = layers + 2, {}, 0
+    for i, held in enumerate(tensors(width, inner, layers, few, words), 1):
+        name = f"model-{i:05}-of-{count:05}.safetensors"
+        save_file(held, folder / name)
+        index |= dict.fromkeys(held, name)
+        total += sum(t.numel() for t in held.values())
+    listed = {"metadata": {"total_size": 4 * total}, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
+    return f"{folder}: {total / 1e9:.3f} billion parameters in {count} files"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--words", type=int, default=32000)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    inner, few = given.width * 11 // 4, max(HEAD, given.width // 8)
-    heads = given.width // HEAD
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": given.width,
-        "intermediate_size": inner,
-        "num_hidden_layers": given.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": few // HEAD,
-        "vocab_size": given.words,
-        "tie_word_embeddings": False,
-    }
-    (given.folder / "config.json").write_text(json.dumps(config))
-    count, index, total = given.layers + 2, {}, 0
-    for i, held in enumerate(tensors(given.width, inner, given.layers, few, given.words), 1):
-        name = f"model-{i:05}-of-{count:05}.safetensors"
-        save_file(held, given.folder / name)
-        index |= dict.fromkeys(held, name)
-        total += sum(t.numel() for t in held.values())
-    listed = {"metadata": {"total_size": 4 * total}, "weight_map": index}
-    (given.folder / "model.safetensors.index.json").write_text(json.dumps(listed))
-    print(f"{given.folder}: {total / 1e9:.3f} billion parameters in {count} files")
+    print(write(**vars(parser.parse_args())))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool import observers, targets
-from qtool.atomic import write_atomic
+from qtool.atomic import check_writable, write_atomic
 from qtool.blocks.record import Done, Record, opened
 from qtool.blocks.source import Source, source_of
 from qtool.blocks.walk import Walked, walk
@@ -130,6 +130,7 @@ def quantize_by_blocks(
         VerificationError: a block does not do what its plan says.
     """
     folder, path = Path(folder), Path(path)
+    check_writable(path, folder)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     if chosen.rules:
         raise PlanError("rules of a recipe are not known by blocks; give a mode")

@@ -8,7 +8,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from qtool.atomic import write_atomic
+from qtool.atomic import atomic_path
 from qtool.errors import FileError
 
 __all__ = ["Named", "Values"]
@@ -35,16 +35,20 @@ class Values:
             if _shared(value) or value.data_ptr() in seen:
                 found[name] = value.clone()
             seen.add(found[name].data_ptr())
-        write_atomic(self._file(index), safetensors.torch.save(found))
+        with atomic_path(self._file(index)) as temporary:
+            try:
+                safetensors.torch.save_file(found, temporary)
+            except safetensors.SafetensorError as error:
+                raise OSError(str(error)) from error
 
     def load(self, index: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """By name: of the float network, and of the quantized one.
+        """By name: of the float network, and of the quantized one; mapped, not read.
 
         Raises FileError where it is not there.
         """
         file = self._file(index)
         try:
-            found = safetensors.torch.load(file.read_bytes())
+            found = safetensors.torch.load_file(file)
         except (OSError, safetensors.SafetensorError) as error:
             raise FileError(f"{file} cannot be read ({error}); delete {file.parents[1]}") from error
         exact = {k.removeprefix(_EXACT): v for k, v in found.items() if k.startswith(_EXACT)}

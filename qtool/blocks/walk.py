@@ -23,11 +23,13 @@ from qtool.graph.run import Executor
 from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
-from qtool.recovery.layer_rows import as_matrix, is_product
+from qtool.recovery.layer_rows import as_matrix, is_product, reading_of
 from qtool.recovery.residual import added_to
 from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
+
+aten = torch.ops.aten
 
 _SIZE = "size "
 
@@ -48,13 +50,14 @@ class Walked:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight,
-    and of the tensor that its result is added to (None: to none)."""
+    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight, of
+    its bias and of the tensor that its result is added to (None: it has none)."""
 
     node: fx.Node
     number: int
     reads: int
     weight: int
+    bias: int | None
     beside: int | None
 
 
@@ -79,6 +82,11 @@ class _Walk:
         }
         known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
         return (read | set(self.gives.values())) & known
+
+    @property
+    def constants(self) -> set[int]:
+        """What is the same for all batches."""
+        return {*self.executor.constants, *self.fixed}
 
 
 def walk(
@@ -153,7 +161,9 @@ def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int
             places, beside = (number, reads, run.numbers[G.name_of(weight)]), added_to(run, number)
             if beside is not None and beside > number:  # not known yet in a walk
                 beside = None
-            found[number] = _Layer(node, *places, beside)
+            bias = G.argument(node, 2, "bias")
+            added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
+            found[number] = _Layer(node, *places, added, beside)
     return found
 
 
@@ -171,24 +181,26 @@ def _advance(
     """
     run, first = at.executor, 0
     steps, alive = at.steps(level), at.alive(level)
+    kept = alive | at.constants
     layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-    inputs = {layer.reads: Inputs(len(sizes)) for layer in layers}
-    gathered = {layer.number: _moments(at, layer, inputs[layer.reads]) for layer in layers}
+    early = {layer.number for layer in layers}  # computed in the float network alone
+    read = {layer.number: (layer.reads, reading_of(layer.node)) for layer in layers}
+    inputs = {each: Inputs(len(sizes)) for each in dict.fromkeys(read.values())}
+    gathered = {layer.number: _moments(at, layer, inputs[read[layer.number]]) for layer in layers}
     for index, size in enumerate(counted("batches", sizes, len(sizes))):
         exact, coded = _loaded(at, level, index, values, scratch)
-        run.advance(exact, [i for i in steps if exact[i] is None], frozenset())
-        run.advance(coded, steps, run.points)
-        run.advance(exact, [layer.number for layer in layers], frozenset())
+        run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
+        run.advance(coded, steps, run.points, kept)
+        run.advance(exact, [layer.number for layer in layers], frozenset(), kept | early)
         rows = {}
         for layer in layers:
-            if layer.reads not in rows:
-                x = coded[layer.reads]
-                rows[layer.reads] = inputs[layer.reads].add(layer.node, x, first)
+            each = read[layer.number]
+            if each not in rows:
+                rows[each] = inputs[each].add(layer.node, coded[layer.reads], first)
             wanted = _wanted(layer, exact, coded)
-            gathered[layer.number].add(rows[layer.reads], wanted, first)
+            gathered[layer.number].add(rows[each], wanted, first)
         del rows
         if after is None:
-            early = {layer.number for layer in layers}
             scratch.save(index, _named(exact, alive | early), _named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
@@ -203,8 +215,12 @@ def _moments(at: _Walk, layer: _Layer, inputs: Inputs) -> LayerMoments:
 
 
 def _wanted(layer: _Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) -> torch.Tensor:
-    """The layer's float result, and what is missing of the tensor that it will be added to."""
+    """The layer's float result, without its bias, and what is missing of the tensor that it will
+    be added to."""
     result, beside = exact[layer.number], layer.beside
+    if layer.bias is not None:
+        last = layer.node.target is aten.linear.default
+        result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
     if beside is None or exact[beside] is None or exact[beside].numel() != result.numel():
         return result
     return result + (exact[beside] - coded[beside]).reshape(result.shape)
@@ -224,7 +240,7 @@ def _loaded(
         known[1] = {i: v for i, v in known[1].items() if i not in early}
     for each, points in zip(known, (frozenset[str](), run.points), strict=True):
         found.append(run.begun(each))
-        run.advance(found[-1], at.fixed, points)
+        run.advance(found[-1], at.fixed, points, at.constants)
     return found[0], found[1]
 
 

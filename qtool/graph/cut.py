@@ -21,6 +21,7 @@ from qtool.graph.nodes import NAME, hint, name_of, output_nodes, placeholders, s
 __all__ = ["Block", "cut", "weight_of"]
 
 aten = torch.ops.aten
+_NEVER = 10**30  # bytes
 
 
 class Block:
@@ -164,10 +165,10 @@ def weight_of(node: fx.Node) -> int:
     return sum(4 * t.numel() for t in stored)
 
 
-def _alive(calls: Sequence[fx.Node]) -> list[float]:
+def _alive(calls: Sequence[fx.Node]) -> list[int]:
     """Bytes of what is read across each place between two calls: behind call 0, 1, ..."""
     at = {n: i for i, n in enumerate(calls)}
-    changes = [0.0] * (len(calls) + 1)
+    changes = [0] * (len(calls) + 1)
     for node, i in at.items():
         last = max((at[u] for u in _readers(node) if u in at), default=i)
         if last > i:
@@ -180,15 +181,16 @@ def _readers(node: fx.Node) -> Iterable[fx.Node]:
     return (u for u in node.users if not _is_size(u))
 
 
-def _bytes(node: fx.Node) -> float:
-    """Of the node's tensor; several in one value cannot be kept."""
+def _bytes(node: fx.Node) -> int:
+    """Of the node's tensor; several in one value cannot be kept. Whole numbers, of which sums and
+    differences are exact."""
     found = value(node)
     if not isinstance(found, torch.Tensor):
-        return 1e30
+        return _NEVER
     elements = 1
     for size in found.shape:
         elements *= hint(size)
-    return float(elements * found.element_size())
+    return elements * found.element_size()
 
 
 def _cheapest(alive: Sequence[float], weights: Sequence[float], most: int) -> list[int]:

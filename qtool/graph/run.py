@@ -167,10 +167,21 @@ class Executor:
                         row[used] = None
 
     @torch.no_grad()
-    def advance(self, values: Values, numbers: Iterable[int], points: Set[str]) -> None:
-        """Computes these steps in place, in order; what they read is known by then."""
-        for i in numbers:
+    def advance(
+        self, values: Values, numbers: Iterable[int], points: Set[str], kept: Set[int]
+    ) -> None:
+        """Computes these steps in place, in order; what they read is known by then.
+
+        Args:
+            kept: what is asked for afterwards; the rest is dropped behind the last that reads it.
+        """
+        order = list(numbers)
+        last = {read: i for i in order for read in (i, *self.steps[i].reads)}
+        for i in order:
             values[i] = self._compute(self.steps[i], values, points)
+            for read in (i, *self.steps[i].reads):
+                if last[read] == i and read not in kept:
+                    values[read] = None
 
     def begun(self, known: Mapping[int, Any]) -> Values:
         """Values by their numbers and the constants in their places; nothing else."""

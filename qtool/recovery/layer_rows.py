@@ -7,7 +7,7 @@ between, with its kernel turned round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import prod
 
 import torch
@@ -24,6 +24,7 @@ __all__ = [
     "is_product",
     "mean_along",
     "mean_of",
+    "reading_of",
     "results_of",
     "rows_of",
 ]
@@ -57,6 +58,14 @@ def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.T
         parts: torch.Tensor = matrix.unflatten(2, (-1, *shape[2:]))
         return parts.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, len(shape))))
     return matrix.flatten(0, 1).reshape(shape)
+
+
+def reading_of(node: fx.Node) -> Hashable:
+    """Two layers that read one tensor read the same rows of it where this is the same."""
+    if node.target is aten.linear.default:
+        return ()
+    kernel = tuple(G.hint(s) for s in G.shape(node.args[1])[2:])  # type: ignore[arg-type]  # a node
+    return (node.target, kernel, str(node.args[3:]))
 
 
 def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:

@@ -243,6 +243,49 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
     assert near < 0.7 * far  # 1.5 dB
 
 
+def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
+    """What a layer reads is never below zero, so that its weights could give a bias once more."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 32), nn.Unflatten(1, (2, 4, 4))
+    )
+    net.extend([nn.ReLU(), nn.Conv2d(2, 3, 3)])
+    for layer in (net[0], net[2], net[5]):
+        nn.init.constant_(layer.bias, 3.0)
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    nearest, rounded = (
+        qtool.quantize_by_blocks(
+            tmp_path, samples(), tmp_path / "net.onnx", model=net, mode="static", accuracy=accuracy
+        )
+        for accuracy in ("fast", "balanced")
+    )
+    assert rounded.blocks[0].rounded
+    assert rounded.sqnr["output"] > nearest.sqnr["output"]
+
+
+class Fork(nn.Module):
+    """Two convolutions read one tensor, each in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(2, 4, 3, 2, 1), nn.Conv2d(2, 4, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(x) + self.narrow(x)
+
+
+def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Fork()
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    data = [x.reshape(-1, 2, 4, 6) for x in samples()]
+    found = qtool.quantize_by_blocks(
+        tmp_path, data, tmp_path / "net.onnx", model=net, mode="static", accuracy="balanced"
+    )
+    assert found.blocks[0].rounded
+    assert found.sqnr["output"] > 30
+
+
 @pytest.mark.parametrize("where", ["weights", "record", "joined"])
 def test_it_goes_on_to_the_same_bytes(
     folder: Path,

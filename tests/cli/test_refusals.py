@@ -142,6 +142,18 @@ def test_an_unwritable_output_is_said_before_the_work(folder: Cli) -> None:
         assert "cannot write no/such/file" in sentence
 
 
+def test_what_a_command_reads_is_not_written_over(sample: Cli) -> None:
+    model = ("examples.digits.network:digits_net", "--weights", "weights.safetensors")
+    (sample.folder / "weights.safetensors").write_bytes(b"weights")
+    given = {
+        "weights.safetensors": ("quantize", *model, "--data", "calib_data/digits"),
+        "digits.calib": ("convert", *model, "--calibration", "digits.calib"),
+    }
+    for name, arguments in given.items():
+        said = sample.refuses(*arguments, "-o", name)
+        assert said == f"cannot write {name}: {name} is read; name another file"
+
+
 def test_a_real_process_exits_with_2(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "qtool", *quantize(data=f"{M}empty", output=f"{tmp_path}/o")],

@@ -66,3 +66,11 @@ def test_sizes_that_only_the_inside_knows_are_refused() -> None:
     last.args = (last.args[0], [size, 32])
     with pytest.raises(CaptureError, match="is known inside of the model alone"):
         cut(whole, 1)
+
+
+def test_what_gives_several_tensors_is_not_cut_from_who_takes_them() -> None:
+    layers = [nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2)) for _ in range(3)]
+    whole = capture_module(nn.Sequential(*layers).eval(), Batch((torch.randn(2, 2, 9, 9),)))
+    norm = torch.ops.aten._native_batch_norm_legit_no_training.default
+    assert len(cut(whole, 1 << 20)) == 1
+    assert not any(b.calls[-1].target is norm for b in cut(whole, 200))

@@ -104,7 +104,8 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         _check(name, kind, tensor, wanted)
     if model.apart.arrays:
         pairs = zip(model.inputs, batch.args, strict=True)
-        model.observe([t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs])
+        few = [t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs]
+        model.observe(few, whole=False)
         model.apart.give_back()
     else:
         _show(model, batch)

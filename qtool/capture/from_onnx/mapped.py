@@ -60,7 +60,10 @@ def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
     for tensor in stored:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        array = _array(tensor, folder, maps)
+        try:
+            array = _array(tensor, folder, maps)
+        except ValueError as error:
+            raise CaptureError(f"'{tensor.name}' is not where the file says ({error})") from error
         if array.size < _LEAST:
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
             continue
@@ -75,15 +78,14 @@ def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
 
 def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:
     said = {entry.key: entry.value for entry in tensor.external_data}
-    name, start, size = said["location"], int(said.get("offset", 0)), stored_bytes(tensor)
+    name, start, size = said.get("location", ""), int(said.get("offset", 0)), stored_bytes(tensor)
     if name not in maps:
         maps[name] = _map(folder, name, tensor.name)
     held = maps[name]
     kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
     if start + size > len(held):
         raise CaptureError(
-            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that "
-            "file again"
+            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
         )
     if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
         raise CaptureError(f"'{tensor.name}' is of a type that torch has no tensors of")

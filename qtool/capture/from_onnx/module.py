@@ -104,14 +104,14 @@ class OnnxModule(nn.Module):
             found.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
         return tuple(found)
 
-    def observe(self, inputs: Sequence[torch.Tensor]) -> Values:
-        """All values on a batch, by name. What it shows of types and ranks is remembered."""
+    def observe(self, inputs: Sequence[torch.Tensor], whole: bool = True) -> Values:
+        """All values on a batch, by name. What it shows of types and ranks is remembered.
+
+        Args:
+            whole: False drops what nothing reads any more.
+        """
         with torch.no_grad():
-            values = self._values(inputs, learn=True)
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor):
-                self.source.seen[name] = _CODES[value.dtype], value.dim()
-        return values
+            return self._values(inputs, learn=True, whole=whole)
 
     def replay(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of one node on given values."""
@@ -125,13 +125,28 @@ class OnnxModule(nn.Module):
         outputs = tuple(t.clone() if n in self.known else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _values(self, inputs: Sequence[torch.Tensor], learn: bool = False) -> Values:
+    def _values(
+        self, inputs: Sequence[torch.Tensor], learn: bool = False, whole: bool = True
+    ) -> Values:
         values: Values = {"": None, **self.known}
         values.update(zip(self.inputs, inputs, strict=True))
+        if learn:
+            self._remember(values)
+        last = {n: i for i, node in enumerate(self.nodes) for n in (*node.outputs, *node.inputs)}
         for index, node in enumerate(self.nodes):
-            results = self._results(index, values, learn)
-            values.update(zip(node.outputs, results, strict=False))
+            made = dict(zip(node.outputs, self._results(index, values, learn), strict=False))
+            values.update(made)
+            if learn:
+                self._remember(made)
+            for name in () if whole else (*node.inputs, *node.outputs):
+                if last[name] == index and name not in self.outputs:
+                    values[name] = None
         return values
+
+    def _remember(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                self.source.seen[name] = _CODES[value.dtype], value.dim()
 
     def _results(
         self, index: int, values: Mapping[str, Any], learn: bool = False

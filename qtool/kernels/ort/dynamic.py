@@ -24,7 +24,8 @@ def dynamic_quantize() -> Callable[..., Any]:
     levels, zero = torch.tensor(float(UINT8.levels)), torch.zeros(())
 
     def run(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        low, high = torch.minimum(x.min(), zero), torch.maximum(x.max(), zero)
+        least, most = torch.aminmax(x) if x.numel() else (zero, zero)
+        low, high = torch.minimum(least, zero), torch.maximum(most, zero)
         scale = torch.where(low == high, 1.0, (high - low) / levels)
         point = (-(low / scale)).clamp(0, UINT8.qmax).round()
         codes = ((x / scale).round() + point).clamp(0, UINT8.qmax)

@@ -15,6 +15,7 @@ VALUES = {
     "above zero": np.linspace(0.5, 2, 301),
     "below zero": np.linspace(-3, -1, 301),
     "zeros": np.zeros(7),
+    "nothing": np.zeros((0, 3)),
 }
 
 

@@ -18,6 +18,7 @@ SIZES = {  # rows, inputs, outputs
     "a row left over, outputs left over": (5, 700, 37),
     "an input left over": (4, 261, 1),
     "many of both": (131, 256, 130),
+    "no row": (0, 256, 5),
 }
 
 
@@ -43,7 +44,7 @@ def test_matmul_nbits(bits: int, block: int, sizes: tuple[int, int, int]) -> Non
     rng = np.random.default_rng(0)
     bias = rng.standard_normal(outputs, np.float32) if rows > 1 else None
     x = rng.standard_normal((rows, inputs), np.float32) * rng.choice([1e-3, 1, 100], (rows, inputs))
-    x[-1] = np.abs(x[-1]) if rows == 1 else 0
+    x[-1:] = np.abs(x[-1:]) if rows == 1 else 0
     m, x = Model(), x.astype(np.float32)
     given = [m.feed(x), m.const(packed(codes, bits)), m.const(scale)]
     given += [m.const(packed(zero, bits)), "", *([] if bias is None else [m.const(bias)])]
