@@ -37,8 +37,9 @@ def _max_pool(
     if ceil_mode and all(isinstance(size, int) for size in sizes):
         # in pads: onnx before opset 22 infers a window more where one would begin in the padding
         covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
-        ends = list(map(last_pad, sizes, covered, stride, padding, padding))
-        ceil_mode = False
+        wide = list(map(last_pad, sizes, covered, stride, padding, padding))
+        if all(end < k for end, k in zip(wide, kernel, strict=True)):  # the runtime takes no other
+            ends, ceil_mode = wide, False
     largest, _ = op.MaxPool(
         x,
         kernel_shape=list(kernel),

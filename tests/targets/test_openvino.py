@@ -17,10 +17,12 @@ ov: Any = pytest.importorskip(
     "openvino", reason='OpenVINO is not installed: pip install "qtool[openvino]" proves this target'
 )
 
-CODES = 2.0
-"""Largest accepted distance from fake quantization, in codes of the output. OpenVINO accumulates in
-int32 and rescales, adds biases and rounds in float32, in another order of operations: a value next
-to a tie may get the neighbouring code, and few of them meet in one output of these networks."""
+CODES, LARGEST = 0.5, 2.5
+"""Accepted distance from fake quantization, in codes of the output: root of the mean square, and
+largest. OpenVINO accumulates in int32 and rescales, adds biases and rounds in float32, in another
+order of operations: a value next to a tie may get the neighbouring code, and some of them meet in
+one output of these networks, as independent noise (0.41 in `digits`) whose largest of 640 values
+lies about five times as far."""
 
 INTEGER = ("Convolution", "FullyConnected", "MatMul", "Concatenation", "Pooling")
 
@@ -40,7 +42,8 @@ def test_openvino_computes_what_fake_quantization_does(name: str) -> None:
         fake, real = model(x).numpy(), network(name)(x).numpy()
     code = step(model, fake)
     assert np.ptp(fake) > 50 * code  # there is something to compare
-    assert np.abs(found - fake).max() <= CODES * code
+    assert np.sqrt(np.square(found - fake).mean()) <= CODES * code
+    assert np.abs(found - fake).max() <= LARGEST * code
     assert np.abs(found - real).max() <= 8 * code
 
 
