@@ -45,7 +45,7 @@ for _row in (
 ):
     register(_row)
 
-for _family in (layers, lookups, moves, codes):
+for _family in (layers, lookups, elementwise, moves, codes):
     for _target, _writer in _family.WRITERS.items():
         register_writer(_target, _writer)
 for _contrib in (layers.CONTRIB, lookups.CONTRIB, recurrent.CONTRIB):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,11 +10,11 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
-from qtool.ops.onnx_forms import contrib
+from qtool.ops.onnx_forms import contrib, op
 from qtool.ops.row import Op, Role
 from qtool.types import Bounds
 
-__all__ = ["ELEMENTWISE"]
+__all__ = ["ELEMENTWISE", "WRITERS"]
 
 aten = torch.ops.aten
 
@@ -24,6 +25,23 @@ def _silu(x: Any) -> Any:
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
     return contrib("Gelu" if approximate == "none" else "FastGelu")(x)
+
+
+def _rms_norm(
+    x: Any, shape: Sequence[int], weight: Any = None, epsilon: float | None = None
+) -> Any:
+    """In the form that ONNX Runtime has one kernel for (SimplifiedLayerNormalization)."""
+    least = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    two, some = (op.CastLike(op.Constant(value_float=v), x) for v in (2.0, least))
+    axes = op.Constant(value_ints=list(range(-len(shape), 0)))
+    found = op.Div(x, op.Sqrt(op.Add(op.ReduceMean(op.Pow(x, two), axes), some)))
+    return found if weight is None else op.Mul(found, weight)
+
+
+def _from_number(x: Any, number: float, factor: float = 1) -> Any:
+    """number - x; torch.onnx knows it for tensors alone."""
+    like, times = (op.CastLike(op.Constant(value_float=float(v)), x) for v in (number, factor))
+    return op.Sub(like, x if factor == 1 else op.Mul(x, times))
 
 
 def _from_zero(node: fx.Node) -> Bounds:
@@ -53,3 +71,6 @@ ELEMENTWISE = (
     Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamped),
     Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, factor=1),
 )
+
+WRITERS = {aten.rms_norm.default: _rms_norm, aten.rsub.Scalar: _from_number}
+"""What torch.onnx would trace a graph again for."""

@@ -25,6 +25,7 @@ ENOUGH = 20.0
 """dB of an output below which people are warned: a tenth of its size is noise."""
 
 SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
+SUFFIXES = 128  # of them, times layers: each layer is run with what is behind it
 FEW = 16
 """Codes, of 256, that an input of a concat should span at least."""
 MOST = 0.9
@@ -173,12 +174,12 @@ def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[s
     Args:
         graph: with its points. batch: bound to its inputs; a few samples of it are used.
     """
-    run = Executor(graph)
-    real = run.run(graph.head(batch, TRIED), frozenset())
     layers: dict[str, set[str]] = {}
     for point in plan:
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
         layers.setdefault(layer, set()).add(point.name)
+    run, tried = Executor(graph), min(TRIED, max(1, SUFFIXES // max(1, len(layers))))
+    real = run.run(graph.head(batch, tried), frozenset())
     found = []
     for layer, points in layers.items():
         new = run.again(real, points & run.points, points)

@@ -37,6 +37,7 @@ AS_IT_IS = {
     "one or the other": lambda x: torch.where((x > 1) | (x < 0), x, 0.0),
     "a cast": lambda x: (x > 0).to(torch.float32) * x,
     "dimensions of size 1, and one that is not": lambda x: x[None, :, None].squeeze((0, 2, 3)),
+    "less than a number": lambda x: 1 - x,
     "a look-up": lambda x: x[torch.tensor([1, 0])],
 }
 

@@ -74,7 +74,7 @@ SEQUENCES: Mapping[str, Case] = {
     ),
     "rms_norm": tokens(
         lambda m, x: m.norm(x),
-        "Pow ReduceMean Add Sqrt Reciprocal Mul Mul",
+        "SimplifiedLayerNormalization",
         {"rms_norm.default": NONE},
         norm=lambda: nn.RMSNorm(8),
     ),
