@@ -21,7 +21,7 @@ from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
 from qtool.sources.extras import needed
 from qtool.sources.halves import half_of
-from qtool.sources.model_folder import class_of, config_of, timm_arguments, uncached
+from qtool.sources.model_folder import WITH_PAST, class_of, config_of, timm_arguments, uncached
 from qtool.sources.shards import Shards
 
 __all__ = ["empty_folder", "flat", "names_of", "unfilled"]
@@ -79,6 +79,8 @@ def _made(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = needed("transformers", f"the model in {path}", CaptureError)
     if half_of(task) is not None:
         raise CaptureError(f"no half of a model is loaded without its weights: leave out '{task}'")
+    if task == WITH_PAST:
+        raise CaptureError(f"no cache goes with a model in blocks: leave out '{task}'")
     loader = class_of(library, path, config, task)
     known = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     auto = loader.__name__.startswith("Auto")
