@@ -38,13 +38,13 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     made = [(node, *d) for node in G.calls(graph.module.graph) if (d := _divisor(node)) is not None]
     if not made:
         return ()
-    run = Executor(graph)
-    few = graph.head(batch, TRIED)
-    real, coded = run.run(few, frozenset()), run.run(few, run.points)
+    run, few = Executor(graph), graph.head(batch, TRIED)
+    wanted = {G.name_of(source) for _, source, _ in made}
+    real, coded = (dict(run.stream(few, points, wanted)) for points in (frozenset(), run.points))
     found = []
     for node, source, divisor in made:
-        at = run.numbers[G.name_of(source)]
-        if real[at].is_floating_point() and _meets_zero(divisor(real[at]), divisor(coded[at])):
+        exact, rounded = (values[G.name_of(source)] for values in (real, coded))
+        if exact.is_floating_point() and _meets_zero(divisor(exact), divisor(rounded)):
             found.append(G.name_of(node))
     return tuple(found)
 
