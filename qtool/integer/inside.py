@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from qtool.graph.torch_ops import unpack
 from qtool.integer.forms import Drawn, Form, Inside, agree
+from qtool.integer.inside_lstm import dynamic_lstm
 from qtool.kernels import Profile
 from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at, name_of
 from qtool.types import INT8, UINT8, QType, QuantParams
@@ -148,6 +149,7 @@ _Bind = Callable[[ir.Node, Reading, Profile], Inside | None]
 _KERNELS: Mapping[tuple[str, str], tuple[str, _Bind]] = {
     (_MICROSOFT, "MatMulNBits"): ("matmul_nbits", _matmul_nbits),
     (_MICROSOFT, "GatherBlockQuantized"): ("gather_nbits", _gather_nbits),
+    (_MICROSOFT, "DynamicQuantizeLSTM"): ("dynamic_lstm", dynamic_lstm),
     ("", "DynamicQuantizeLinear"): ("dynamic_quantize", _dynamic_quantize),
     ("", "MatMulInteger"): ("matmul_integer", _matmul_integer),
 }
