@@ -35,7 +35,8 @@ class Drawn:
     def values(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
         """The first row of integers is as high as they are: sums that saturate are seen."""
         if self.type == "float32":
-            return generator.standard_normal(self.shape, np.float32) * np.float32(self.size)
+            drawn = generator.standard_normal(self.shape, np.float32) * np.float32(self.size)
+            return np.asarray(drawn)
         if self.below is not None:
             return generator.integers(self.below, size=self.shape).astype(self.type)
         low, high = np.iinfo(self.type).min, np.iinfo(self.type).max

@@ -100,6 +100,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "conv_transpose": ort_conv.conv_transpose,
     "dequantize": ort_quantize.dequantize,
     "dynamic_lstm": ort_recurrent.dynamic_lstm,
+    "dynamic_matmul": ort_dynamic.dynamic_matmul,
     "dynamic_quantize": ort_dynamic.dynamic_quantize,
     "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,

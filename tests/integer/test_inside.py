@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -158,3 +159,28 @@ def test_a_dynamic_lstm_runs_in_the_engine(direction: str, states: bool) -> None
 
 def test_an_lstm_that_clips_runs_in_the_runtime() -> None:
     assert kinds(lower(lstm(clip=0.5))) == ["float"]
+
+
+@pytest.mark.parametrize("more", [(), ("z",), ("z", "b"), ("", "b")], ids=str)
+@pytest.mark.parametrize("size", [(), (5,)], ids=str)
+def test_a_product_that_others_joined_runs_in_integers(
+    size: tuple[int, ...], more: tuple[str, ...]
+) -> None:
+    stored = {
+        "w": RNG.integers(-127, 128, (40, 5)).astype(np.int8),
+        "s": RNG.uniform(0.1, 1, size).astype(np.float32),
+        "z": RNG.integers(-9, 9, size).astype(np.int8),
+        "b": RNG.standard_normal(5).astype(np.float32),
+    }
+    names = ["x", "w", "s", *more]
+    node = helper.make_node("DynamicQuantizeMatMul", names, ["y"], "p", domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 40])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    arrays = [numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items() if n in names]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [x], [y], arrays)
+    file = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    program = lower(file)
+    assert kinds(program) == ["integer"]
+    (wanted,) = ort.InferenceSession(file.SerializeToString()).run(None, {"x": X})
+    assert np.array_equal(program(torch.from_numpy(X))[0].numpy(), wanted)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
-from qtool.kernels.ort.dynamic import dynamic_quantize, matmul_integer
+from qtool.kernels.ort.dynamic import dynamic_matmul
 from qtool.kernels.ort.functions import logistic, tanh
 from qtool.kernels.params import Kernel
 from qtool.types import QuantParams
@@ -44,7 +44,7 @@ class LstmDirection:
 
     def products(self) -> tuple[Kernel, Kernel]:
         """Those with the inputs and with the state."""
-        return _product(self.weight, self.w), _product(self.recurrent, self.r)
+        return dynamic_matmul(self.w, self.weight), dynamic_matmul(self.r, self.recurrent)
 
 
 def dynamic_lstm(directions: Sequence[LstmDirection]) -> Callable[..., Any]:
@@ -81,17 +81,5 @@ def _layer(given: LstmDirection) -> Callable[..., tuple[Tensor, Tensor, Tensor]]
             c = c * logistic(f) + logistic(i) * tanh(g)
             h = states[step] = tanh(c) * logistic(o)
         return states, h, c
-
-    return run
-
-
-def _product(weight: Tensor, params: QuantParams) -> Kernel:
-    """Floats [rows, in] -> their product with a weight, once they are rounded to uint8."""
-    rounded, product = dynamic_quantize(), matmul_integer(params, weight)
-
-    def run(x: Tensor) -> Tensor:
-        codes, scale, zero_point = rounded(x)
-        found: Tensor = product(codes, zero_point).to(torch.float32) * (scale * params.scale)
-        return found
 
     return run
