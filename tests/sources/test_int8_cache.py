@@ -35,6 +35,14 @@ def held(make: Any = llama) -> tuple[Decoder, torch.Tensor]:
     return decoder, real
 
 
+@pytest.fixture(scope="module")
+def captured() -> Any:
+    """Of one text: the runtime takes no more that each have a cache and several tokens."""
+    decoder, _ = held()
+    batch = decoder.continued(IDS[:1], torch.ones_like(IDS[:1]), 4)
+    return decoder, batch, qtool.capture_model(decoder, batch, DYNAMIC)
+
+
 @pytest.mark.parametrize("make", [llama, qwen])
 def test_little_is_lost(make: Any) -> None:
     decoder, real = held(make)
@@ -48,12 +56,10 @@ def test_little_is_lost(make: Any) -> None:
     assert -10 * float(noise.log10()) > 30
 
 
-def test_the_file_gives_the_tokens_of_the_model_and_of_the_engine(tmp_path: Path) -> None:
-    decoder, _ = held()
+def test_the_file_gives_what_the_engine_gives(captured: Any, tmp_path: Path) -> None:
+    _, batch, graph = captured
     path = tmp_path / "int4.onnx"
-    batch = decoder.continued(IDS[:1], torch.ones_like(IDS[:1]), 4)
-    captured = qtool.capture_model(decoder, batch, DYNAMIC)
-    assert qtool.quantize(captured, [batch], mode="weight-only-int4").export(path).passed
+    assert qtool.quantize(graph, [batch], mode="weight-only-int4").export(path).passed
     nodes = [n.op_type for n in onnx.load(path).graph.node]
     assert nodes.count("GroupQueryAttention") == 2
     session, program = ort.InferenceSession(path), lower(path)
@@ -70,11 +76,10 @@ def test_the_file_gives_the_tokens_of_the_model_and_of_the_engine(tmp_path: Path
         given = [ids, mask, *map(torch.from_numpy, found[1:])]
 
 
-def test_the_float_file_computes_what_torch_does(tmp_path: Path) -> None:
-    decoder, _ = held()
+def test_the_float_file_computes_what_torch_does(captured: Any, tmp_path: Path) -> None:
+    decoder, _, graph = captured
     mask = torch.ones_like(IDS)
-    captured = qtool.capture_model(decoder, decoder.continued(IDS, mask, 4), DYNAMIC)
-    session = ort.InferenceSession(captured.export_float(tmp_path / "float.onnx"))
+    session = ort.InferenceSession(graph.export_float(tmp_path / "float.onnx"))
     step = decoder.continued(IDS, mask, 11)
     names = [i.name for i in session.get_inputs()]
     arrays = [t.numpy() for t in pytree.tree_leaves(step)]
