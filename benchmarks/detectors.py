@@ -2,11 +2,12 @@
 
     python benchmarks/detectors.py [--networks yolov5,retinanet]
 
-Torchvision's detectors without what selects boxes, and YOLOs that decode their boxes; see
-unseen/detection.py. Weights are random, but BatchNorms hold what they see of the data. Each network
-is converted twice with defaults, both files run in ONNX Runtime: whole, and cut in front of the
-last concats, whose float nodes then join what the cut file gives. So *before* is the
-signal-to-noise ratio of boxes and scores without any loss by joining, *whole* what the file has.
+Torchvision's detectors without what selects boxes, YOLOs that decode their boxes; see
+unseen/detection.py; and transformers' DETR on a ResNet-50, which selects no boxes. Weights are
+random, but BatchNorms hold what they see of the data. Each network is converted twice with
+defaults, both files run in ONNX Runtime: whole, and cut in front of the last concats, whose float
+nodes then join what the cut file gives. So *before* is the signal-to-noise ratio of boxes and
+scores without any loss by joining, *whole* what the file has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 import onnx
 import torch
 from onnx.utils import Extractor
-from torch import nn
+from torch import Tensor, nn
 
 import qtool
 from qtool.capture import load_onnx
@@ -44,9 +45,9 @@ Parts = Callable[[Arrays], dict[str, Arrays]]
 
 @dataclass(frozen=True)
 class Detector:
-    """row: its name in unseen/detection.py. parts: which outputs, or parts of them, are what."""
+    """build: the network. parts: which outputs, or parts of them, are what."""
 
-    row: str
+    build: Callable[[], nn.Module]
     size: int
     parts: Parts
 
@@ -66,19 +67,35 @@ def _apart(*names: str) -> Parts:
     return lambda outputs: {n: [o] for n, o in zip(names, outputs, strict=True)}
 
 
+class Detr(nn.Module):
+    """DETR, its sizes the published ones: logits and boxes, a row for each of 100 queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
+        backbone = ResNetConfig(out_features=["stage4"])
+        self.whole = DetrForObjectDetection(DetrConfig(backbone_config=backbone))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        found = self.whole(x)
+        return found.logits, found.pred_boxes
+
+
 DETECTORS = {
     "ssdlite320_mobilenet_v3_large": Detector(
-        "tv_ssdlite320_mnv3_head", 320, _apart("boxes", "scores")
+        DETECTION["tv_ssdlite320_mnv3_head"].build, 320, _apart("boxes", "scores")
     ),
     "retinanet_resnet50_fpn": Detector(
-        "tv_retinanet_resnet50_head", 128, _apart("scores", "boxes")
+        DETECTION["tv_retinanet_resnet50_head"].build, 128, _apart("scores", "boxes")
     ),
     "fcos_resnet50_fpn": Detector(
-        "tv_fcos_resnet50_head", 128, _apart("scores", "boxes", "centre-ness")
+        DETECTION["tv_fcos_resnet50_head"].build, 128, _apart("scores", "boxes", "centre-ness")
     ),
-    "yolov5": Detector("yolov5", 320, _joined(-1)),
-    "yolov8": Detector("yolov8", 320, _joined(1)),
-    "yolox": Detector("yolox_raw", 320, _joined(-1)),
+    "yolov5": Detector(DETECTION["yolov5"].build, 320, _joined(-1)),
+    "yolov8": Detector(DETECTION["yolov8"].build, 320, _joined(1)),
+    "yolox": Detector(DETECTION["yolox_raw"].build, 320, _joined(-1)),
+    "detr": Detector(Detr, 256, _apart("scores", "boxes")),
 }
 
 
@@ -94,9 +111,8 @@ class Found:
 def measured(detector: Detector, folder: Path) -> Found:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    row = DETECTION[detector.row]
     drawn = images(3, detector.size, detector.size)
-    model = row.build()
+    model = detector.build()
     data = [drawn(BATCH, generator)["x"] for _ in range(BATCHES)]
     _settle(model, data)
     held_out = [drawn(HELD_OUT, generator)["x"].numpy()]
@@ -118,12 +134,20 @@ def _settle(model: nn.Module, data: Sequence[torch.Tensor]) -> None:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = None
+        elif hasattr(module, "running_var"):  # a frozen one, of DETR
+            module.register_forward_pre_hook(_frozen)
     model.train()
     with torch.no_grad():
         for _ in range(2):
             for batch in data:
                 model(batch)
     model.eval()
+    for module in model.modules():
+        module._forward_pre_hooks.clear()
+
+
+def _frozen(module: Any, inputs: tuple[Tensor]) -> None:
+    module.running_var, module.running_mean = torch.var_mean(inputs[0], (0, 2, 3))
 
 
 def _cut(whole: Path, before: Path, after: Path) -> None:
