@@ -15,6 +15,7 @@ import onnx_ir as ir
 import torch
 
 from qtool.errors import VerificationError
+from qtool.onnx_graph.checker import check_model
 from qtool.onnx_graph.reading import Reading, Source, array_of, attributes_of, input_at, stored
 from qtool.targets.saturation import largest_pairs
 
@@ -62,7 +63,7 @@ def check_well_formed(model: Source) -> None:
         VerificationError: in the checker's words.
     """
     try:
-        onnx.checker.check_model(Reading.of(model).outline, full_check=True)
+        check_model(Reading.of(model).outline, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
 

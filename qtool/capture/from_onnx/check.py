@@ -11,6 +11,7 @@ from qtool.capture.from_onnx.names import label_of
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES, nodes_in
+from qtool.onnx_graph.checker import check_model
 from qtool.onnx_graph.storage import fits, outline
 
 __all__ = ["checked"]
@@ -65,7 +66,7 @@ def _spell_out(model: onnx.ModelProto) -> None:
 
 def _check(model: onnx.ModelProto) -> None:
     try:
-        onnx.checker.check_model(_typed(model))
+        check_model(_typed(model))
     except onnx.checker.ValidationError as error:
         if "deprecated" not in str(error):  # old is not wrong; the runtime knows these
             raise

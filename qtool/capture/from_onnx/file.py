@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,9 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
 
     Args:
         example: one batch; by position, or by the names of the file's inputs.
-        dynamic: as for `capture_module`; by default what the file leaves open, or nothing where
-            the file, for all it says, only runs with the sizes of the example.
+        dynamic: as for `capture_module`; by default what the file leaves open, or of it what the
+            example has at least 2 of, or nothing where the file, for all it says, only runs with
+            the sizes of the example.
 
     Raises:
         CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool reads an
@@ -109,13 +110,8 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         model.apart.give_back()
     else:
         _show(model, batch)
-    names = {old: new for new, old in model.arguments.items()}
-    try:
-        graph = _captured(model, batch, {names.get(n, n): axes for n, axes in wanted.items()})
-    except CaptureError:
-        if dynamic is not None or not any(wanted.values()):
-            raise
-        graph = _captured(model, batch, {})
+    less = (_varying(model, batch, wanted), {}) if dynamic is None and any(wanted.values()) else ()
+    graph = _first(model, batch, [wanted, *(sizes for sizes in less if sizes != wanted)])
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
     _name_nodes(graph, model)
@@ -128,6 +124,18 @@ def _show(model: OnnxModule, batch: Batch) -> None:
     expected = run(model.model, arrays)
     _refuse_odd(expected)
     agree(model, arrays, expected, model.observe(batch.args))
+
+
+def _first(model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]) -> G.FloatGraph:
+    """With the first of these dynamic sizes with which the model can be captured."""
+    names = {old: new for new, old in model.arguments.items()}
+    sizes, *others = tried
+    try:
+        return _captured(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
+    except CaptureError:
+        if not others:
+            raise
+    return _first(model, batch, others)
 
 
 def _captured(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
@@ -198,6 +206,15 @@ def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
         kind = type(given[other]).__name__
         raise CaptureError(f"input '{other}' is a {kind} in the batch, not a tensor")
     return tuple(given[n] for n in model.inputs)
+
+
+def _varying(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
+    """Without dimensions of which the example shows too little: torch.export takes 0 and 1 as they
+    are."""
+    return {
+        name: {axis: dim for axis, dim in wanted.get(name, {}).items() if tensor.shape[axis] > 1}
+        for name, tensor in zip(model.inputs, batch.args, strict=True)
+    }
 
 
 def _check(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from qtool.capture.from_onnx.mapped import NOTHING, Apart, Mapped
 from qtool.capture.from_onnx.names import identifiers
 from qtool.capture.from_onnx.parts import part_for, read_by
 from qtool.capture.from_onnx.read import Node, nodes_of
-from qtool.capture.from_onnx.sizes import calculated
+from qtool.capture.from_onnx.sizes import calculated, cast_types
 from qtool.errors import DataError
 from qtool.graph.onnx_part import TORCH_TYPES, onnx_part, tensor_of
 
@@ -55,6 +55,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.model, self.apart = model, apart
         self.known, self.nodes, self.source = nodes_of(model, apart.arrays)
+        self.cast = cast_types(p for node in self.nodes for p in node.protos)
         graph = model.graph
         self.outputs = tuple(o.name for o in graph.output)
         stored = {i.name for i in graph.initializer} | set(apart.arrays)
@@ -178,7 +179,8 @@ class OnnxModule(nn.Module):
             if name in self.known and (name not in self.attributes or _is_small(value)):
                 stored[name] = value
             elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
-                stored[name] = value.astype(np.int64)
+                kind = _CODES[self.cast.get(name, torch.int64)]
+                stored[name] = value.astype(helper.tensor_dtype_to_np_dtype(kind))
             else:
                 tensors[name] = self.as_tensor(name, value)
         outputs = [o for o in node.outputs if o in self.source.used]
@@ -216,7 +218,7 @@ class OnnxModule(nn.Module):
             return held
         if value.dtype != object:
             return tensor_of(value)
-        return _sizes_as_tensor(value)
+        return _sizes_as_tensor(value, self.cast.get(name, torch.int64))
 
 
 _HELD = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
@@ -226,13 +228,13 @@ def _is_small(array: Array) -> bool:
     return (array.dtype.kind in "iub" and array.size <= 1024) or array.size <= _SMALL
 
 
-def _sizes_as_tensor(value: Array) -> torch.Tensor:
-    """Sizes as the runtime has them: int64, or float32 where they were cast."""
+def _sizes_as_tensor(value: Array, whole: torch.dtype) -> torch.Tensor:
+    """Sizes as the runtime has them: integers, or float32 where they were cast."""
     flat = value.ravel().tolist()
     if all(isinstance(v, int) for v in flat):
-        return torch.tensor(flat, dtype=torch.int64).reshape(value.shape)
+        return torch.tensor(flat, dtype=whole).reshape(value.shape)
     symbolic = any(isinstance(v, torch.SymInt) for v in flat)
-    dtype = torch.int64 if symbolic else torch.float32
+    dtype = whole if symbolic else torch.float32
     parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
     return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
 

@@ -7,17 +7,21 @@ number of float32, as in the runtime. What is not calculated here is calculated 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from onnx import helper
 
 from qtool.capture.from_onnx import moves
 from qtool.capture.from_onnx.calls import Array, Call, Unreadable
+from qtool.graph.onnx_part import TORCH_TYPES
 
-__all__ = ["SIZES", "calculated"]
+__all__ = ["SIZES", "calculated", "cast_types"]
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 def calculated(op: str, call: Call, arrays: list[Array | None]) -> Array | None:
@@ -28,6 +32,21 @@ def calculated(op: str, call: Call, arrays: list[Array | None]) -> Array | None:
         found: Array = SIZES[op](call, *arrays)
     except Unreadable:
         return None
+    return found
+
+
+def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
+    """Where the nodes, in order, cast to integers, and what is calculated of these -> its type.
+    The arrays here do not tell; sizes are int64 unless cast."""
+    found: dict[str, torch.dtype] = {}
+    for proto in protos:
+        if proto.op_type == "Cast":
+            kind = TORCH_TYPES.get(next(a.i for a in proto.attribute if a.name == "to"))
+        else:
+            values = proto.input[:1] if proto.op_type == "Gather" else proto.input
+            kind = next((found[n] for n in values if n in found), None)
+        if proto.op_type in SIZES and kind in _INTEGERS:
+            found[proto.output[0]] = kind
     return found
 
 
