@@ -4,7 +4,8 @@ Whole-model choices come first (how much the conversion recovers): each is evalu
 chosen, and the most exact one is searched further. Where a goal bounds what may be lost, the front
 is searched for the cheapest file that keeps it, by bisection of the noise between those that did
 and those that did not; where none does, or the whole front is wanted, the evaluations go where they
-promise most. After each the model is corrected. A search can be ended at any time.
+promise most. After each the model is corrected. At the end those that might be the fastest are
+timed beside each other. A search can be ended at any time.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from qtool.analysis.latency import timed
+from qtool.analysis.latency import Ratio, timed
 from qtool.conversion import SOLVE
 from qtool.data import Batch
 from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
@@ -31,6 +33,7 @@ from qtool.search.choices import Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
+from qtool.search.finals import Beside, finalists, timed_anew
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.knapsack import front
@@ -92,6 +95,7 @@ class Search:
         self.started = time.monotonic()
         self.found: dict[str, Evaluated] = {}
         self.made: dict[str, Recipe] = {}
+        self.finals: tuple[Evaluated, ...] = ()
         self.refused: set[Config] = set()
         self.fresh = 0
         self.notes: list[str] = []
@@ -126,6 +130,7 @@ class Search:
             if self._time_left():
                 raw = self._additive(space)
                 self._search(space, raw)
+            self._compare()
         except KeyboardInterrupt as ended:
             if type(ended) is not KeyboardInterrupt or not bases:
                 raise  # another signal means what it says
@@ -208,15 +213,9 @@ class Search:
         if found is None:
             start = time.monotonic()
             quantized = made or self.convert(recipe)
-            file = self._written(key, quantized)
+            file = self._written(key, lambda: quantized)
             score = self.judge.score(file)
-            with during("timing"):
-                ratio = timed(
-                    [self.float_file, file],
-                    self.inputs,
-                    seconds=self.options.timing,
-                    least_rounds=LEAST_ROUNDS,
-                ).ratios[1]
+            (ratio,) = self._timed([file])
             found = Evaluated(
                 key,
                 len(self.found) + 1,
@@ -237,10 +236,36 @@ class Search:
         self.found[key] = replace(found, number=len(self.found) + 1)
         return self.found[key]
 
-    def _written(self, key: str, quantized: Quantized) -> Path:
+    def _compare(self) -> None:
+        """Times the finalists in one session, once: the archive keeps what was found."""
+        found = finalists(self.goals, tuple(self.found.values()))
+        if not found:
+            return
+
+        def measured() -> Beside:
+            files = [self._written(e.key, partial(self.convert, self.made[e.key])) for e in found]
+            return Beside.of(found, self._timed(files))
+
+        keys = " ".join(e.key for e in found)
+        self.finals = timed_anew(found, self.archive.store(keys).once("finals", Beside, measured))
+        self.found |= {e.key: e for e in self.finals}
+
+    def _timed(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
+        """Beside float, in turns."""
+        both = [self.float_file, *files]
+        with during("timing"):
+            found = timed(
+                both,
+                self.inputs,
+                seconds=self.options.timing * len(files),
+                least_rounds=LEAST_ROUNDS,
+            )
+        return found.ratios[1:]
+
+    def _written(self, key: str, make: Callable[[], Quantized]) -> Path:
         file = self.folder / f"{key}.onnx"
         if not file.exists():
-            quantized.export(file, verify=False)
+            make().export(file, verify=False)
         return file
 
     def _additive(self, space: Space) -> Additive:
@@ -257,7 +282,7 @@ class Search:
 
         def write(config: Config) -> Path:
             recipe = plain.recipe_of(config)
-            return self._written(key_of(recipe), models.get(config) or self.convert(recipe))
+            return self._written(key_of(recipe), lambda: models.get(config) or self.convert(recipe))
 
         with during("times of single nodes"):
             costs = store.once(
@@ -285,7 +310,7 @@ class Search:
 
     def _result(self, space: Space, raw: Additive | None) -> Tuned:
         evaluated = tuple(self.found.values())
-        best = self.goals.best(evaluated)
+        best = self.goals.best(self.finals or evaluated)
         here = best.accuracy == space.recipe.accuracy
         fitted = self._corrected(space, raw) if raw is not None and here else raw
         return Tuned(
