@@ -1,7 +1,7 @@
 """What the search finds, beside the truth.
 
     python benchmarks/tune.py front [--keep FILE]                   # 1,024 files of ten layers
-    python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002]
+    python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002] [--twins fast]
     python benchmarks/tune.py hostile FOLDER
     python benchmarks/tune.py kills [--kills 100]
     python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
@@ -9,10 +9,10 @@
 front: every choice between static and float for the ten layers of the sample network is a file,
 evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, all
 errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
-their unbalanced twins without recovery. hostile: three layers whose weights hold pairs of huge
-values that cancel. kills: a search is killed at random moments until it ends, and has to find what
-one that was left alone finds. explain: flips mended by the layers that are named, some of them
-really exported.
+their unbalanced twins, with little recovery (fast) and with none (off). hostile: three layers whose
+weights hold pairs of huge values that cancel. kills: a search is killed at random moments until it
+ends, and has to find what one that was left alone finds. explain: flips mended by the layers that
+are named, some of them really exported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from unbalanced import unbalanced
+from unbalanced import twin_of
 
 import qtool
 from qtool.analysis.latency import timed
@@ -116,20 +116,36 @@ def front(options: argparse.Namespace) -> None:
 # --- goals -------------------------------------------------------------------------------------
 
 
-def _cases(folder: Path, names: str) -> Iterator[tuple[str, Any, nn.Module, dict[str, Any]]]:
-    for name in names.split(","):
-        network = networks.load(folder, name)
-        yield name, network, network.model, {}
-        if name != "minilm":
-            seen = [*network.calibration, *network.data]
-            yield f"{name} twin", network, unbalanced(network.model, seen).eval(), {"recover": []}
+TWINS: dict[str, dict[str, Any]] = {"fast": {"accuracy": ("fast",)}, "off": {"recover": []}}
+HEAD = "network             reached  speed   MACs    size  evaluations  minutes  CPU s  metric"
+
+
+def of_goals(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--networks", default="kws,resnet20,mobilenetv2_w05,densenet40,minilm")
+    parser.add_argument("--drop", type=float, default=0.002)
+    parser.add_argument(
+        "--twins", nargs="*", default=["none", *TWINS], help="and the network: none"
+    )
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, Any, nn.Module, dict[str, Any]]]:
+    """Name, network with its data, the model, and what the search is told besides."""
+    for name in options.networks.split(","):
+        network = networks.load(options.folder, name)
+        if "none" in options.twins:
+            yield name, network, network.model, {}
+        if set(options.twins) & set(TWINS):
+            twin = twin_of(network)
+            yield from (
+                (f"{name} twin, {t}", network, twin, TWINS[t]) for t in options.twins if t in TWINS
+            )
 
 
 def goals(options: argparse.Namespace) -> None:
-    print("network            reached  speed   MACs    size  evaluations  minutes  metric")
-    for name, network, model, more in _cases(options.folder, options.networks):
+    print(HEAD)
+    for name, network, model, more in cases(options):
         drop = options.drop * (100 if network.metric else 1)
-        start = time.monotonic()
+        start, spent = time.monotonic(), time.process_time()
         found = qtool.tune(
             model,
             network.calibration,
@@ -141,11 +157,11 @@ def goals(options: argparse.Namespace) -> None:
             dynamic=network.dynamic,
             **more,
         )
-        best = found.best
+        best, took = found.best, time.monotonic() - start
         print(
-            f"{name:18} {found.reached!s:>7}  {best.speedup:.2f}x  {best.share:6.1%} "
-            f"{best.size / found.float_size:6.2f}  {found.fresh:11}  "
-            f"{(time.monotonic() - start) / 60:7.1f}  {best.score.text}",
+            f"{name:22} {found.reached!s:>5}  {best.speedup:.2f}x  {best.share:6.1%} "
+            f"{best.size / found.float_size:6.2f}  {found.fresh:11}  {took / 60:7.1f}  "
+            f"{time.process_time() - spent:5.0f}  {best.score.text}",
             flush=True,
         )
         print(found, flush=True)
@@ -325,8 +341,7 @@ def main() -> None:
         if command is front:
             sub.add_argument("--keep", default="front.npy")
         if command is goals:
-            sub.add_argument("--networks", default="kws,resnet20,mobilenetv2_w05,densenet40,minilm")
-            sub.add_argument("--drop", type=float, default=0.002)
+            of_goals(sub)
         if command is kills:
             sub.add_argument("--kills", type=int, default=100)
             sub.add_argument("--seed", type=int, default=0)
