@@ -20,13 +20,13 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import json
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from typing import Any
 import networks
 import numpy as np
 import torch
+from kills import run as ended
+from kills import warm
 from safetensors.torch import load_file
 from torch import nn
 from unbalanced import twin_of
@@ -225,65 +227,46 @@ def hostile(options: argparse.Namespace) -> None:
 # --- kills -------------------------------------------------------------------------------------
 
 
-def _command(folder: Path) -> list[str]:
-    base = [sys.executable, "-m", "qtool", "tune", "examples.digits.network:digits_net"]
+def _command(folder: Path) -> tuple[str, ...]:
+    base = ["tune", "examples.digits.network:digits_net"]
     base += ["--weights", "examples/digits/weights.safetensors", "--data", "calib_data/digits"]
     base += ["--eval-data", "examples/digits/eval.npz", "--labels", "labels", "--accuracy", "fast"]
-    base += ["--min-sqnr", "45", "--smallest", "--json", "--evaluations", "10"]
-    return [*base, "--archive", str(folder / "archive"), "-o", str(folder / "best.onnx")]
+    base += ["--min-sqnr", "45", "--smallest", "--evaluations", "10"]
+    return (*base, "--archive", str(folder / "archive"), "-o", str(folder / "best.onnx"))
 
 
-def _kept(folder: Path) -> set[str]:
-    return {p.name for p in (folder / "archive").glob("*.json")}
+def _kept(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in (folder / "archive").glob("*.json")}
 
 
 def kills(options: argparse.Namespace) -> None:
-    draw = np.random.default_rng(options.seed)
+    """An evaluation is lost where its file is gone or was written anew; a search has ended as the
+    one that was left alone where it made the same file from the same evaluations."""
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    warm()
+    draw, count = np.random.default_rng(options.seed), Counter[str]()
     with tempfile.TemporaryDirectory() as made:
         alone, killed = Path(made) / "alone", Path(made) / "killed"
         alone.mkdir()
         start = time.monotonic()
-        expected = json.loads(_run(_command(alone)))
-        whole = time.monotonic() - start
-        done = lost = ended = different = 0
-        while done < options.kills:
+        assert ended(_command(alone)) == 0
+        whole, expected = time.monotonic() - start, (alone / "best.onnx").read_bytes()
+        while count["kills"] < options.kills:
             killed.mkdir(exist_ok=True)
-            process = subprocess.Popen(
-                _command(killed), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
-            )
             before = _kept(killed)
-            try:
-                text, _ = process.communicate(timeout=draw.uniform(0.3, 0.6) * whole)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-                done += 1
-                lost += len(before - _kept(killed))
-                continue
-            ended += 1
-            found = json.loads(text)
-            same = found["best"]["key"] == expected["best"]["key"]
-            same &= (killed / "best.onnx").read_bytes() == (alone / "best.onnx").read_bytes()
-            different += not same
-            _remove(killed)
-        print(
-            f"{done} kills, {lost} evaluations lost; {ended} searches ended, "
-            f"{different} of them otherwise than the one that was left alone"
-        )
-
-
-def _run(command: list[str]) -> str:
-    return subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, check=True
-    ).stdout
-
-
-def _remove(folder: Path) -> None:
-    for path, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            (Path(path) / name).unlink()
-        for name in folders:
-            (Path(path) / name).rmdir()
+            code = ended(_command(killed), draw.uniform(0, 0.6) * whole, signal.SIGKILL)
+            after = _kept(killed)
+            count["kills"] += code == -signal.SIGKILL
+            count["evaluations lost"] += sum(after.get(n) != b for n, b in before.items())
+            count["refused to go on"] += code not in (0, -signal.SIGKILL)
+            if code == 0:
+                same = (killed / "best.onnx").read_bytes() == expected
+                count["searches ended"] += 1
+                count["otherwise"] += not (same and after.keys() == _kept(alone).keys())
+                shutil.rmtree(killed)
+        evaluations = len(_kept(alone)) - 1
+    print(f"{evaluations} evaluations in {whole:.1f} s when left alone; {dict(count)}")
 
 
 # --- explain -----------------------------------------------------------------------------------
@@ -292,10 +275,12 @@ def _remove(folder: Path) -> None:
 def explain(options: argparse.Namespace) -> None:
     for name in options.networks.split(","):
         network = networks.load(options.folder, name)
-        captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+        model = twin_of(network) if options.twin else network.model
+        captured = qtool.capture_model(model, network.calibration[0], network.dynamic)
+        level = {"recover": []} if options.accuracy == "off" else {"accuracy": options.accuracy}
         with tempfile.TemporaryDirectory() as made:
             file = Path(made) / "int8.onnx"
-            qtool.quantize(captured, network.calibration, accuracy=options.accuracy).export(file)
+            qtool.quantize(captured, network.calibration, **level).export(file)
             explainer = Explainer(
                 file, captured, captured.graph.bind(to_batch(network.calibration[0]))
             )
@@ -349,7 +334,8 @@ def main() -> None:
             sub.add_argument("--networks", default="resnet20,mobilenetv2_w05")
             sub.add_argument("--flips", type=int, default=200)
             sub.add_argument("--exported", type=int, default=10)
-            sub.add_argument("--accuracy", default="fast")
+            sub.add_argument("--accuracy", default="fast", help="off: no recovery at all")
+            sub.add_argument("--twin", action="store_true", help="unbalanced")
     options = parser.parse_args()
     options.run(options)
 
