@@ -33,7 +33,7 @@ from qtool.search.choices import Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
-from qtool.search.finals import Beside, finalists, timed_anew
+from qtool.search.finals import compared
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.knapsack import front
@@ -130,7 +130,9 @@ class Search:
             if self._time_left():
                 raw = self._additive(space)
                 self._search(space, raw)
-            self._compare()
+            known = tuple(self.found.values())
+            self.finals = compared(self.goals, known, self.archive.store, self._anew)
+            self.found |= {e.key: e for e in self.finals}
         except KeyboardInterrupt as ended:
             if type(ended) is not KeyboardInterrupt or not bases:
                 raise  # another signal means what it says
@@ -236,19 +238,11 @@ class Search:
         self.found[key] = replace(found, number=len(self.found) + 1)
         return self.found[key]
 
-    def _compare(self) -> None:
-        """Times the finalists in one session, once: the archive keeps what was found."""
-        found = finalists(self.goals, tuple(self.found.values()))
-        if not found:
-            return
-
-        def measured() -> Beside:
-            files = [self._written(e.key, partial(self.convert, self.made[e.key])) for e in found]
-            return Beside.of(found, self._timed(files))
-
-        keys = " ".join(e.key for e in found)
-        self.finals = timed_anew(found, self.archive.store(keys).once("finals", Beside, measured))
-        self.found |= {e.key: e for e in self.finals}
+    def _anew(self, found: Sequence[Evaluated]) -> tuple[Ratio, ...]:
+        """Files that were evaluated, beside each other."""
+        return self._timed(
+            [self._written(e.key, partial(self.convert, self.made[e.key])) for e in found]
+        )
 
     def _timed(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
         """Beside float, in turns."""
