@@ -199,6 +199,7 @@ class _Hostile(nn.Module):
         return self.layer(torch.cat([x, x], 1))
 
 
+HOSTILE_DROP = 0.005
 HOSTILE = ("layer1.1.conv1", "layer2.1.conv1", "layer3.1.conv1")
 
 
@@ -213,7 +214,7 @@ def hostile(options: argparse.Namespace) -> None:
         network.calibration,
         network.data,
         network.labels,
-        goals=qtool.TuneGoals(max_drop=0.01),
+        goals=qtool.TuneGoals(max_drop=HOSTILE_DROP),
         options=qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS),
     )
     print(found)

@@ -80,11 +80,12 @@ class TuneGoals:
         return [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
 
     def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
-        """The nearest to the goals, and of those the cheapest; of alike ones the most exact."""
+        """The nearest to the goals, and of those the cheapest; of alike ones that which has most in
+        integers, and the most exact of those."""
         near = self.nearest(evaluated)
         least = min(self.cost(e) for e in near)
         alike = [e for e in near if self.cost(e) <= least * (1 + ALIKE)]
-        return min(alike, key=lambda e: e.score.noise)
+        return min(alike, key=lambda e: (-e.share, e.score.noise))
 
     def told(self, found: Evaluated) -> list[str]:
         """How far a file is from each goal that it misses, in sentences."""

@@ -37,7 +37,7 @@ from qtool.search.finals import compared
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.knapsack import front
-from qtool.search.next import Seen, next_of
+from qtool.search.next import Seen, leaner, next_of
 from qtool.search.sizes import sizes_of
 from qtool.search.tuned import Chosen, Tuned, front_of
 from qtool.types import Array
@@ -46,6 +46,7 @@ __all__ = ["Search", "SearchOptions"]
 
 TIMING = 0.5
 LEAST_ROUNDS = 11
+LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
 
 
@@ -97,7 +98,7 @@ class Search:
         self.made: dict[str, Recipe] = {}
         self.finals: tuple[Evaluated, ...] = ()
         self.refused: set[Config] = set()
-        self.fresh = 0
+        self.fresh = self.lean = 0
         self.notes: list[str] = []
         self.stopped = ""
 
@@ -145,17 +146,26 @@ class Search:
     def _search(self, space: Space, raw: Additive) -> None:
         while len(self.found) < self.options.evaluations and self._time_left():
             model = self._corrected(space, raw)
-            known = front(model, self.goals.smallest)
-            seen = self._seen(space)
-            number = next_of(known, seen, self.goals, self.options.front, self.refused)
-            if number is None:
+            config = self._next(space, model)
+            if config is None:
                 return
-            noise, spent = float(known.noise[number]), float(known.time[number])
-            config = known.config(number)
+            (noise,), (spent,), _ = model.predict(np.array([config]))
             try:
-                self._evaluated(space, config, noise, spent)
+                self._evaluated(space, config, float(noise), float(spent))
             except (PlanError, CalibrationError, PassError):  # it cannot be made
                 self.refused.add(config)
+
+    def _next(self, space: Space, model: Additive) -> Config | None:
+        """Where to look: towards the goals, then for less in float, then along the front."""
+        known, seen = front(model, self.goals.smallest), self._seen(space)
+        number = next_of(known, seen, self.goals, explore=False, refused=self.refused)
+        if number is None and self.lean < LEAN:
+            self.lean += 1
+            if (config := leaner(model, seen, self.goals, self.refused)) is not None:
+                return config
+        if number is None and self.options.front:
+            number = next_of(known, seen, self.goals, explore=True, refused=self.refused)
+        return None if number is None else known.config(number)
 
     def _time_left(self) -> bool:
         """Whether another evaluation fits into the budget, as long as they took so far."""
