@@ -97,6 +97,7 @@ class Search:
         self.found: dict[str, Evaluated] = {}
         self.made: dict[str, Recipe] = {}
         self.finals: tuple[Evaluated, ...] = ()
+        self.bases: dict[str, Quantized] = {}
         self.refused: set[Config] = set()
         self.fresh = self.lean = 0
         self.notes: list[str] = []
@@ -125,6 +126,7 @@ class Search:
                         raise
                     self.notes.append(f"{recipe.accuracy} left out: {error}")
                     continue
+                self.bases[key_of(_by_steps(recipe))] = base
                 space = self._space(base)
                 bases.append((self._evaluated(space, space.usual, made=base), space))
             _, space = min(bases, key=lambda b: b[0].score.noise)
@@ -280,13 +282,16 @@ class Search:
         """
         items = items_of(space)
         plain = replace(space, recipe=_keeping_function(space.recipe))
-        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)}
+        bare = replace(plain, recipe=replace(plain.recipe, recover=()))  # to be timed, no more
+        recipes = {c: plain.recipe_of(c) for c in probes(items)}
+        models = {c: self.bases.get(key_of(r)) or self.convert(r) for c, r in recipes.items()}
         store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
         errors = point_errors(list(models.values()), items.points, self.samples, store)
 
         def write(config: Config) -> Path:
-            recipe = plain.recipe_of(config)
-            return self._written(key_of(recipe), lambda: models.get(config) or self.convert(recipe))
+            known = models.get(config)
+            recipe = (bare if known is None else plain).recipe_of(config)
+            return self._written(key_of(recipe), lambda: known or self.convert(recipe))
 
         with during("times of single nodes"):
             costs = store.once(
@@ -366,6 +371,12 @@ def _chosen(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chos
         facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
         found.append(Chosen(*facts, share, gain, cost))
     return tuple(found)
+
+
+def _by_steps(recipe: Recipe) -> Recipe:
+    """The same with its steps by name, so that two ways to say them are one."""
+    names = tuple(step.name for step in steps_of(recipe) if step is not SOLVE)
+    return replace(recipe, accuracy="fast", recover=names)
 
 
 def _keeping_function(recipe: Recipe) -> Recipe:
