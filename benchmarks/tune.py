@@ -9,10 +9,10 @@
 front: every choice between static and float for the ten layers of the sample network is a file,
 evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, all
 errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
-their unbalanced twins, with little recovery (fast) and with none (off). hostile: three layers whose
-weights hold pairs of huge values that cancel. kills: a search is killed at random moments until it
-ends, and has to find what one that was left alone finds. explain: flips mended by the layers that
-are named, some of them really exported.
+their unbalanced twins, without recovery (fast) and with its levels to choose from. hostile: three
+layers whose weights hold pairs of huge values that cancel. kills: a search is killed at random
+moments until it ends, and has to find what one that was left alone finds. explain: flips mended by
+the layers that are named, some of them really exported.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def front(options: argparse.Namespace) -> None:
 # --- goals -------------------------------------------------------------------------------------
 
 
-TWINS: dict[str, dict[str, Any]] = {"fast": {"accuracy": ("fast",)}, "off": {"recover": []}}
+TWINS: dict[str, dict[str, Any]] = {"fast": {"accuracy": ("fast",)}, "levels": {}}
 HEAD = "network             reached  speed   MACs    size  evaluations  minutes  CPU s  metric"
 
 
