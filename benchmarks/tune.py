@@ -287,12 +287,13 @@ def explain(options: argparse.Namespace) -> None:
             )
             bound = [captured.graph.bind(b) for b in map(to_batch, network.data)]
             found = explainer.explain(bound, None, options.flips)
-            few, spent = found.flips[:SAMPLES], time.monotonic()
+            few, spent, work = found.flips[:SAMPLES], time.monotonic(), time.process_time()
             for flip in few:
                 part, place = divmod(flip.index, networks.EVALUATION_BATCH)
                 one = pieces(bound[part], 1)[place]
                 assert explainer.explain([one], None, 1).flips[0].layers == flip.layers
             spent = (time.monotonic() - spent) / len(few)
+            work = (time.process_time() - work) / len(few)
             tried = found.flips[: options.exported]
             right = [_exported(explainer, network, f, Path(made)) for f in tried]
         flips, mended = len(found.flips), sum(f.mended for f in found.flips)
@@ -300,7 +301,7 @@ def explain(options: argparse.Namespace) -> None:
         print(
             f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
             f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
-            f"{spent:.2f} s a sample; "
+            f"{spent:.2f} s a sample ({work:.2f} of the processor); "
             f"{sum(right)} of {len(right)} mended as exported"
         )
         for layer, count in found.behind[:5]:

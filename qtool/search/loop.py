@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.analysis.latency import Ratio, timed
+from qtool.analysis.latency import Ratio, timed, worked
 from qtool.conversion import SOLVE
 from qtool.data import Batch
 from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
@@ -265,6 +265,7 @@ class Search:
                 self.inputs,
                 seconds=self.options.timing * len(files),
                 least_rounds=LEAST_ROUNDS,
+                clock=worked,
             )
         return found.ratios[1:]
 
