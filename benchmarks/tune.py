@@ -108,7 +108,13 @@ def front(options: argparse.Namespace) -> None:
     bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
     numbers = [int(b, 2) for b in bits]
     own = hypervolume(cost[numbers], noise[numbers], worst)
+    again = np.array([(10 * np.log10(e.score.noise), 1 / e.speedup) for e in found.evaluated])
+    off = np.abs(again - np.stack([noise, cost], 1)[numbers])
     print(found)
+    print(
+        f"beside the table: error within {off[:, 0].max():.2f} dB, "
+        f"time off by {np.median(off[:, 1] / cost[numbers]):.1%} (median)"
+    )
     print(
         f"{len(truth)} files; {len(numbers)} evaluations in {spent:.0f} s reach "
         f"{own / whole:.2%} of the true hypervolume"

@@ -166,6 +166,7 @@ class Search:
             if (config := leaner(model, seen, self.goals, self.refused)) is not None:
                 return config
         if number is None and self.options.front:
+            known = front(model, self.goals.smallest, {s.config for s in seen} | self.refused)
             number = next_of(known, seen, self.goals, explore=True, refused=self.refused)
         return None if number is None else known.config(number)
 

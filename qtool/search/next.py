@@ -20,6 +20,7 @@ __all__ = ["Seen", "leaner", "next_of"]
 CLOSER = 0.01  # of the cost: files nearer to each other than this are alike
 STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
 INSIDE = 0.9  # of the noise that is allowed: what is aimed at
+HOPE = (0.97, 0.5)  # of the cost, and dB: by how much better than predicted a file may well be
 FLOOR = 1e-9  # noise below this is none: -90 dB
 
 
@@ -107,7 +108,7 @@ def leaner(
 
 
 def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen]) -> int | None:
-    """The one that adds most to what is dominated, noise in dB."""
+    """The one that may add most to what is dominated, noise in dB."""
     if not open_:
         return None
     costs = np.array([s.cost for s in seen])
@@ -119,7 +120,8 @@ def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[S
     )
 
     def with_(i: int) -> float:
-        return hypervolume(np.append(costs, cost[i]), np.append(noises, predicted[i]), worst)
+        hoped = cost[i] * HOPE[0], predicted[i] - HOPE[1]
+        return hypervolume(np.append(costs, hoped[0]), np.append(noises, hoped[1]), worst)
 
     return max(open_, key=with_)
 
