@@ -41,7 +41,7 @@ from torch import nn
 from unbalanced import twin_of
 
 import qtool
-from qtool.analysis.latency import timed
+from qtool.analysis.latency import timed, worked
 from qtool.analysis.sensitivity import pieces
 from qtool.data import to_batch
 from qtool.recipe import Recipe, Rule
@@ -71,25 +71,27 @@ def _digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.nda
     return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
 
 
-def _all_files(net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel) -> np.ndarray:
-    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float."""
+def _all_files(
+    net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel, keep: Path
+) -> np.ndarray:
+    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float. Goes on where an
+    interrupted run has left off."""
     names = [layer for g in found.groups for layer in g.layers]
-    captured, rows = qtool.capture_model(net, seen[0]), []
+    captured, part = qtool.capture_model(net, seen[0]), keep.with_suffix(".part.npy")
+    rows = np.load(part).tolist() if part.exists() else []
     with tempfile.TemporaryDirectory() as made:
         plain = captured.export_float(Path(made) / "float.onnx")
         judge, file = Judge(plain, asked), Path(made) / "int8.onnx"
         one = [asked[0][:1].numpy()]
-        for bits in itertools.product((0, 1), repeat=len(names)):
+        for bits in list(itertools.product((0, 1), repeat=len(names)))[len(rows) : -1]:
             rules = tuple(
                 Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b
             )
-            if all(bits):
-                rows.append((0.0, 1.0))
-                continue
             found.convert(Recipe(rules)).export(file, verify=False)
-            ratio = timed([plain, file], one, seconds=0.2, least_rounds=15).ratios[1].median
-            rows.append((judge.score(file).noise, 1 / ratio))
-    return np.array(rows)
+            timing = timed([plain, file], one, seconds=0.2, least_rounds=15, clock=worked)
+            rows.append((judge.score(file).noise, 1 / timing.ratios[1].median))
+            np.save(part, rows)
+    return np.array([*rows, (0.0, 1.0)])
 
 
 def front(options: argparse.Namespace) -> None:
@@ -100,7 +102,7 @@ def front(options: argparse.Namespace) -> None:
     spent = time.monotonic() - start
     keep = Path(options.keep)
     if not keep.exists():
-        np.save(keep, _all_files(net, seen, asked, found))
+        np.save(keep, _all_files(net, seen, asked, found, keep))
     truth = np.load(keep)[:-1]  # the last is the float model, which nobody has to look for
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
     worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
