@@ -164,7 +164,7 @@ def signals(trials: Trials, count: int) -> Counter[str]:
     return found
 
 
-def _warm() -> None:
+def warm() -> None:
     """Loads what a conversion loads as it goes; with one thread, as what is forked has no other."""
     for name in LOADED:
         import_module(name)
@@ -188,7 +188,7 @@ def main() -> None:
     asked = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    _warm()
+    warm()
     total = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
