@@ -7,8 +7,8 @@
     python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
 
 front: every choice between static and float for the ten layers of the sample network is a file,
-evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, all
-errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
+evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, up to
+the time of the float model, all errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
 their unbalanced twins, without recovery (fast) and with its levels to choose from. hostile: three
 layers whose weights hold pairs of huge values that cancel. kills: a search is killed at random
 moments until it ends, and has to find what one that was left alone finds. explain: flips mended by
@@ -103,9 +103,9 @@ def front(options: argparse.Namespace) -> None:
     keep = Path(options.keep)
     if not keep.exists():
         np.save(keep, _all_files(net, seen, asked, found, keep))
-    truth = np.load(keep)[:-1]  # the last is the float model, which nobody has to look for
+    truth = np.load(keep)[:-1]  # the last is the float model: there is no use for what is slower
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
-    worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
+    worst = 1.0, float(noise.max()) + 1.0
     whole = hypervolume(cost, noise, worst)
     bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
     numbers = [int(b, 2) for b in bits]
