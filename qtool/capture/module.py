@@ -23,6 +23,7 @@ from qtool.data import Batch
 from qtool.errors import CaptureError, said
 from qtool.graph.agreement import TOLERANCE, own_noise, worst
 from qtool.graph.alone import quiet, rarely_collecting
+from qtool.shield import shielded
 
 __all__ = ["capture_module"]
 
@@ -88,7 +89,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet(), rarely_collecting(), _plain_transformers(), quick_shapes():
+        with quiet(), rarely_collecting(), _plain_transformers(), quick_shapes(), shielded():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )

@@ -23,6 +23,8 @@ from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
 from qtool.graph.unique import all_unique
+from qtool.paths import is_file
+from qtool.shield import shielded
 
 __all__ = ["from_program", "load_program"]
 
@@ -50,7 +52,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     Raises:
         CaptureError: missing, truncated or foreign file.
     """
-    if not Path(path).is_file():
+    if not is_file(path):
         raise CaptureError(f"{path}: no such file")
     if (why := bomb(Path(path))) is not None:
         raise CaptureError(f"{path} is not read: {why}")
@@ -115,7 +117,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         raise CaptureError("the program holds no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
     try:
-        with quiet():
+        with quiet(), shielded():
             program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
