@@ -15,6 +15,7 @@ from qtool.capture.program import first_line
 from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
+from qtool.paths import is_file
 
 __all__ = ["load_weights"]
 
@@ -26,7 +27,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         CaptureError: no such file, not a state dict, or one of another model.
     """
     file = Path(path)
-    if not file.is_file():
+    if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
     if (why := bomb(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
