@@ -83,9 +83,24 @@ def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
     assert "0.50x" in speed
     assert str(found).endswith(f"{speed}\n{warning}")
     assert found.to_json()["remarks"] == [speed, warning]
-    untimed = quantized().export(tmp_path / "m.onnx")
+    untimed = quantized().export(tmp_path / "m.onnx", timing=0)
     assert untimed is not None
     assert untimed.remarks == ()
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_a_small_model_is_looked_at_by_itself(
+    ratio: float, pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qtool.api.quantized.LOOK", 0.01)
+    pretend(ratio)
+    found = quantized().export(tmp_path / "m.onnx")
+    assert found is not None
+    assert ["slower than float here" in r for r in found.remarks] == [True] * (ratio < 1)
+    monkeypatch.setattr("qtool.api.quantized.SMALL", 0)
+    found = quantized().export(tmp_path / "m.onnx")
+    assert found is not None
+    assert found.remarks == ()
 
 
 def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):
