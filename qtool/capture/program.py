@@ -228,6 +228,8 @@ def _draws_random_numbers(node: fx.Node) -> bool:
     inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
     if node.target in _RECURRENT:
         inactive = not (node.args[5] and node.args[6])
+    if node.target is torch.ops.aten.rrelu.default:
+        inactive = not G.argument(node, 3, "training", False)
     if node.target is torch.ops.aten.scaled_dot_product_attention.default:
         inactive = not G.argument(node, 4, "dropout_p", 0.0)
     return torch.Tag.nondeterministic_seeded in tags and not inactive

@@ -50,6 +50,13 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
     ):
         raise CaptureError(f"{file} holds a {type(state).__name__}, not a state dict of tensors")
+    own = model.state_dict()
+    for name in (k for k, v in state.items() if v.is_complex()):
+        if name in own and not own[name].is_complex():
+            raise CaptureError(
+                f"{file} does not fit {type(model).__name__}: {name} is complex there, of which "
+                "torch would take the real part"
+            )
     try:
         model.load_state_dict(dict(state), strict=True)
     except RuntimeError as error:

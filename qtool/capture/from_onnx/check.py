@@ -51,9 +51,22 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             raise CaptureError(
                 f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
             )
+    _refuse_training(model)
     _refuse_types(model.graph)
     _spell_out(model)
     return model
+
+
+def _refuse_training(model: onnx.ModelProto) -> None:
+    """Statistics that are stored in the file: the runtime writes over them at each run."""
+    stored = {i.name for i in model.graph.initializer}
+    for node in nodes_in(model.graph.node):
+        training = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if node.op_type == "BatchNormalization" and training and stored.intersection(node.input):
+            raise CaptureError(
+                f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX Runtime "
+                "changes its statistics at every run; export the model in eval mode"
+            )
 
 
 def _spell_out(model: onnx.ModelProto) -> None:

@@ -79,6 +79,17 @@ def _quantized(model: onnx.ModelProto) -> None:
     relu.input.append("s")
 
 
+def _training(model: onnx.ModelProto) -> None:
+    for name, value in (("scale", 1), ("bias", 0), ("mean", 0), ("variance", 1)):
+        full = np.full(model.graph.initializer[0].dims[0], value, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(full, name))
+        _node(model, "Relu").input.append(name)
+    relu = _node(model, "Relu")
+    relu.op_type = "BatchNormalization"
+    relu.output.extend(["new mean", "new variance"])
+    relu.attribute.append(helper.make_attribute("training_mode", 1))
+
+
 def _again(model: onnx.ModelProto) -> None:
     model.graph.node.append(model.graph.node[-1])
 
@@ -93,6 +104,7 @@ WRONG = {
     "functions in a circle": (_circle, "calls itself"),
     "text": (_input(onnx.TensorProto.STRING), "is no tensor of numbers that torch knows"),
     "random numbers": (_draws, "draws random numbers; give them as an input"),
+    "training": (_training, "(BatchNormalization) is in training mode, in which ONNX Runtime"),
     "quantized": (_quantized, "is quantized already (QuantizeLinear at Relu1); give the float one"),
 }
 
