@@ -98,7 +98,7 @@ def _check_text(model: onnx.ModelProto) -> None:
         words += [each.name for each in node.attribute]
     for word in words:
         if not isinstance(word, str):
-            raise ValueError(f"a name in it is no text: {word!r}")
+            raise TypeError(f"a name in it is no text: {word!r}")
 
 
 def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:
