@@ -128,3 +128,27 @@ def test_real_files_run(tmp_path: Path):
     assert found is not None
     assert found.timing.rounds >= module.LEAST_ROUNDS
     assert found.ratio > 0
+
+
+class Neighbours(nn.Module):
+    """Rows by number, as graphs have them: of one row there is no second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x))[edges])
+
+
+def test_a_model_that_takes_no_single_sample_is_timed_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qtool.api.quantized.LOOK", 0.01)
+    dynamic = {"x": {0: "nodes"}, "edges": {0: "edges"}}
+    batch = (torch.randn(5, 4), torch.tensor([4, 3, 2, 1, 4, 0]))
+    model = qtool.quantize(Neighbours().eval(), [batch], dynamic=dynamic)
+    assert model.export(tmp_path / "m.onnx") is not None
+    found = model.speed(tmp_path / "m.onnx", seconds=0.01)
+    assert found is not None
+    assert "in int8, 5 samples, one thread" in str(found)
