@@ -265,7 +265,7 @@ class Quantized:
         check_structure(artefact.qdq, integer, wanted)
         asked, _ = _asked(chosen)
         known = asked is not None and asked.audited
-        few = self.graph.head(batch, STEP_SAMPLES)
+        few = self.graph.fewer(batch, STEP_SAMPLES)
         program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
         written = self._expected(few), found

@@ -75,6 +75,19 @@ class FloatGraph:
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
 
+    def fewer(self, batch: Batch, count: int) -> Batch:
+        """As `head`, of what it runs with: all of a batch in which an input, or what is stored,
+        counts the samples of another, as the edges of a graph do its nodes."""
+        few = self.head(batch, count)
+        if few.size >= batch.size:
+            return batch
+        try:
+            with torch.no_grad():
+                self.module(*few.args, **few.kwargs)
+        except Exception:  # noqa: BLE001  # torch's, or the runtime's, by operator
+            return batch
+        return few
+
     @property
     def any_number(self) -> bool:
         """Whether it takes any number of samples: not where that is fixed, or where inputs have
