@@ -19,7 +19,7 @@ from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.graph.alone import alone
+from qtool.graph.alone import alone, give_back
 from qtool.graph.fingerprint import mark_of
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
@@ -201,11 +201,14 @@ class Quantized:
             FileError: the file cannot be written.
             VerificationError: the file does not do what the plan says.
         """
+        self._model(format)
+        give_back()  # what it was made of holds all codes twice
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
                 self._kept["file"] = artefact.file
                 self._kept.pop("model", None)
+                give_back()
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
@@ -246,6 +249,7 @@ class Quantized:
         if is_qoperator(artefact.file.outline):
             artefact = Artefact(artefact.path, qdq=self._model())
         inputs = _arrays(batch)
+        self._poles(batch)  # before sessions hold memory of their own
         parity, exactness = self._judged(artefact, batch, inputs)
         if exactness is None:
             asked, missing = _asked(target(self.plan.target))
@@ -266,15 +270,17 @@ class Quantized:
         asked, _ = _asked(chosen)
         known = asked is not None and asked.audited
         few = self.graph.fewer(batch, STEP_SAMPLES)
+        coded, some = self._expected(batch), self._expected(few)
+        if known:  # and then there is room for the engine
+            artefact.run(inputs)
+            artefact.close()
+            give_back()
         program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
-        written = self._expected(few), found
-        parity = compare(artefact, inputs, self._expected(batch), self._steps(), asked, written)
+        parity = compare(artefact, inputs, coded, self._steps(), asked, (some, found))
         parity = replace(parity, steps=steps)
         if not known:
             return parity, None
-        artefact.run(inputs)
-        artefact.close()
         exactness = compare_codes(artefact, [inputs])
         if exactness.exact:  # steps and kernels are judged: no limit on the outputs is needed
             parity = replace(parity, tolerance=None)
@@ -329,12 +335,23 @@ class Quantized:
         if self._aside:
             promised = self._found("promised", self._promised)
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
-        graph, batch = replace(self.graph, module=self.module), _beside(self.module, sample)
+        graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=near_poles(graph, batch))
+        found = replace(found, narrow=narrow, poles=self._poles(sample))
         if found.warning is None:
             return found
         return replace(found, costly=costliest(graph, self.plan, batch))
+
+    def _poles(self, sample: Batch) -> tuple[str, ...]:
+        """The divisions that a sample comes near the pole of."""
+        if self._kept.get("poles", (None,))[0] is not sample:
+            found = near_poles(self._with_points(), _beside(self.module, sample))
+            self._kept["poles"] = sample, found
+        poles: tuple[str, ...] = self._kept["poles"][1]
+        return poles
+
+    def _with_points(self) -> G.FloatGraph:
+        return replace(self.graph, module=self.module)
 
     def _promised(self) -> Outputs:
         """What the outputs keep on samples that no step of the conversion learned from."""

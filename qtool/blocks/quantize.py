@@ -34,7 +34,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, outputs_of
 from qtool.data import Batch, batches
 from qtool.data.kept import mark_of
 from qtool.errors import DataError, PlanError, VerificationError
-from qtool.graph.alone import alone
+from qtool.graph.alone import alone, give_back
 from qtool.graph.cut import Block, cut
 from qtool.graph.split import Part, split
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
@@ -47,7 +47,6 @@ from qtool.quantized import Quantized
 from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
-from qtool.runtimes.onnxruntime import give_back
 from qtool.types import Change
 
 __all__ = ["BlockResult", "quantize_by_blocks"]

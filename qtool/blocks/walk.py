@@ -19,13 +19,13 @@ from qtool import graph as G
 from qtool.blocks.moments import Inputs, LayerMoments
 from qtool.blocks.values import Values
 from qtool.conversion import Conversion
+from qtool.graph.alone import give_back
 from qtool.graph.run import Executor
 from qtool.plan import Kind
 from qtool.progress import counted
 from qtool.recovery.judging import coded
 from qtool.recovery.layer_rows import as_matrix, is_product, reading_of
 from qtool.recovery.residual import added_to
-from qtool.runtimes.onnxruntime import give_back
 
 __all__ = ["Walked", "walk"]
 

@@ -21,7 +21,7 @@ from qtool.capture.program import first_line, from_program
 from qtool.capture.quick_shapes import quick_shapes
 from qtool.data import Batch
 from qtool.errors import CaptureError, said
-from qtool.graph.agreement import TOLERANCE, own_noise, worst
+from qtool.graph.agreement import COMPARED, TOLERANCE, own_noise, worst
 from qtool.graph.alone import quiet, rarely_collecting
 from qtool.shield import shielded
 
@@ -60,6 +60,7 @@ _REMEDIES = (
 """What torch.export cannot trace, and what to do about it instead."""
 
 
+@rarely_collecting()
 def capture_module(
     model: nn.Module,
     example: Batch,
@@ -89,7 +90,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet(), rarely_collecting(), _plain_transformers(), quick_shapes(), shielded():
+        with quiet(), _plain_transformers(), quick_shapes(), shielded():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
@@ -98,16 +99,17 @@ def capture_module(
     graph = from_program(program)
     _name_dims(graph, two.named(model), dynamic)
     if filled:
-        _show(model, two, graph)
+        _show(model, graph)
     return graph
 
 
-def _show(model: nn.Module, batch: Batch, graph: G.FloatGraph) -> None:
+def _show(model: nn.Module, graph: G.FloatGraph) -> None:
     """That the graph computes on the example what the model does when it is called.
 
     Raises:
         CaptureError: it does not.
     """
+    batch = graph.fewer(Batch(*graph.example), COMPARED)
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))  # it may write to them
     try:
         with torch.no_grad(), quiet():

@@ -16,11 +16,11 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.calibration.distill import norms_of
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
-from qtool.data import batches
+from qtool.data import Batch, batches
 from qtool.errors import CaptureError, DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
-from qtool.graph.agreement import own_noise
+from qtool.graph.agreement import COMPARED, own_noise
 from qtool.graph.alone import alone
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
@@ -187,16 +187,16 @@ def rewrite(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
-    args, kwargs = graph.example
+    few = graph.fewer(Batch(*graph.example), COMPARED)
     after = outputs_of(graph)
     with torch.no_grad():
-        same_function(before, after, noise=lambda: own_noise(graph.module, args, kwargs))
+        same_function(before, after, noise=lambda: own_noise(graph.module, few.args, few.kwargs))
     return counts, after
 
 
 def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
-    """What the graph computes on its example."""
-    args, kwargs = graph.example
+    """What the graph computes on the first `COMPARED` samples of its example."""
+    few = graph.fewer(Batch(*graph.example), COMPARED)
     with torch.no_grad():
-        found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*args, **kwargs))
+        found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*few.args, **few.kwargs))
     return found

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 __all__ = [
+    "COMPARED",
     "NOISES",
     "TOLERANCE",
     "distance",
@@ -19,6 +20,7 @@ __all__ = [
     "worst",
 ]
 
+COMPARED = 8  # samples of an example on which two networks have to agree
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
 _FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
 NOISES = 10  # how far apart roundings in other places may lie, in roundings at random

@@ -6,6 +6,7 @@ threads that trace, both fail, and neither puts back what it found.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import logging
@@ -16,7 +17,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["ALONE", "alone", "quiet", "rarely_collecting"]
+__all__ = ["ALONE", "alone", "give_back", "quiet", "rarely_collecting"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +36,7 @@ def alone(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def held(*args: P.args, **kwargs: P.kwargs) -> R:
-        with ALONE:
+        with ALONE, _older_left_out():
             return function(*args, **kwargs)
 
     return held
@@ -61,6 +62,20 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
 
 
 @contextmanager
+def _older_left_out() -> Iterator[None]:
+    """Inside, garbage is looked for among what is made there: torch and its kind are millions of
+    objects, which each full collection would walk. What a person froze stays so."""
+    if gc.get_freeze_count():  # by them, or further out
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
 def rarely_collecting() -> Iterator[None]:
     """Inside, garbage is looked for rarely; never, where a person wants none."""
     young, *older = gc.get_threshold()
@@ -70,3 +85,22 @@ def rarely_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
+
+
+def give_back() -> None:
+    """Collects what goes in circles (graphs do, with all of their weights), and gives free memory
+    back to the system; glibc keeps it otherwise, and what comes next is on top of it."""
+    gc.collect()
+    if _TRIM is not None:
+        _TRIM(0)
+
+
+def _trim() -> Callable[[int], object] | None:
+    try:
+        found: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return None
+    return found
+
+
+_TRIM = _trim()

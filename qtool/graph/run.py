@@ -57,11 +57,14 @@ class Executor:
     are without gradients.
     """
 
-    def __init__(self, graph: G.FloatGraph, macs: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, graph: G.FloatGraph, macs: Mapping[str, int] | None = None, once: bool = False
+    ) -> None:
         """
         Args:
             graph: with or without points in its module.
             macs: multiply-accumulates of nodes, by name, for `cost`.
+            once: it runs once with points, so that rounded weights are not kept.
         """
         module = graph.module
         nodes = list(module.graph.nodes)
@@ -82,7 +85,7 @@ class Executor:
         self.rounded = {  # constants behind their points, rounded once
             i: s.function(self.constants[s.places[0][1]])
             for i, s in self.steps.items()
-            if s.point is not None and s.places[0][1] in self.constants
+            if s.point is not None and s.places[0][1] in self.constants and not once
         }
         self.size = len(nodes)
 

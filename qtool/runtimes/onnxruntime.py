@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ __all__ = [
     "RUNTIME",
     "SILENT",
     "feeds",
-    "give_back",
     "optimised_graph",
     "read_graph",
     "run",
@@ -69,14 +66,6 @@ def session(
         )
     except Exception as error:
         raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
-
-
-def give_back() -> None:
-    """Hands the memory of sessions that are gone back to the system, which glibc does not do by
-    itself: what is asked for next would come on top of it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:

@@ -18,11 +18,12 @@ import onnxruntime as ort
 import torch
 
 from qtool.atomic import scratch_folder
+from qtool.graph.alone import give_back
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph import storage
 from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
-from qtool.runtimes.onnxruntime import give_back, optimised_graph, read_graph, run, session
+from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 from qtool.verification.plain import depends_on_threads, make_plain, rounds_inside
 
 __all__ = ["Artefact"]

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.graph.alone import quiet, rarely_collecting
+from qtool.graph.alone import alone, give_back, quiet, rarely_collecting
 
 
 def state() -> tuple[Any, ...]:
@@ -71,6 +72,44 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
     with pytest.raises(error):
         fail()
     assert state() == before
+
+
+def test_what_was_there_before_is_left_out_of_collections_inside() -> None:
+    inside: list[int] = []
+
+    @alone
+    def inner() -> None:
+        inside.append(gc.get_freeze_count())
+
+    @alone
+    def outer() -> None:
+        inner()
+        inner()
+
+    outer()
+    assert inside[0] == inside[1] > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        inner()
+        assert gc.get_freeze_count() == frozen == inside[-1]
+    finally:
+        gc.unfreeze()
+
+
+def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.own = self
+
+    for trim in (None, lambda _: 1):
+        monkeypatch.setattr("qtool.graph.alone._TRIM", trim)
+        gone = weakref.ref(Circle())
+        give_back()
+        assert gone() is None
 
 
 def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> None:

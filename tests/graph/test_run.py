@@ -52,6 +52,16 @@ def bound(x: torch.Tensor) -> Batch:
     return quantized().graph.call_of([x])
 
 
+def test_a_run_that_is_the_only_one_keeps_no_rounded_weights() -> None:
+    once, x = Executor(coded(), once=True), batch(1)
+    with torch.no_grad():
+        expected = quantized()(x)
+    (output,) = once.outputs
+    assert torch.equal(once.run(bound(x), once.points)[output], expected)
+    assert executor().rounded
+    assert not once.rounded
+
+
 def test_all_points_on_is_the_quantized_network_and_none_the_float_one() -> None:
     run, x = executor(), batch(1)
     with torch.no_grad():
