@@ -81,6 +81,8 @@ class FloatGraph:
         few = self.head(batch, count)
         if few.size >= batch.size:
             return batch
+        if all(map(_is_open, self.inputs)) and not any(map(_takes_by_number, self.graph.nodes)):
+            return few
         try:
             with torch.no_grad():
                 self.module(*few.args, **few.kwargs)
@@ -126,6 +128,13 @@ class FloatGraph:
         return Batch(
             tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
         )
+
+
+_BY_NUMBER = ("index", "gather", "scatter", "select", "grid_sampler", "take", "onnx_part")
+
+
+def _takes_by_number(node: fx.Node) -> bool:
+    return node.op == "call_function" and any(word in str(node.target) for word in _BY_NUMBER)
 
 
 def _is_open(given: Input) -> bool:
