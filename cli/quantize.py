@@ -14,6 +14,7 @@ from qtool.cli.convert import write
     sources.model,
     sources.weights,
     sources.data_or_none,
+    sources.cache,
     options.output,
     sources.batch_size,
     options.observer,

@@ -50,6 +50,14 @@ task = _kept(
     help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
     "by default what its weights were saved with.",
 )
+cache = _kept(
+    "cache",
+    "--cache",
+    type=click.Choice(["float", "int8"]),
+    default="float",
+    show_default=True,
+    help="Of a language model with --task text-generation-with-past; int8: a scale a channel.",
+)
 weights = apply(
     click.option(
         "--weights",
@@ -194,7 +202,8 @@ def load_model_and_data(
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:
-        return model, load_data(data, batch_size)
+        batches = load_data(data, batch_size)
+        return model, _with_cache(model, data, batch_size, batches)
     if shape is None:
         return model, None
     import torch
@@ -202,6 +211,18 @@ def load_model_and_data(
     from qtool import capture_model
 
     return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+
+
+def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:
+    """The batches for the cache that --cache asks for."""
+    if _kept_value("cache") != "int8":
+        return batches
+    from qtool.sources.decoder import Decoder
+
+    if not isinstance(model, Decoder):
+        raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
+    model.hold_in_int8(batches)
+    return load_data(data, batch_size)
 
 
 def _sizes(text: str) -> list[int]:

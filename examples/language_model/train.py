@@ -104,11 +104,11 @@ def loss_of(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def lines(text: str, count: int) -> str:
-    """Lines of LINE characters from all over a text."""
+def lines(text: str, count: int, length: int = LINE) -> str:
+    """Lines of so many characters from all over a text."""
     plain = " ".join(text.split())
-    starts = range(0, len(plain) - LINE, (len(plain) - LINE) // count)
-    return "\n".join(plain[s : s + LINE].strip() for s in starts[:count]) + "\n"
+    starts = range(0, len(plain) - length, (len(plain) - length) // count)
+    return "\n".join(plain[s : s + length].strip() for s in starts[:count]) + "\n"
 
 
 def main() -> None:

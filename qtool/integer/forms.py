@@ -23,18 +23,20 @@ _agreed: dict[Form, bool] = {}
 
 @dataclass(frozen=True)
 class Drawn:
-    """A tensor of random values. type: "float32" or of integers. below: of indices. fed: it comes
-    in when the model runs, and is not stored."""
+    """A tensor of random values. type: "float32" or of integers. below: of indices; 1 for zeros.
+    fed: it comes in when the model runs, and is not stored. size: of floats, about."""
 
     shape: tuple[int, ...]
     type: str = "float32"
     below: int | None = None
     fed: bool = False
+    size: float = 1.0
 
     def values(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
         """The first row of integers is as high as they are: sums that saturate are seen."""
         if self.type == "float32":
-            return generator.standard_normal(self.shape, np.float32)
+            drawn = generator.standard_normal(self.shape, np.float32) * np.float32(self.size)
+            return np.asarray(drawn)
         if self.below is not None:
             return generator.integers(self.below, size=self.shape).astype(self.type)
         low, high = np.iinfo(self.type).min, np.iinfo(self.type).max
@@ -51,7 +53,7 @@ class Form:
     op: str
     inputs: tuple[Drawn | None, ...]
     domain: str = ""
-    attributes: tuple[tuple[str, int], ...] = ()
+    attributes: tuple[tuple[str, int | str], ...] = ()
     outputs: int = 1
 
 

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from qtool.graph.torch_ops import unpack
 from qtool.integer.forms import Drawn, Form, Inside, agree
+from qtool.integer.inside_lstm import dynamic_lstm
 from qtool.kernels import Profile
 from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at, name_of
 from qtool.types import INT8, UINT8, QType, QuantParams
@@ -102,6 +103,31 @@ def _dynamic_quantize(node: ir.Node, file: Reading, profile: Profile) -> Inside 
     return Inside(profile.bind("dynamic_quantize"), node.inputs[:1], form)
 
 
+def _dynamic_matmul(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+    weight, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 4))
+    given = [input_at(node, i) is not None for i in (3, 4)]
+    computed = [zeros is not None, bias is not None] != given
+    if weight is None or scale is None or weight.dim() != 2 or computed:
+        return None
+    qtype, scale = INT8 if weight.dtype == torch.int8 else UINT8, scale.squeeze()
+    zero = torch.zeros(()) if zeros is None else zeros.squeeze()
+    params = QuantParams(
+        qtype, scale, zero.to(torch.int64).expand(scale.shape), 0 if scale.dim() else None
+    )
+    kernel = profile.bind("dynamic_matmul", params, weight.t().contiguous(), bias)
+    numbers = (_OUTPUTS,) if scale.dim() else ()
+    drawn = (
+        Drawn((_ROWS, _OUTPUTS), fed=True),
+        Drawn((_OUTPUTS, _OUTPUTS), str(qtype)),
+        Drawn(numbers),
+        Drawn(numbers, str(qtype)) if given[0] else None,
+        Drawn((_OUTPUTS,)) if given[1] else None,
+    )
+    last = max(i for i, each in enumerate(drawn) if each is not None)
+    form = Form("DynamicQuantizeMatMul", drawn[: last + 1], _MICROSOFT)
+    return Inside(kernel, node.inputs[:1], form)
+
+
 def _matmul_integer(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
     weight, zeros = _constant(node, 1), _constant(node, 3)
     computed = zeros is None and input_at(node, 3) is not None
@@ -148,6 +174,8 @@ _Bind = Callable[[ir.Node, Reading, Profile], Inside | None]
 _KERNELS: Mapping[tuple[str, str], tuple[str, _Bind]] = {
     (_MICROSOFT, "MatMulNBits"): ("matmul_nbits", _matmul_nbits),
     (_MICROSOFT, "GatherBlockQuantized"): ("gather_nbits", _gather_nbits),
+    (_MICROSOFT, "DynamicQuantizeLSTM"): ("dynamic_lstm", dynamic_lstm),
+    (_MICROSOFT, "DynamicQuantizeMatMul"): ("dynamic_matmul", _dynamic_matmul),
     ("", "DynamicQuantizeLinear"): ("dynamic_quantize", _dynamic_quantize),
     ("", "MatMulInteger"): ("matmul_integer", _matmul_integer),
 }

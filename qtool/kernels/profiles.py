@@ -15,6 +15,7 @@ from qtool.kernels.ort import elementwise as ort_elementwise
 from qtool.kernels.ort import nbits as ort_nbits
 from qtool.kernels.ort import pool as ort_pool
 from qtool.kernels.ort import quantize as ort_quantize
+from qtool.kernels.ort import recurrent as ort_recurrent
 from qtool.kernels.ort import softmax as ort_softmax
 from qtool.kernels.ort import table as ort_table
 from qtool.kernels.params import Kernel
@@ -98,6 +99,8 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "conv": ort_conv.conv,
     "conv_transpose": ort_conv.conv_transpose,
     "dequantize": ort_quantize.dequantize,
+    "dynamic_lstm": ort_recurrent.dynamic_lstm,
+    "dynamic_matmul": ort_dynamic.dynamic_matmul,
     "dynamic_quantize": ort_dynamic.dynamic_quantize,
     "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,

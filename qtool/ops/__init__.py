@@ -1,6 +1,16 @@
 """The operators: what qtool knows of each stands in one row, by families."""
 
-from qtool.ops import codes, elementwise, layers, lookups, moves, pools, products, recurrent
+from qtool.ops import (
+    attention,
+    codes,
+    elementwise,
+    layers,
+    lookups,
+    moves,
+    pools,
+    products,
+    recurrent,
+)
 from qtool.ops.custom import row_for
 from qtool.ops.row import Kept, Op, Role, Writer
 from qtool.ops.table import (
@@ -48,6 +58,6 @@ for _row in (
 for _family in (layers, lookups, elementwise, moves, codes):
     for _target, _writer in _family.WRITERS.items():
         register_writer(_target, _writer)
-for _contrib in (layers.CONTRIB, lookups.CONTRIB, recurrent.CONTRIB):
+for _contrib in (layers.CONTRIB, lookups.CONTRIB, recurrent.CONTRIB, attention.CONTRIB):
     for _target, _writer in _contrib.items():
         register_writer(_target, _writer, contrib=True)

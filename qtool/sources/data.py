@@ -126,6 +126,8 @@ def load_data(
     encode = Continued(encode, model) if isinstance(model, Decoder) else encode
     encode = encode if half is None else Halved(encode, half)
     unread = _unread(rows, encode, unreadable) if unreadable else {}
+    if isinstance(model, Decoder) and model.scales is not None:
+        batch_size = 1  # its kernel takes several samples for a prompt or a single token alone
     kept = [row for at, row in enumerate(rows) if at not in unread]
     return Rows(kept, encode, batch_size, _classes(model), tuple(unread.values()))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from qtool.errors import CaptureError
+from qtool.errors import CaptureError, DataError
+from qtool.sources.cache import Cache, Int8Cache, Pair, attended, attention_of, begin
 from qtool.sources.encode import Encode
+from qtool.sources.extras import needed
 from qtool.sources.rows import Row
+from qtool.types import INT8
 
 __all__ = ["DYNAMIC", "Continued", "Decoder"]
 
@@ -23,39 +26,6 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {
 """The sizes of the inputs that vary; total is past and sequence."""
 
 PAST = 4  # tokens of a text that a batch of it has in its cache
-Pair = Mapping[str, torch.Tensor]
-
-
-class _Cache:
-    """What the layers of transformers take for a cache: keys and values, and what is appended."""
-
-    is_compileable = False
-
-    def __init__(self, past: Sequence[Pair]) -> None:
-        self.pairs = [(pair["key"], pair["value"]) for pair in past]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.pairs[layer_idx][0].shape[2] if layer_idx < len(self.pairs) else 0
-
-    def update(
-        self,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        layer_idx: int,
-        *rest: Any,  # noqa: ARG002  # what other kinds of cache want to know
-        **more: Any,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer_idx == len(self.pairs):  # of a cache that is empty
-            self.pairs.append((keys, values))
-        else:
-            before = self.pairs[layer_idx]
-            joined = (torch.cat([before[0], keys], 2), torch.cat([before[1], values], 2))
-            self.pairs[layer_idx] = joined
-        return self.pairs[layer_idx]
-
-    @property
-    def present(self) -> list[dict[str, torch.Tensor]]:
-        return [{"key": key, "value": value} for key, value in self.pairs]
 
 
 class Decoder(nn.Module):
@@ -66,7 +36,11 @@ class Decoder(nn.Module):
 
     Attributes:
         config: of the model.
+        scales: of a cache in int8, for each layer those of its keys and values, float [heads x
+            width]; None: the cache is float.
     """
+
+    scales: list[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
         """Raises CaptureError: a layer sees the last tokens alone, which the mask does not say."""
@@ -95,7 +69,10 @@ class Decoder(nn.Module):
         Returns: "logits" [batch, sequence, tokens], and "present" as past_key_values, of past and
             sequence.
         """
-        cache, length = _Cache(past_key_values), input_ids.shape[1]
+        cache = Cache(past_key_values)
+        if self.scales is not None:
+            cache = begin(Int8Cache(past_key_values, self.scales))
+        length = input_ids.shape[1]
         total = cache.get_seq_length() + length
         places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
         own = torch.arange(length, device=input_ids.device) + (total - length)
@@ -110,6 +87,44 @@ class Decoder(nn.Module):
             use_cache=True,
         )
         return {"logits": result.logits, "present": cache.present}
+
+    @torch.no_grad()
+    def hold_in_int8(self, data: Iterable[Any]) -> None:
+        """The cache is one of int8 from now on, with a scale for each channel: the largest value
+        that it has in this data, over 127.
+
+        Args:
+            data: batches for the model as it is, with a float cache.
+
+        Raises:
+            CaptureError: the layers compute attention in another way than transformers has it.
+            DataError: no data.
+        """
+        library = needed("transformers", "a cache in int8", CaptureError)
+        most: list[dict[str, torch.Tensor]] = []
+        for batch in data:
+            kept = batch["attention_mask"][:, None, :, None]
+            found = [
+                {kind: (t * kept).abs().amax((0, 2)) for kind, t in pair.items()}
+                for pair in self(**batch)["present"]
+            ]
+            pairs = zip(most or found, found, strict=True)
+            most = [{kind: torch.maximum(a[kind], b[kind]) for kind in a} for a, b in pairs]
+        if not most:
+            raise DataError("a cache in int8 needs data for its scales")
+        least = torch.finfo(torch.float32).tiny * INT8.qmax
+        self.scales = [
+            {kind: (t.clamp(min=least) / INT8.qmax).flatten() for kind, t in pair.items()}
+            for pair in most
+        ]
+        self.model.set_attn_implementation(attention_of(library))
+        ids = batch["input_ids"]
+        self(ids, torch.ones_like(ids), ())
+        if attended() != len(self.scales):
+            raise CaptureError(
+                f"{type(self.model).__name__} computes attention in a way of its own; its cache "
+                "stays in float"
+            )
 
     @torch.no_grad()
     def continued(self, ids: torch.Tensor, mask: torch.Tensor, past: int) -> dict[str, Any]:

@@ -28,6 +28,9 @@ from tests.docs.snippets import (
 )
 from tests.ops.outside import restored
 
+NEEDS = {"docs/tutorial-detector.md": "pycocotools", "docs/tutorial-sentences.md": "transformers"}
+"""What pages need that is no part of every installation."""
+
 RUN = [p for p in PAGES if any(b.language in ("python", "sh", "toml") for b in blocks(p))]
 
 
@@ -63,6 +66,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 
 @pytest.mark.parametrize("page", RUN)
 def test_the_snippets_of_a_page_work(page: str, given: dict[str, Any]) -> None:
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page])
     printed = ""
     for block in blocks(page):
         where = f"{page}:{block.line}"

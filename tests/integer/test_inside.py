@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -119,3 +120,67 @@ def test_a_dynamic_layer_runs_in_integers() -> None:
     assert kinds(program) == ["integer", "integer", "float"]
     (found,) = program(torch.from_numpy(X))
     assert float((found - torch.from_numpy(X @ weight)).abs().max()) < 5
+
+
+def lstm(direction: str = "forward", states: bool = False, **attributes: Any) -> onnx.ModelProto:
+    """An LSTM of 4 on 6 inputs, with weights in int8."""
+    count = 2 if direction == "bidirectional" else 1
+    stored = {
+        "w": RNG.integers(-127, 128, (count, 6, 16)).astype(np.int8),
+        "r": RNG.integers(-127, 128, (count, 4, 16)).astype(np.int8),
+        "s": RNG.uniform(0.001, 0.01, (count, 16)).astype(np.float32),
+        "z": np.zeros((count, 16), np.int8),
+    }
+    given = {"x": (3, 2, 6), **({"h": (count, 2, 4), "c": (count, 2, 4)} if states else {})}
+    names = ["x", "w", "r", "", "", *(["h", "c"] if states else ["", ""]), "", "s", "z", "s", "z"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", names, ["y", "yh", "yc"], "cell", domain="com.microsoft",
+        hidden_size=4, direction=direction, **attributes,
+    )  # fmt: skip
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in given.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, count, 2, 4])]
+    arrays = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", inputs, outputs, arrays)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_a_dynamic_lstm_runs_in_the_engine(direction: str, states: bool) -> None:
+    program = lower(lstm(direction, states))
+    assert kinds(program) == ["integer"]
+    assert list(forms._agreed.values()) == [True]
+    count = 2 if direction == "bidirectional" else 1
+    more = [torch.ones(count, 2, 4)] * 2 if states else []
+    (found,) = program(torch.ones(3, 2, 6), *more)
+    assert found.shape == (3, count, 2, 4)
+
+
+def test_an_lstm_that_clips_runs_in_the_runtime() -> None:
+    assert kinds(lower(lstm(clip=0.5))) == ["float"]
+
+
+@pytest.mark.parametrize("more", [(), ("z",), ("z", "b"), ("", "b")], ids=str)
+@pytest.mark.parametrize("size", [(), (5,)], ids=str)
+def test_a_product_that_others_joined_runs_in_integers(
+    size: tuple[int, ...], more: tuple[str, ...]
+) -> None:
+    stored = {
+        "w": RNG.integers(-127, 128, (40, 5)).astype(np.int8),
+        "s": RNG.uniform(0.1, 1, size).astype(np.float32),
+        "z": RNG.integers(-9, 9, size).astype(np.int8),
+        "b": RNG.standard_normal(5).astype(np.float32),
+    }
+    names = ["x", "w", "s", *more]
+    node = helper.make_node("DynamicQuantizeMatMul", names, ["y"], "p", domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 40])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    arrays = [numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items() if n in names]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [x], [y], arrays)
+    file = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    program = lower(file)
+    assert kinds(program) == ["integer"]
+    (wanted,) = ort.InferenceSession(file.SerializeToString()).run(None, {"x": X})
+    assert np.array_equal(program(torch.from_numpy(X))[0].numpy(), wanted)

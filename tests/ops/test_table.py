@@ -19,6 +19,7 @@ from qtool.ops import (
     row_of,
     writers,
 )
+from qtool.ops.attention import cached_attention
 from qtool.ops.recurrent import dynamic_lstm
 from qtool.targets import TARGETS
 from tests.plan.planned import network_graph
@@ -72,7 +73,7 @@ def test_an_operator_has_one_row_and_one_form() -> None:
 def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
     own = writers(contrib=True).keys() - writers(contrib=False).keys()
     aten = torch.ops.aten
-    stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm}
+    stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm, cached_attention}
     assert own == {aten.silu.default, aten.gelu.default, *stored}
 
 

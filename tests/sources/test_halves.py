@@ -41,11 +41,12 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def whisper() -> tuple[Any, dict[str, Any]]:
+def whisper(**other: int) -> tuple[Any, dict[str, Any]]:
     torch.manual_seed(0)
     more = {"max_source_positions": 10, "max_target_positions": 40, "num_mel_bins": 8}
     tokens = {"decoder_start_token_id": 1, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    config = library.WhisperConfig(**SIZES, **HEADS, **WIDE, **more, **tokens)
+    given = {**SIZES, **HEADS, **WIDE, **more, **tokens, **other}
+    config = library.WhisperConfig(**given)
     return library.WhisperForConditionalGeneration(config), {
         "input_features": torch.randn(2, 8, 20)
     }
@@ -58,6 +59,18 @@ def bart() -> tuple[Any, dict[str, Any]]:
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
     return library.BartForConditionalGeneration(config), {"input_ids": ids, "attention_mask": mask}
+
+
+def t5_model() -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = library.T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)
+    model = library.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(64, 16))  # else one token is always first
+    ids = torch.randint(3, 64, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    return model, {"input_ids": ids, "attention_mask": mask}
 
 
 Run = Callable[[dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]]
@@ -115,7 +128,7 @@ def generated(model: Any, given: dict[str, Any]) -> np.ndarray:
     return found[:, -STEPS:].numpy()
 
 
-@pytest.mark.parametrize("make", [whisper, bart])
+@pytest.mark.parametrize("make", [whisper, bart, t5_model])
 def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None:
     model, given = make()
     halves = (ReadingHalf(model.eval()).eval(), WritingHalf(model).eval())
@@ -158,6 +171,21 @@ def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> N
     cross = {f"cross_0_{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
     given = {"input_ids": ["batch", "sequence"], "encoder_attention_mask": ["batch", "length"]}
     assert inputs == {**given, **cache, **cross}
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None:
+    words, folder, path = tokenizer(library), tmp_path / "whisper", tmp_path / "half.onnx"
+    heard = library.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+    model, _ = whisper(vocab_size=len(words), max_source_positions=50)
+    for part in (model, heard, words):
+        part.save_pretrained(folder)
+    line = ["quantize", str(folder), "--task", f"automatic-speech-recognition-{half}"]
+    line += ["--data", str(sounds), "-o", str(path), "--timing", "0"]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    names = {i.name for i in ort.InferenceSession(path).get_inputs()}
+    assert ("input_features" if half == "encoder" else "cross_0_key") in names
 
 
 def test_batches_of_each_half(t5: Path, texts: Path) -> None:

@@ -16,7 +16,7 @@ from qtool.kernels.accumulate import linear_accumulator
 from qtool.kernels.params import Kernel
 from qtool.types import UINT8, QuantParams
 
-__all__ = ["dynamic_quantize", "matmul_integer"]
+__all__ = ["dynamic_matmul", "dynamic_quantize", "matmul_integer"]
 
 
 def dynamic_quantize() -> Callable[..., Any]:
@@ -46,5 +46,18 @@ def matmul_integer(w: QuantParams, weight: Tensor) -> Kernel:
         if zero_point is not None:
             found = found - zero_point.to(torch.int64) * columns
         return found.to(torch.int32)
+
+    return run
+
+
+def dynamic_matmul(w: QuantParams, weight: Tensor, bias: Tensor | None = None) -> Kernel:
+    """Floats [..., in], rounded to uint8 by one range -> their product with a weight, codes [out,
+    in], and the bias [out] in float32."""
+    rounded, product = dynamic_quantize(), matmul_integer(w, weight)
+
+    def run(x: Tensor) -> Tensor:
+        codes, scale, zero_point = rounded(x)
+        found: Tensor = product(codes, zero_point).to(torch.float32) * (scale * w.scale)
+        return found if bias is None else found + bias
 
     return run
