@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.runtimes.onnxruntime import feeds, session
+from qtool.errors import VerificationError
+from qtool.runtimes.onnxruntime import RUNTIME, feeds, session
 
 __all__ = [
     "Clock",
@@ -151,9 +152,12 @@ def _rounds(
     """Seconds of one run of each file, round after round, after a warm-up."""
     sessions = [session(f, threads=threads) for f in files]
     fed = [feeds(s, list(inputs)) for s in sessions]
-    for model, feed in zip(sessions, fed, strict=True):
-        for _ in range(WARM_UP):
-            model.run(None, feed)
+    try:
+        for model, feed in zip(sessions, fed, strict=True):
+            for _ in range(WARM_UP):
+                model.run(None, feed)
+    except Exception as error:
+        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
     first = 0
     while True:
         row = [0.0] * len(sessions)
