@@ -10,9 +10,9 @@ front: every choice between static and float for the ten layers of the sample ne
 evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, up
 to the time of the float model, all errors and times as the table of truth has them. goals: networks
 of the folder (see networks.py) and their unbalanced twins, without recovery (fast) and with its
-levels to choose from. hostile: three layers whose weights hold pairs of huge values that cancel. kills: a
-search is killed at random moments until it ends, and has to find what one that was left alone
-finds. explain: flips mended by the layers that are named, some of them really exported.
+levels to choose from. hostile: three layers whose weights hold pairs of huge values that cancel.
+kills: a search is killed at random moments until it ends, and has to find what one that was left
+alone finds. explain: flips mended by the layers that are named, some of them really exported.
 """
 
 from __future__ import annotations
