@@ -77,17 +77,24 @@ def _be_qtool(arguments: tuple[str, ...]) -> None:
     """In the child: the command, with its output thrown away; does not return."""
     from qtool.cli import main
 
+    code = 1
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = 1
+    os.dup2(os.open(said(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         main(list(arguments), prog_name="qtool")
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
+    except KeyboardInterrupt:  # before the command began, or behind it
+        code = 128 + signal.SIGINT
     finally:
         os._exit(code)
+
+
+def said() -> Path:
+    """What the last run had to say of its errors."""
+    return Path(tempfile.gettempdir()) / "said"
 
 
 def state(path: Path) -> dict[str, bytes]:
@@ -156,6 +163,8 @@ def signals(trials: Trials, count: int) -> Counter[str]:
         code, whole, left = trials.ended(number)
         known = {128 + number: number.name, 0: "had ended"}
         found[known.get(code, f"wrong code {code}")] += 1
+        if code not in known:
+            print(f"{number.name}: {code}: {said().read_text()[:2000]}", flush=True)
         found["left after a signal"] += left
         if left:
             print(f"{number.name} left {sorted(trials.left())}", flush=True)
@@ -164,7 +173,7 @@ def signals(trials: Trials, count: int) -> Counter[str]:
     return found
 
 
-def _warm() -> None:
+def warm() -> None:
     """Loads what a conversion loads as it goes; with one thread, as what is forked has no other."""
     for name in LOADED:
         import_module(name)
@@ -188,7 +197,7 @@ def main() -> None:
     asked = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    _warm()
+    warm()
     total = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -1,18 +1,18 @@
 """What the search finds, beside the truth.
 
     python benchmarks/tune.py front [--keep FILE]                   # 1,024 files of ten layers
-    python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002]
+    python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002] [--twins fast]
     python benchmarks/tune.py hostile FOLDER
     python benchmarks/tune.py kills [--kills 100]
     python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
 
 front: every choice between static and float for the ten layers of the sample network is a file,
-evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, all
-errors and times as the table of truth has them. goals: networks of the folder (see networks.py) and
-their unbalanced twins without recovery. hostile: three layers whose weights hold pairs of huge
-values that cancel. kills: a search is killed at random moments until it ends, and has to find what
-one that was left alone finds. explain: flips mended by the layers that are named, some of them
-really exported.
+evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, up
+to the time of the float model, all errors and times as the table of truth has them. goals: networks
+of the folder (see networks.py) and their unbalanced twins, without recovery (fast) and with its
+levels to choose from. hostile: three layers whose weights hold pairs of huge values that cancel.
+kills: a search is killed at random moments until it ends, and has to find what one that was left
+alone finds. explain: flips mended by the layers that are named, some of them really exported.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import json
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,14 @@ from typing import Any
 import networks
 import numpy as np
 import torch
+from kills import run as ended
+from kills import warm
 from safetensors.torch import load_file
 from torch import nn
-from unbalanced import unbalanced
+from unbalanced import twin_of
 
 import qtool
-from qtool.analysis.latency import timed
+from qtool.analysis.latency import timed, worked
 from qtool.analysis.sensitivity import pieces
 from qtool.data import to_batch
 from qtool.recipe import Recipe, Rule
@@ -69,25 +71,27 @@ def _digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.nda
     return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
 
 
-def _all_files(net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel) -> np.ndarray:
-    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float."""
+def _all_files(
+    net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel, keep: Path
+) -> np.ndarray:
+    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float. Goes on where an
+    interrupted run has left off."""
     names = [layer for g in found.groups for layer in g.layers]
-    captured, rows = qtool.capture_model(net, seen[0]), []
+    captured, part = qtool.capture_model(net, seen[0]), keep.with_suffix(".part.npy")
+    rows = np.load(part).tolist() if part.exists() else []
     with tempfile.TemporaryDirectory() as made:
         plain = captured.export_float(Path(made) / "float.onnx")
         judge, file = Judge(plain, asked), Path(made) / "int8.onnx"
         one = [asked[0][:1].numpy()]
-        for bits in itertools.product((0, 1), repeat=len(names)):
+        for bits in list(itertools.product((0, 1), repeat=len(names)))[len(rows) : -1]:
             rules = tuple(
                 Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b
             )
-            if all(bits):
-                rows.append((0.0, 1.0))
-                continue
             found.convert(Recipe(rules)).export(file, verify=False)
-            ratio = timed([plain, file], one, seconds=0.2, least_rounds=15).ratios[1].median
-            rows.append((judge.score(file).noise, 1 / ratio))
-    return np.array(rows)
+            timing = timed([plain, file], one, seconds=0.2, least_rounds=15, clock=worked)
+            rows.append((judge.score(file).noise, 1 / timing.ratios[1].median))
+            np.save(part, rows)
+    return np.array([*rows, (0.0, 1.0)])
 
 
 def front(options: argparse.Namespace) -> None:
@@ -98,15 +102,21 @@ def front(options: argparse.Namespace) -> None:
     spent = time.monotonic() - start
     keep = Path(options.keep)
     if not keep.exists():
-        np.save(keep, _all_files(net, seen, asked, found))
-    truth = np.load(keep)[:-1]  # the last is the float model, which nobody has to look for
+        np.save(keep, _all_files(net, seen, asked, found, keep))
+    truth = np.load(keep)[:-1]  # the last is the float model: there is no use for what is slower
     noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
-    worst = float(cost.max()) * 1.01, float(noise.max()) + 1.0
+    worst = 1.0, float(noise.max()) + 1.0
     whole = hypervolume(cost, noise, worst)
     bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
     numbers = [int(b, 2) for b in bits]
     own = hypervolume(cost[numbers], noise[numbers], worst)
+    again = np.array([(10 * np.log10(e.score.noise), 1 / e.speedup) for e in found.evaluated])
+    off = np.abs(again - np.stack([noise, cost], 1)[numbers])
     print(found)
+    print(
+        f"beside the table: error within {off[:, 0].max():.2f} dB, "
+        f"time off by {np.median(off[:, 1] / cost[numbers]):.1%} (median)"
+    )
     print(
         f"{len(truth)} files; {len(numbers)} evaluations in {spent:.0f} s reach "
         f"{own / whole:.2%} of the true hypervolume"
@@ -116,20 +126,36 @@ def front(options: argparse.Namespace) -> None:
 # --- goals -------------------------------------------------------------------------------------
 
 
-def _cases(folder: Path, names: str) -> Iterator[tuple[str, Any, nn.Module, dict[str, Any]]]:
-    for name in names.split(","):
-        network = networks.load(folder, name)
-        yield name, network, network.model, {}
-        if name != "minilm":
-            seen = [*network.calibration, *network.data]
-            yield f"{name} twin", network, unbalanced(network.model, seen).eval(), {"recover": []}
+TWINS: dict[str, dict[str, Any]] = {"fast": {"accuracy": ("fast",)}, "levels": {}}
+HEAD = "network             reached  speed   MACs    size  evaluations  minutes  CPU s  metric"
+
+
+def of_goals(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--networks", default="kws,resnet20,mobilenetv2_w05,densenet40,minilm")
+    parser.add_argument("--drop", type=float, default=0.002)
+    parser.add_argument(
+        "--twins", nargs="*", default=["none", *TWINS], help="and the network: none"
+    )
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, Any, nn.Module, dict[str, Any]]]:
+    """Name, network with its data, the model, and what the search is told besides."""
+    for name in options.networks.split(","):
+        network = networks.load(options.folder, name)
+        if "none" in options.twins:
+            yield name, network, network.model, {}
+        if set(options.twins) & set(TWINS):
+            twin = twin_of(network)
+            yield from (
+                (f"{name} twin, {t}", network, twin, TWINS[t]) for t in options.twins if t in TWINS
+            )
 
 
 def goals(options: argparse.Namespace) -> None:
-    print("network            reached  speed   MACs    size  evaluations  minutes  metric")
-    for name, network, model, more in _cases(options.folder, options.networks):
+    print(HEAD)
+    for name, network, model, more in cases(options):
         drop = options.drop * (100 if network.metric else 1)
-        start = time.monotonic()
+        start, spent = time.monotonic(), time.process_time()
         found = qtool.tune(
             model,
             network.calibration,
@@ -141,11 +167,11 @@ def goals(options: argparse.Namespace) -> None:
             dynamic=network.dynamic,
             **more,
         )
-        best = found.best
+        best, took = found.best, time.monotonic() - start
         print(
-            f"{name:18} {found.reached!s:>7}  {best.speedup:.2f}x  {best.share:6.1%} "
-            f"{best.size / found.float_size:6.2f}  {found.fresh:11}  "
-            f"{(time.monotonic() - start) / 60:7.1f}  {best.score.text}",
+            f"{name:22} {found.reached!s:>5}  {best.speedup:.2f}x  {best.share:6.1%} "
+            f"{best.size / found.float_size:6.2f}  {found.fresh:11}  {took / 60:7.1f}  "
+            f"{time.process_time() - spent:5.0f}  {best.score.text}",
             flush=True,
         )
         print(found, flush=True)
@@ -181,6 +207,7 @@ class _Hostile(nn.Module):
         return self.layer(torch.cat([x, x], 1))
 
 
+HOSTILE_DROP = 0.005
 HOSTILE = ("layer1.1.conv1", "layer2.1.conv1", "layer3.1.conv1")
 
 
@@ -195,7 +222,7 @@ def hostile(options: argparse.Namespace) -> None:
         network.calibration,
         network.data,
         network.labels,
-        goals=qtool.TuneGoals(max_drop=0.01),
+        goals=qtool.TuneGoals(max_drop=HOSTILE_DROP),
         options=qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS),
     )
     print(found)
@@ -209,65 +236,46 @@ def hostile(options: argparse.Namespace) -> None:
 # --- kills -------------------------------------------------------------------------------------
 
 
-def _command(folder: Path) -> list[str]:
-    base = [sys.executable, "-m", "qtool", "tune", "examples.digits.network:digits_net"]
+def _command(folder: Path) -> tuple[str, ...]:
+    base = ["tune", "examples.digits.network:digits_net"]
     base += ["--weights", "examples/digits/weights.safetensors", "--data", "calib_data/digits"]
     base += ["--eval-data", "examples/digits/eval.npz", "--labels", "labels", "--accuracy", "fast"]
-    base += ["--min-sqnr", "45", "--smallest", "--json", "--evaluations", "10"]
-    return [*base, "--archive", str(folder / "archive"), "-o", str(folder / "best.onnx")]
+    base += ["--min-sqnr", "45", "--smallest", "--evaluations", "10"]
+    return (*base, "--archive", str(folder / "archive"), "-o", str(folder / "best.onnx"))
 
 
-def _kept(folder: Path) -> set[str]:
-    return {p.name for p in (folder / "archive").glob("*.json")}
+def _kept(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in (folder / "archive").glob("*.json")}
 
 
 def kills(options: argparse.Namespace) -> None:
-    draw = np.random.default_rng(options.seed)
+    """An evaluation is lost where its file is gone or was written anew; a search has ended as the
+    one that was left alone where it made the same file from the same evaluations."""
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    warm()
+    draw, count = np.random.default_rng(options.seed), Counter[str]()
     with tempfile.TemporaryDirectory() as made:
         alone, killed = Path(made) / "alone", Path(made) / "killed"
         alone.mkdir()
         start = time.monotonic()
-        expected = json.loads(_run(_command(alone)))
-        whole = time.monotonic() - start
-        done = lost = ended = different = 0
-        while done < options.kills:
+        assert ended(_command(alone)) == 0
+        whole, expected = time.monotonic() - start, (alone / "best.onnx").read_bytes()
+        while count["kills"] < options.kills:
             killed.mkdir(exist_ok=True)
-            process = subprocess.Popen(
-                _command(killed), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
-            )
             before = _kept(killed)
-            try:
-                text, _ = process.communicate(timeout=draw.uniform(0.3, 0.6) * whole)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-                done += 1
-                lost += len(before - _kept(killed))
-                continue
-            ended += 1
-            found = json.loads(text)
-            same = found["best"]["key"] == expected["best"]["key"]
-            same &= (killed / "best.onnx").read_bytes() == (alone / "best.onnx").read_bytes()
-            different += not same
-            _remove(killed)
-        print(
-            f"{done} kills, {lost} evaluations lost; {ended} searches ended, "
-            f"{different} of them otherwise than the one that was left alone"
-        )
-
-
-def _run(command: list[str]) -> str:
-    return subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, check=True
-    ).stdout
-
-
-def _remove(folder: Path) -> None:
-    for path, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            (Path(path) / name).unlink()
-        for name in folders:
-            (Path(path) / name).rmdir()
+            code = ended(_command(killed), draw.uniform(0, 0.6) * whole, signal.SIGKILL)
+            after = _kept(killed)
+            count["kills"] += code == -signal.SIGKILL
+            count["evaluations lost"] += sum(after.get(n) != b for n, b in before.items())
+            count["refused to go on"] += code not in (0, -signal.SIGKILL)
+            if code == 0:
+                same = (killed / "best.onnx").read_bytes() == expected
+                count["searches ended"] += 1
+                count["otherwise"] += not (same and after.keys() == _kept(alone).keys())
+                shutil.rmtree(killed)
+        evaluations = len(_kept(alone)) - 1
+    print(f"{evaluations} evaluations in {whole:.1f} s when left alone; {dict(count)}")
 
 
 # --- explain -----------------------------------------------------------------------------------
@@ -276,21 +284,24 @@ def _remove(folder: Path) -> None:
 def explain(options: argparse.Namespace) -> None:
     for name in options.networks.split(","):
         network = networks.load(options.folder, name)
-        captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
+        model = twin_of(network) if options.twin else network.model
+        captured = qtool.capture_model(model, network.calibration[0], network.dynamic)
+        level = {"recover": []} if options.accuracy == "off" else {"accuracy": options.accuracy}
         with tempfile.TemporaryDirectory() as made:
             file = Path(made) / "int8.onnx"
-            qtool.quantize(captured, network.calibration, accuracy=options.accuracy).export(file)
+            qtool.quantize(captured, network.calibration, **level).export(file)
             explainer = Explainer(
                 file, captured, captured.graph.bind(to_batch(network.calibration[0]))
             )
             bound = [captured.graph.bind(b) for b in map(to_batch, network.data)]
             found = explainer.explain(bound, None, options.flips)
-            few, spent = found.flips[:SAMPLES], time.monotonic()
+            few, spent, work = found.flips[:SAMPLES], time.monotonic(), time.process_time()
             for flip in few:
                 part, place = divmod(flip.index, networks.EVALUATION_BATCH)
                 one = pieces(bound[part], 1)[place]
                 assert explainer.explain([one], None, 1).flips[0].layers == flip.layers
             spent = (time.monotonic() - spent) / len(few)
+            work = (time.process_time() - work) / len(few)
             tried = found.flips[: options.exported]
             right = [_exported(explainer, network, f, Path(made)) for f in tried]
         flips, mended = len(found.flips), sum(f.mended for f in found.flips)
@@ -298,7 +309,7 @@ def explain(options: argparse.Namespace) -> None:
         print(
             f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
             f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
-            f"{spent:.2f} s a sample; "
+            f"{spent:.2f} s a sample ({work:.2f} of the processor); "
             f"{sum(right)} of {len(right)} mended as exported"
         )
         for layer, count in found.behind[:5]:
@@ -325,8 +336,7 @@ def main() -> None:
         if command is front:
             sub.add_argument("--keep", default="front.npy")
         if command is goals:
-            sub.add_argument("--networks", default="kws,resnet20,mobilenetv2_w05,densenet40,minilm")
-            sub.add_argument("--drop", type=float, default=0.002)
+            of_goals(sub)
         if command is kills:
             sub.add_argument("--kills", type=int, default=100)
             sub.add_argument("--seed", type=int, default=0)
@@ -334,7 +344,8 @@ def main() -> None:
             sub.add_argument("--networks", default="resnet20,mobilenetv2_w05")
             sub.add_argument("--flips", type=int, default=200)
             sub.add_argument("--exported", type=int, default=10)
-            sub.add_argument("--accuracy", default="fast")
+            sub.add_argument("--accuracy", default="fast", help="off: no recovery at all")
+            sub.add_argument("--twin", action="store_true", help="unbalanced")
     options = parser.parse_args()
     options.run(options)
 

@@ -63,6 +63,30 @@ def unbalanced(net: nn.Module, data: Sequence[torch.Tensor], seed: int = 0) -> n
     return twin
 
 
+def twin_of(network: networks.Network) -> nn.Module:
+    """A twin of a network of the folder; in transformers it is the heads that are rescaled."""
+    if network.name == "minilm":
+        return unbalanced_heads(network.model)
+    return unbalanced(network.model, [*network.calibration, *network.data]).eval()
+
+
+def unbalanced_heads(net: nn.Module, seed: int = 0) -> nn.Module:
+    """A twin of a BERT whose channels inside of the heads are rescaled: what values are multiplied
+    with the layer behind is divided by, and queries and keys make up for each other."""
+    twin, generator = copy.deepcopy(net), torch.Generator().manual_seed(seed)
+    for name, layer in twin.named_modules():
+        if not name.endswith("attention"):
+            continue
+        own, (size, _) = layer.self, layer.self.value.weight.shape
+        values, keys = torch.empty(2, size).uniform_(-SPREAD, SPREAD, generator=generator).exp()
+        with torch.no_grad():
+            for written, factors in ((own.value, values), (own.query, keys), (own.key, 1 / keys)):
+                written.weight *= factors[:, None]
+                written.bias *= factors
+            layer.output.dense.weight /= values
+    return twin.eval()
+
+
 def _pairs(net: nn.Module) -> Iterator[Pair]:
     traced = fx.symbolic_trace(net)
     modules = dict(traced.named_modules())

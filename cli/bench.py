@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import Real
+from qtool.cli.numbers import DAY, Real
 
 
 @click.command("bench")
@@ -19,7 +19,7 @@ from qtool.cli.numbers import Real
         "--seconds",
         default=10.0,
         show_default=True,
-        type=Real(min=0, min_open=True),
+        type=Real(min=0, max=DAY, min_open=True),
         help="At most, for each batch size and number of threads.",
     ),
     click.option(

@@ -98,7 +98,7 @@ def write(
     from qtool.onnx_graph.storage import files_of
 
     with output.status("exporting and verifying"):
-        result = quantized.export(path, format=format_, external_data=external_data)
+        result = quantized.export(path, format=format_, external_data=external_data, timing=0)
     assert result is not None
     if beside is not None:
         beside(path)

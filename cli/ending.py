@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,9 @@ import click
 
 __all__ = ["Refusal", "ended_in_order"]
 
-SIGNALS = ("SIGTERM", "SIGHUP")  # beside SIGINT, of which Python makes an exception itself
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+PATIENCE = 5.0  # seconds that a signal waits for what may not be interrupted; a second one does not
 
 _NO_MEMORY = (
     "there is not enough memory for this; give less at a time (smaller sizes, fewer samples)"
@@ -43,19 +46,41 @@ class _Ended(KeyboardInterrupt):
 def ended_in_order() -> Iterator[None]:
     """Errors of the library as refusals, signals as 128 and their number, a closed pipe as that of
     SIGPIPE (141)."""
-    from qtool.errors import QtoolError, said
-
     _hold_closed()
     try:
-        with _signals_raised():
+        with _signals_raised(), _said():
             yield
             sys.stdout.flush()  # here it can still be said that nobody takes it
-    except QtoolError as error:
-        raise Refusal(str(error)) from error
-    except KeyboardInterrupt as error:
-        number = error.number if isinstance(error, _Ended) else signal.SIGINT
+    except BaseException as error:
+        if (ended := _behind(error)) is None:
+            raise
+        number = ended.number if isinstance(ended, _Ended) else signal.SIGINT
         click.echo(f"ended by {signal.Signals(number).name}", err=True)
         raise SystemExit(128 + number) from error
+
+
+def _behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The signal that an error comes of: on its way out, others may make something else of it."""
+    seen: set[int] = set()
+    while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        if id(error) in seen:
+            return None
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return error if isinstance(error, KeyboardInterrupt) else None
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Errors that are the user's to see, in a sentence."""
+    from qtool.errors import QtoolError, said
+
+    try:
+        yield
+    except (KeyboardInterrupt, click.ClickException):
+        raise
+    except QtoolError as error:
+        raise Refusal(str(error)) from error
     except MemoryError as error:
         raise Refusal(_NO_MEMORY) from error
     except RuntimeError as error:
@@ -88,14 +113,31 @@ def _hold_closed() -> None:
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    def end(number: int, frame: FrameType | None) -> None:  # what is cleaned up is cleaned up once
-        signal.signal(number, signal.SIG_IGN)
-        raise _Ended(number)
+    from qtool.shield import postponed
 
     old: dict[int, Any] = {}
+    waiting: list[threading.Timer] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if waiting or not postponed(lambda: fail(number)):
+            fail(number)
+        again = threading.Timer(PATIENCE, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        waiting.append(again)
+
+    def fail(number: int) -> None:
+        while waiting:
+            waiting.pop().cancel()
+        if number == signal.SIGINT:  # which ends a search, and the command at the second
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_IGN)  # what is cleaned up is cleaned up once
+        raise _Ended(number)
+
     for name in SIGNALS:
         number = getattr(signal, name, None)
-        if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+        usual = (signal.SIG_DFL, signal.default_int_handler)
+        if number is None or signal.getsignal(number) not in usual:
             continue  # ignored, as under nohup, or somebody else's
         with suppress(ValueError):  # not in the main thread
             old[number] = signal.signal(number, end)

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "MOST", "Real", "listed"]
+__all__ = ["COUNT", "DAY", "MOST", "Real", "listed"]
 
 MOST = 1_000_000
 COUNT = click.IntRange(1, MOST)
 """Samples, tokens, threads."""
+
+
+DAY = 86_400.0  # seconds
 
 
 class Real(click.FloatRange):

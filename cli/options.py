@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli.numbers import Real, listed
+from qtool.cli.numbers import DAY, Real, listed
 from qtool.cli.sources import F, Path_, load_labels
 
 from qtool.analysis.options import Goals, ReportOptions
@@ -146,7 +146,7 @@ timing = click.option(
     "--timing",
     default=1.0,
     show_default=True,
-    type=Real(min=0),
+    type=Real(min=0, max=DAY),
     help="Seconds to time the file beside the float model, where the target is this machine's "
     "runtime; 0 leaves it out.",
 )
@@ -203,7 +203,7 @@ seconds = click.option(
     "--seconds",
     default=ReportOptions.seconds,
     show_default=True,
-    type=Real(min=0, min_open=True),
+    type=Real(min=0, max=DAY, min_open=True),
     help="For each timing.",
 )
 max_drop = click.option(

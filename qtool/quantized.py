@@ -269,7 +269,7 @@ class Quantized:
         check_structure(artefact.qdq, integer, wanted)
         asked, _ = _asked(chosen)
         known = asked is not None and asked.audited
-        few = self.graph.head(batch, STEP_SAMPLES)
+        few = self.graph.fewer(batch, STEP_SAMPLES)
         coded, some = self._expected(batch), self._expected(few)
         if known:  # and then there is room for the engine
             artefact.run(inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def seed() -> int:
     np.random.seed(value)  # noqa: NPY002 - libraries under test may use the global state
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture(autouse=True, scope="session")
+def untimed() -> Iterator[None]:
+    """No export looks at how fast its file is: it depends on what else runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtool.api.quantized.LOOK", 0.0)
+        yield
 
 
 @dataclass(frozen=True)

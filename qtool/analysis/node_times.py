@@ -112,7 +112,9 @@ def _events(
     options.profile_file_prefix = str(folder / "profile")
     write_graph(options, folder / "optimised.onnx")
     try:
-        model = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        model = ort.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
         feed = feeds(model, list(inputs))
         for _ in range(runs + 1):
             model.run(None, feed)

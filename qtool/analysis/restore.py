@@ -22,6 +22,7 @@ from qtool.onnx_graph import names
 from qtool.onnx_graph.file_info import FileInfo
 from qtool.onnx_graph.reading import Reading, array_of, input_at
 from qtool.onnx_graph.storage import message_of
+from qtool.paths import is_file
 from qtool.plan import Execution, Kind, Point, QuantPlan, make_plan
 from qtool.points import points_of
 from qtool.quantized import Quantized
@@ -38,7 +39,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
 
     Raises FileError unless the file is an ONNX model.
     """
-    if not Path(path).is_file():
+    if not is_file(path):
         raise FileError(f"{path}: no such file")
     model = message_of(path)
     if not model.graph.node and not model.graph.output:

@@ -72,7 +72,7 @@ class TunedModel(Tuned):
         numbers = {e.key: e.number for e in self.evaluated}
         for key in self.front:
             name = place / f"{numbers[key]:02d}"
-            self.quantized(key).export(name.with_suffix(".int8.onnx"))
+            self.quantized(key).export(name.with_suffix(".int8.onnx"), timing=0)
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 

@@ -17,7 +17,7 @@ from qtool.analysis.restore import read_onnx
 from qtool.analysis.side_by_side import measure_file, measure_files
 from qtool.api.make import convert, first_of, quantize
 from qtool.api.quantized import QuantizedModel
-from qtool.atomic import scratch_folder
+from qtool.atomic import resolved, scratch_folder
 from qtool.calibration import Calibration
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
@@ -260,7 +260,7 @@ def _of_file(
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
     """The options with a title: the folder's name where they have none."""
     found = options or ReportOptions()
-    name = title if folder is None else folder.resolve().name
+    name = title if folder is None else resolved(folder).name
     return found if found.title else replace(found, title=name)
 
 

@@ -224,7 +224,7 @@ def _quantized(
     _check_observers(plan, calibration)
     work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
     batch = work.graph.bind(next(batches([example], work.graph.module)))
-    return QuantizedModel(work, work.graph.head(batch, VERIFIED_SAMPLES))
+    return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:

@@ -12,10 +12,13 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_quantized
 from qtool.analysis.speed import Speed, speed_of
-from qtool.atomic import scratch_folder
+from qtool.atomic import resolved, scratch_folder
 from qtool.quantized import Quantized, Verification
 
 __all__ = ["QuantizedModel"]
+
+LOOK = 0.05  # seconds
+SMALL = 10**8  # MACs of the sample that a file is verified on
 
 
 class QuantizedModel(Quantized):
@@ -32,20 +35,33 @@ class QuantizedModel(Quantized):
         *,
         format: str = "qdq",  # noqa: A002  # the word of the field
         external_data: bool = False,
-        timing: float = 0.0,
+        timing: float | None = None,
     ) -> Verification | None:
         """Writes the integer model, after showing that it is right; see `Quantized.export`.
 
         Args:
             path, verify, format, external_data: as there.
             timing: seconds to time the file for beside the float model (see `speed`), which the
-                result then says, and what costs most where int8 is slower; 0 leaves it out.
+                result then says, and what costs most where int8 is slower; 0 leaves it out. By
+                default a small model is looked at for a moment, and nothing is said unless int8
+                is slower.
         """
         result = super().export(path, verify, format=format, external_data=external_data)
-        found = self.speed(path, timing) if timing and result is not None else None
-        if result is None or found is None:
+        if result is None:
             return result
-        return replace(result, remarks=tuple(filter(None, (str(found), found.warning()))))
+        if timing is None:
+            return replace(result, remarks=self._slower(path, result.coverage.macs))
+        found = self.speed(path, timing) if timing else None
+        said = () if found is None else (str(found), found.warning())
+        return replace(result, remarks=tuple(filter(None, said)))
+
+    def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
+        """A warning where int8 is clearly slower: what rounding costs is fixed, and what integers
+        save grows with the model."""
+        found = self.speed(path, LOOK) if LOOK and macs < SMALL else None
+        if found is None or found.timing.ratios[1].high >= 1:
+            return ()
+        return (found.warning() or "",)
 
     def report(
         self,
@@ -73,7 +89,7 @@ class QuantizedModel(Quantized):
 
         place, asked = Path(folder), options or ReportOptions()
         if not asked.title:
-            asked = replace(asked, title=place.resolve().name)
+            asked = replace(asked, title=resolved(place).name)
         with scratch_folder() as work:
             file = work / MODEL
 

@@ -26,6 +26,7 @@ from qtool.data.kept import Kept
 from qtool.errors import CalibrationError, PlanError
 from qtool.graph import Input
 from qtool.observers import Statistic
+from qtool.paths import is_file
 from qtool.recipe import Recipe
 from qtool.types import UINT8, ObserverSpec
 
@@ -131,7 +132,7 @@ class Calibration:
         Raises:
             CalibrationError: missing, truncated, foreign, or of a newer schema.
         """
-        if not Path(path).is_file():
+        if not is_file(path):
             raise CalibrationError(f"{path}: no such calibration file")
         try:
             data = Path(path).read_bytes()

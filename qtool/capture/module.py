@@ -23,6 +23,7 @@ from qtool.data import Batch
 from qtool.errors import CaptureError, said
 from qtool.graph.agreement import COMPARED, TOLERANCE, own_noise, worst
 from qtool.graph.alone import quiet, rarely_collecting
+from qtool.shield import shielded
 
 __all__ = ["capture_module"]
 
@@ -89,7 +90,7 @@ def capture_module(
     two = _at_least_two(model, example, dynamic)
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with quiet(), _plain_transformers(), quick_shapes():
+        with quiet(), _plain_transformers(), quick_shapes(), shielded():
             program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
@@ -108,7 +109,7 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
     Raises:
         CaptureError: it does not.
     """
-    batch = graph.head(Batch(*graph.example), COMPARED)
+    batch = graph.fewer(Batch(*graph.example), COMPARED)
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))  # it may write to them
     try:
         with torch.no_grad(), quiet():

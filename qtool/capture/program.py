@@ -23,6 +23,8 @@ from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
 from qtool.graph.unique import all_unique
+from qtool.paths import is_file
+from qtool.shield import shielded
 
 __all__ = ["from_program", "load_program"]
 
@@ -50,7 +52,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     Raises:
         CaptureError: missing, truncated or foreign file.
     """
-    if not Path(path).is_file():
+    if not is_file(path):
         raise CaptureError(f"{path}: no such file")
     if (why := bomb(Path(path))) is not None:
         raise CaptureError(f"{path} is not read: {why}")
@@ -115,7 +117,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         raise CaptureError("the program holds no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
     try:
-        with quiet():
+        with quiet(), shielded():
             program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
@@ -226,6 +228,8 @@ def _draws_random_numbers(node: fx.Node) -> bool:
     inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
     if node.target in _RECURRENT:
         inactive = not (node.args[5] and node.args[6])
+    if node.target is torch.ops.aten.rrelu.default:
+        inactive = not G.argument(node, 3, "training", False)
     if node.target is torch.ops.aten.scaled_dot_product_attention.default:
         inactive = not G.argument(node, 4, "dropout_p", 0.0)
     return torch.Tag.nondeterministic_seeded in tags and not inactive

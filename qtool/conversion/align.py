@@ -69,13 +69,18 @@ def aligned(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> di
     groups = {
         name: _group(plan, [name], ends, limits.get(name, _FREE)) for name, ends in ranges.items()
     }
+    zero = {name for name, ends in ranges.items() if not any(bool(end.any()) for end in ends)}
     for result, *inputs in _meetings(plan, nodes, concats=True):
         for name in inputs:
+            if zero & {name, result}:  # a zero is one on any grid: its own says nothing
+                continue
             both = _merged(plan, groups[name], groups[result])
             if both is not None:
                 groups |= dict.fromkeys(both.names, both)
     streams = {id(g): _Stream([g], g.width) for g in groups.values()}
     for names in _meetings(plan, nodes, concats=False):
+        if zero & {*names}:
+            continue
         met = {id(streams[id(groups[n])]): streams[id(groups[n])] for n in names}
         one = _exact(list(met.values()))
         if one is not None:

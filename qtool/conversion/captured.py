@@ -187,7 +187,7 @@ def rewrite(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
-    few = graph.head(Batch(*graph.example), COMPARED)
+    few = graph.fewer(Batch(*graph.example), COMPARED)
     after = outputs_of(graph)
     with torch.no_grad():
         same_function(before, after, noise=lambda: own_noise(graph.module, few.args, few.kwargs))
@@ -196,7 +196,7 @@ def rewrite(
 
 def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
     """What the graph computes on the first `COMPARED` samples of its example."""
-    few = graph.head(Batch(*graph.example), COMPARED)
+    few = graph.fewer(Batch(*graph.example), COMPARED)
     with torch.no_grad():
         found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*few.args, **few.kwargs))
     return found

@@ -13,6 +13,7 @@ import torch
 from qtool.data.archives import bomb
 from qtool.data.batch import tensor_of
 from qtool.errors import DataError, said
+from qtool.paths import is_dir, is_file
 
 __all__ = ["ArrayFiles", "find_labels", "read_arrays", "read_labels"]
 
@@ -34,12 +35,12 @@ class ArrayFiles:
 
     def files(self) -> list[Path]:
         """Raises DataError where there is nothing to read."""
-        if self.path.is_dir():
+        if is_dir(self.path):
             found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES and p.is_file())
             if not found:
                 raise DataError(f"{self.path} holds no .npy or .npz file")
             return found
-        if not self.path.is_file():
+        if not is_file(self.path):
             raise DataError(f"{self.path}: no such file or folder")
         if self.path.suffix not in SUFFIXES:
             raise DataError(f"{self.path}: data files are .npy or .npz, or a folder of them")
@@ -117,8 +118,8 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
     Raises:
         DataError: neither is there, or a file holds several arrays and none called "labels".
     """
-    if not Path(key).is_file():
-        if not data.is_file():
+    if not is_file(key):
+        if not is_file(data):
             raise DataError(
                 f"there is no labels file {key}, and {data} is no .npz that could hold them"
             )

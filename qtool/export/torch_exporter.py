@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.graph.alone import quiet
+from qtool.shield import shielded
 
 __all__ = ["translate"]
 
@@ -48,7 +49,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     """
     for node in G.calls(program.graph_module.graph):
         node.target = _SPELLED.get(node.target, node.target)
-    with quiet(logging.ERROR, *_LOGGERS, errors=True):
+    with quiet(logging.ERROR, *_LOGGERS, errors=True), shielded():
         wanted = _operators(program)
         registry = _registry(opset, tuple(table.items()), wanted)
         if registry is not None and all(map(registry.is_registered, wanted)):

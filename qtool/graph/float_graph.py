@@ -75,6 +75,21 @@ class FloatGraph:
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
 
+    def fewer(self, batch: Batch, count: int) -> Batch:
+        """As `head`, of what it runs with: all of a batch in which an input, or what is stored,
+        counts the samples of another, as the edges of a graph do its nodes."""
+        few = self.head(batch, count)
+        if few.size >= batch.size:
+            return batch
+        if all(map(_is_open, self.inputs)) and not any(map(_takes_by_number, self.graph.nodes)):
+            return few
+        try:
+            with torch.no_grad():
+                self.module(*few.args, **few.kwargs)
+        except Exception:  # noqa: BLE001  # torch's, or the runtime's, by operator
+            return batch
+        return few
+
     @property
     def any_number(self) -> bool:
         """Whether it takes any number of samples: not where that is fixed, or where inputs have
@@ -113,6 +128,13 @@ class FloatGraph:
         return Batch(
             tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
         )
+
+
+_BY_NUMBER = ("index", "gather", "scatter", "select", "grid_sampler", "take", "onnx_part")
+
+
+def _takes_by_number(node: fx.Node) -> bool:
+    return node.op == "call_function" and any(word in str(node.target) for word in _BY_NUMBER)
 
 
 def _is_open(given: Input) -> bool:

@@ -194,7 +194,9 @@ def session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     data = str(model) if isinstance(model, Path) else model.SerializeToString()
-    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(
+        data, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
 
 
 def _free_names(graph: onnx.GraphProto) -> list[str]:

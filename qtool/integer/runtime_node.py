@@ -64,7 +64,10 @@ def runtime_graph(
             options.intra_op_num_threads = 1
             options.enable_cpu_mem_arena = False  # one for each part would keep what it once needed
             sessions[types] = ort.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,
             )
         return sessions[types]
 

@@ -74,6 +74,7 @@ def message_of(path: str | Path) -> onnx.ModelProto:
     """
     try:
         model = onnx.load(path, load_external_data=False)
+        _check_text(model)
         for tensor in model.graph.initializer:
             apart = tensor.data_location == TensorProto.EXTERNAL
             if apart and stored_bytes(tensor) <= _SMALL:
@@ -83,6 +84,21 @@ def message_of(path: str | Path) -> onnx.ModelProto:
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     return model
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """That words are text: protobuf gives what is damaged as bytes, or raises."""
+    graph = model.graph
+    named = (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info, *graph.node)
+    words = [each.name for each in named]
+    words += [model.producer_name, model.producer_version, model.domain, model.doc_string]
+    words += [graph.doc_string, *(each.domain for each in model.opset_import)]
+    for node in graph.node:
+        words += [node.op_type, node.domain, *node.input, *node.output]
+        words += [each.name for each in node.attribute]
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"a name in it is no text: {word!r}")
 
 
 def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:

@@ -49,7 +49,8 @@ def check_folder(folder: Path) -> None:
 
 def resume_folder(folder: Path) -> Path:
     """Where a run that is to write `folder` keeps what it measured so far."""
-    return folder.resolve().parent / f".{folder.resolve().name}.resume"
+    target = resolved(folder)
+    return target.parent / f".{target.name}.resume"
 
 
 def publish(folder: Path, files: Mapping[str, bytes | Path]) -> None:
@@ -64,7 +65,7 @@ def publish(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     foreign = [name for name in files if not _is_part(name)]
     assert not foreign, f"not part of a report: {foreign}"
     check_folder(folder)
-    target = folder.resolve()
+    target = resolved(folder)
     try:
         with folder_beside(target) as temporary:
             temporary.chmod(_mode())

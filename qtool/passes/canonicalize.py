@@ -185,6 +185,12 @@ def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, aten.add.Tensor, (most, near))
 
 
+def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Outside of training it takes the slope in the middle."""
+    low, high = G.argument(node, 1, "lower", 1 / 8), G.argument(node, 2, "upper", 1 / 3)
+    return again(node, aten.leaky_relu.default, (node.args[0], (low + high) / 2))
+
+
 RULES: Mapping[Any, Rule] = {
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
@@ -206,6 +212,7 @@ RULES: Mapping[Any, Rule] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.rsub.Scalar: _reversed,
     aten.pad.default: _pad,
+    aten.rrelu.default: _random_relu,
     aten.log_sigmoid.default: _log_sigmoid,
     aten.logaddexp.default: _log_add_exp,
     aten.add.Tensor: _add,

@@ -320,11 +320,11 @@ def _one(what: str, named: Any, asked: Any, usual: Any) -> Any:
 def _read(path: Path) -> Any:
     """The file's content. TOML needs Python 3.11 or the package tomli: JSON always works, and a
     dependency for one old version of Python is not worth it."""
-    if path.is_fifo():
-        raise FileError(f"{path}: the recipe cannot be read: it is a pipe; name an ordinary file")
     try:
+        if path.exists() and not path.is_file():  # a pipe may wait for ever, a device never end
+            raise FileError(f"{path}: the recipe cannot be read: it is no ordinary file; name one")
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FileError(f"{path}: the recipe cannot be read ({error})") from error
     if path.suffix == ".json":
         parse: Any = json.loads

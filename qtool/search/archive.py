@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.atomic import write_atomic
+from qtool.atomic import resolved, write_atomic
 from qtool.data import batches
 from qtool.errors import FileError
 from qtool.recipe import Recipe
@@ -87,7 +87,7 @@ class Archive:
 
 
 def _open(folder: Path, marks: Mapping[str, str]) -> None:
-    head = folder / _HEAD
+    head = resolved(folder) / _HEAD
     try:
         if folder.is_dir() and any(folder.iterdir()) and not head.exists():
             raise FileError(f"{folder} is no archive of a search; name a new folder")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.latency import timed
+from qtool.analysis.latency import timed, worked
 from qtool.analysis.node_times import profiled
 from qtool.search.additive import Additive, Items
 from qtool.search.choices import FLOAT, Config
@@ -67,7 +67,9 @@ def measured_costs(
     mixed = [c for c in space.alternating if not space.is_float(c)]
     files = [float_file, *map(write, pure)]
     both = [*files, *map(write, mixed)]
-    timing = timed(both, inputs, seconds=seconds * len(both), least_rounds=LEAST_ROUNDS)
+    timing = timed(
+        both, inputs, seconds=seconds * len(both), least_rounds=LEAST_ROUNDS, clock=worked
+    )
     whole = timing.models[0].median * 1000 / np.array([r.median for r in timing.ratios])
     table = profiled(files, inputs, runs=RUNS)
     spent = np.array([row.microseconds for row in table]) * (

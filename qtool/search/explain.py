@@ -42,6 +42,7 @@ MORE = 1.3  # how much more is asked for where a sum promised too much
 SAFE = (0.1, 0.5, 1.5)
 """Of the error of the scores: by how much an answer is to be ahead again; more is asked for where
 the runtime, which rounds a little otherwise, does not give it."""
+OPENED = 16  # sessions of files with layers in float that are kept
 CLOSE = 4  # groups around a tensor, at most, for a move of its own
 
 
@@ -118,6 +119,7 @@ class Explainer:
         model = restore(file, captured, sample)
         plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
+        self.opened: dict[frozenset[int], Any] = {}
         self.executor = Executor(replace(plain.graph, module=plain.module))
         self.executor.rounded = Executor(replace(model.graph, module=model.module)).rounded
         self.reference = Executor(captured.graph)
@@ -217,15 +219,24 @@ class Explainer:
 
     def _really(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
         """Whether a file with these groups in float gives the answer in the runtime."""
+        if chosen not in self.opened:  # many answers are brought back by the same layers
+            if len(self.opened) >= OPENED:
+                del self.opened[next(iter(self.opened))]
+            self.opened[chosen] = self._opened(chosen)
+        model = self.opened[chosen]
+        if model is None:  # nothing is left in integers
+            return True
+        arrays = [t.cpu().numpy() for _, t in self._bound(batch).tensors()]
+        return int(run(model, arrays)[0][0].argmax()) == right
+
+    def _opened(self, chosen: frozenset[int]) -> Any:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
         with scratch_folder() as folder:
             try:
                 self.mended(names).export(folder / "mended.onnx", verify=False)
-            except PlanError:  # nothing is left in integers
-                return True
-            arrays = [t.cpu().numpy() for _, t in self._bound(batch).tensors()]
-            scores = run(session(folder / "mended.onnx"), arrays)[0]
-        return int(scores[0].argmax()) == right
+            except PlanError:
+                return None
+            return session(folder / "mended.onnx")
 
     def off(self, chosen: frozenset[int]) -> Array:
         """[points] those that are gone when these groups are in float."""

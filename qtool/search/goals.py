@@ -74,13 +74,18 @@ class TuneGoals:
     def cost(self, found: Evaluated) -> float:
         return float(found.size) if self.smallest else 1 / found.speedup
 
-    def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
-        """The nearest to the goals, and of those the cheapest; of alike ones the most exact."""
+    def nearest(self, evaluated: Sequence[Evaluated]) -> list[Evaluated]:
+        """Those that keep every goal; where none does, those that are nearest to it."""
         far = [sum(self.distances(e).values()) for e in evaluated]
-        near = [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
+        return [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
+
+    def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
+        """The nearest to the goals, and of those the cheapest; of alike ones that which has most in
+        integers, and the most exact of those."""
+        near = self.nearest(evaluated)
         least = min(self.cost(e) for e in near)
         alike = [e for e in near if self.cost(e) <= least * (1 + ALIKE)]
-        return min(alike, key=lambda e: e.score.noise)
+        return min(alike, key=lambda e: (-e.share, e.score.noise))
 
     def told(self, found: Evaluated) -> list[str]:
         """How far a file is from each goal that it misses, in sentences."""

@@ -9,7 +9,7 @@ all that was tried counts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,19 +41,21 @@ class Front:
         return tuple(int(c) for c in self.configs[number])
 
 
-def front(model: Additive, by_size: bool = False) -> Front:
+def front(model: Additive, by_size: bool = False, without: Collection[Config] = ()) -> Front:
     """All configurations that nobody predicts to be worse in both ways than another.
 
     Args:
         by_size: cost is bytes, not time.
+        without: what is left out; those behind it come to the front then.
     """
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
     few = float(np.prod([float(c) for c in counts])) <= ALL
     every = itertools.product(*map(range, counts))
     tried = np.array(list(every)) if few else _swept(model, by_size)
-    is_float = model.items.space.is_float
-    tried = tried[[not is_float(tuple(config)) for config in tried.tolist()]]
+    is_float, out = model.items.space.is_float, set(without)
+    rows = [tuple(config) for config in tried.tolist()]
+    tried = tried[[not is_float(row) and row not in out for row in rows]]
     noise, time, size = model.predict(tried)
     order = undominated(size if by_size else time, noise)
     return Front(tried[order], noise[order], time[order], size[order], few)

@@ -4,7 +4,8 @@ Whole-model choices come first (how much the conversion recovers): each is evalu
 chosen, and the most exact one is searched further. Where a goal bounds what may be lost, the front
 is searched for the cheapest file that keeps it, by bisection of the noise between those that did
 and those that did not; where none does, or the whole front is wanted, the evaluations go where they
-promise most. After each the model is corrected. A search can be ended at any time.
+promise most. After each the model is corrected. At the end those that might be the fastest are
+timed beside each other. A search can be ended at any time.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from qtool.analysis.latency import timed
+from qtool.analysis.latency import Ratio, timed, worked
 from qtool.conversion import SOLVE
 from qtool.data import Batch
 from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
@@ -31,10 +33,11 @@ from qtool.search.choices import Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
+from qtool.search.finals import compared
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.knapsack import front
-from qtool.search.next import Seen, next_of
+from qtool.search.next import Seen, leaner, next_of
 from qtool.search.sizes import sizes_of
 from qtool.search.tuned import Chosen, Tuned, front_of
 from qtool.types import Array
@@ -43,6 +46,7 @@ __all__ = ["Search", "SearchOptions"]
 
 TIMING = 0.5
 LEAST_ROUNDS = 11
+LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
 
 
@@ -92,8 +96,10 @@ class Search:
         self.started = time.monotonic()
         self.found: dict[str, Evaluated] = {}
         self.made: dict[str, Recipe] = {}
+        self.finals: tuple[Evaluated, ...] = ()
+        self.bases: dict[str, Quantized] = {}
         self.refused: set[Config] = set()
-        self.fresh = 0
+        self.fresh = self.lean = 0
         self.notes: list[str] = []
         self.stopped = ""
 
@@ -120,12 +126,16 @@ class Search:
                         raise
                     self.notes.append(f"{recipe.accuracy} left out: {error}")
                     continue
+                self.bases[key_of(_by_steps(recipe))] = base
                 space = self._space(base)
                 bases.append((self._evaluated(space, space.usual, made=base), space))
             _, space = min(bases, key=lambda b: b[0].score.noise)
             if self._time_left():
                 raw = self._additive(space)
                 self._search(space, raw)
+            known = tuple(self.found.values())
+            self.finals = compared(self.goals, known, self.archive.store, self._anew)
+            self.found |= {e.key: e for e in self.finals}
         except KeyboardInterrupt as ended:
             if type(ended) is not KeyboardInterrupt or not bases:
                 raise  # another signal means what it says
@@ -138,17 +148,27 @@ class Search:
     def _search(self, space: Space, raw: Additive) -> None:
         while len(self.found) < self.options.evaluations and self._time_left():
             model = self._corrected(space, raw)
-            known = front(model, self.goals.smallest)
-            seen = self._seen(space)
-            number = next_of(known, seen, self.goals, self.options.front, self.refused)
-            if number is None:
+            config = self._next(space, model)
+            if config is None:
                 return
-            noise, spent = float(known.noise[number]), float(known.time[number])
-            config = known.config(number)
+            (noise,), (spent,), _ = model.predict(np.array([config]))
             try:
-                self._evaluated(space, config, noise, spent)
+                self._evaluated(space, config, float(noise), float(spent))
             except (PlanError, CalibrationError, PassError):  # it cannot be made
                 self.refused.add(config)
+
+    def _next(self, space: Space, model: Additive) -> Config | None:
+        """Where to look: towards the goals, then for less in float, then along the front."""
+        known, seen = front(model, self.goals.smallest), self._seen(space)
+        number = next_of(known, seen, self.goals, explore=False, refused=self.refused)
+        if number is None and self.lean < LEAN:
+            self.lean += 1
+            if (config := leaner(model, seen, self.goals, self.refused)) is not None:
+                return config
+        if number is None and self.options.front:
+            known = front(model, self.goals.smallest, {s.config for s in seen} | self.refused)
+            number = next_of(known, seen, self.goals, explore=True, refused=self.refused)
+        return None if number is None else known.config(number)
 
     def _time_left(self) -> bool:
         """Whether another evaluation fits into the budget, as long as they took so far."""
@@ -208,15 +228,9 @@ class Search:
         if found is None:
             start = time.monotonic()
             quantized = made or self.convert(recipe)
-            file = self._written(key, quantized)
+            file = self._written(key, lambda: quantized)
             score = self.judge.score(file)
-            with during("timing"):
-                ratio = timed(
-                    [self.float_file, file],
-                    self.inputs,
-                    seconds=self.options.timing,
-                    least_rounds=LEAST_ROUNDS,
-                ).ratios[1]
+            (ratio,) = self._timed([file])
             found = Evaluated(
                 key,
                 len(self.found) + 1,
@@ -237,10 +251,29 @@ class Search:
         self.found[key] = replace(found, number=len(self.found) + 1)
         return self.found[key]
 
-    def _written(self, key: str, quantized: Quantized) -> Path:
+    def _anew(self, found: Sequence[Evaluated]) -> tuple[Ratio, ...]:
+        """Files that were evaluated, beside each other."""
+        return self._timed(
+            [self._written(e.key, partial(self.convert, self.made[e.key])) for e in found]
+        )
+
+    def _timed(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
+        """Beside float, in turns."""
+        both = [self.float_file, *files]
+        with during("timing"):
+            found = timed(
+                both,
+                self.inputs,
+                seconds=self.options.timing * len(files),
+                least_rounds=LEAST_ROUNDS,
+                clock=worked,
+            )
+        return found.ratios[1:]
+
+    def _written(self, key: str, make: Callable[[], Quantized]) -> Path:
         file = self.folder / f"{key}.onnx"
         if not file.exists():
-            quantized.export(file, verify=False)
+            make().export(file, verify=False)
         return file
 
     def _additive(self, space: Space) -> Additive:
@@ -251,13 +284,16 @@ class Search:
         """
         items = items_of(space)
         plain = replace(space, recipe=_keeping_function(space.recipe))
-        models = {c: self.convert(plain.recipe_of(c)) for c in probes(items)}
+        bare = replace(plain, recipe=replace(plain.recipe, recover=()))  # to be timed, no more
+        recipes = {c: plain.recipe_of(c) for c in probes(items)}
+        models = {c: self.bases.get(key_of(r)) or self.convert(r) for c, r in recipes.items()}
         store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
         errors = point_errors(list(models.values()), items.points, self.samples, store)
 
         def write(config: Config) -> Path:
-            recipe = plain.recipe_of(config)
-            return self._written(key_of(recipe), models.get(config) or self.convert(recipe))
+            known = models.get(config)
+            recipe = (bare if known is None else plain).recipe_of(config)
+            return self._written(key_of(recipe), lambda: known or self.convert(recipe))
 
         with during("times of single nodes"):
             costs = store.once(
@@ -285,7 +321,7 @@ class Search:
 
     def _result(self, space: Space, raw: Additive | None) -> Tuned:
         evaluated = tuple(self.found.values())
-        best = self.goals.best(evaluated)
+        best = self.goals.best(self.finals or evaluated)
         here = best.accuracy == space.recipe.accuracy
         fitted = self._corrected(space, raw) if raw is not None and here else raw
         return Tuned(
@@ -337,6 +373,12 @@ def _chosen(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chos
         facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
         found.append(Chosen(*facts, share, gain, cost))
     return tuple(found)
+
+
+def _by_steps(recipe: Recipe) -> Recipe:
+    """The same with its steps by name, so that two ways to say them are one."""
+    names = tuple(step.name for step in steps_of(recipe) if step is not SOLVE)
+    return replace(recipe, accuracy="fast", recover=names)
 
 
 def _keeping_function(recipe: Recipe) -> Recipe:

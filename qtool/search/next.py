@@ -1,4 +1,4 @@
-"""Which configuration of the front is worth an evaluation next."""
+"""Which configuration is worth an evaluation next: of the front, or one that lifts less."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qtool.search.additive import Additive
 from qtool.search.archive import Evaluated
 from qtool.search.choices import Config
 from qtool.search.goals import TuneGoals
 from qtool.search.knapsack import Front, hypervolume
 from qtool.types import Array
 
-__all__ = ["Seen", "next_of"]
+__all__ = ["Seen", "leaner", "next_of"]
 
 CLOSER = 0.01  # of the cost: files nearer to each other than this are alike
 STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
 INSIDE = 0.9  # of the noise that is allowed: what is aimed at
+HOPE = (0.97, 0.5)  # of the cost, and dB: by how much better than predicted a file may well be
 FLOOR = 1e-9  # noise below this is none: -90 dB
 
 
@@ -77,8 +79,36 @@ def _towards(
     return min(exact, key=lambda i: cost[i]) if exact else min(worth, key=lambda i: known.noise[i])
 
 
+def leaner(
+    model: Additive, seen: Sequence[Seen], goals: TuneGoals, refused: Collection[Config] = ()
+) -> Config | None:
+    """The cheapest that keeps the goals, without what it leaves in float for little: groups are put
+    back, those of least noise first, up to half of the way (in dB) to what was too much. A file of
+    unlike neighbours is often predicted to be faster than it is. None where there is nothing new.
+    """
+    good = [s for s in seen if goals.faithful(s.found)]
+    bad = [s.found.score.noise for s in seen if not goals.faithful(s.found)]
+    if not good or not bad:
+        return None
+    best = min(good, key=lambda s: s.cost)
+    (known,) = model.predict(np.array([best.config]))[0]
+    allowed = known * math.sqrt(min(bad) / max(best.found.score.noise, FLOOR))
+
+    def back(config: Config, group: int) -> tuple[Config, float]:
+        found = (*config[:group], 0, *config[group + 1 :])
+        return found, float(model.predict(np.array([found]))[0][0])
+
+    config = best.config
+    lifted = [g for g, choice in enumerate(config) if choice]
+    for group in sorted(lifted, key=lambda g: back(best.config, g)[1]):
+        fewer, noise = back(config, group)
+        config = fewer if noise <= allowed else config
+    done = {s.config for s in seen} | set(refused)
+    return None if config in done else config
+
+
 def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen]) -> int | None:
-    """The one that adds most to what is dominated, noise in dB."""
+    """The one that may add most to what is dominated, noise in dB."""
     if not open_:
         return None
     costs = np.array([s.cost for s in seen])
@@ -90,7 +120,8 @@ def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[S
     )
 
     def with_(i: int) -> float:
-        return hypervolume(np.append(costs, cost[i]), np.append(noises, predicted[i]), worst)
+        hoped = cost[i] * HOPE[0], predicted[i] - HOPE[1]
+        return hypervolume(np.append(costs, hoped[0]), np.append(noises, hoped[1]), worst)
 
     return max(open_, key=with_)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from qtool.data.array_files import SUFFIXES, ArrayFiles
 from qtool.errors import DataError
+from qtool.paths import is_dir, is_file
 from qtool.sources.decoder import Continued, Decoder
 from qtool.sources.encode import Encode, Processed
 from qtool.sources.halves import Halved, ReadingHalf, WritingHalf
@@ -105,7 +106,7 @@ def load_data(
         DataError: there is none, it cannot be read, or it is not said how it becomes tensors.
     """
     path = Path(source)
-    named = ":" in str(source) and not path.exists()
+    named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
     given: dict[str, Any] = {"transform": transform, "max_length": max_length}
     given |= {"padded": padded, "unreadable": unreadable}
@@ -141,7 +142,7 @@ def _made(source: str) -> Iterable[Any]:
 
 
 def _has_arrays(path: Path) -> bool:
-    return path.is_dir() and any(p.suffix in SUFFIXES for p in path.iterdir())
+    return is_dir(path) and any(p.suffix in SUFFIXES for p in path.iterdir())
 
 
 def _unread(rows: Sequence[Row], encode: Encode, share: float) -> dict[int, str]:

@@ -13,6 +13,7 @@ from torch import nn
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
+from qtool.paths import is_file
 from qtool.sources.decoder import Decoder
 from qtool.sources.extras import needed
 from qtool.sources.halves import half_of
@@ -62,7 +63,7 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def is_model_folder(path: Path) -> bool:
-    return (path / "config.json").is_file()
+    return is_file(path / "config.json")
 
 
 def config_of(path: Path) -> Mapping[str, Any]:
@@ -72,7 +73,7 @@ def config_of(path: Path) -> Mapping[str, Any]:
         CaptureError: there is none, or it cannot be read.
     """
     file = path / "config.json"
-    if not file.is_file():
+    if not is_file(file):
         raise CaptureError(
             f"{path} holds no config.json; give the folder that save_pretrained wrote"
         )

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from qtool.capture import load_onnx, load_program
 from qtool.errors import CaptureError, said
+from qtool.paths import is_dir
 from qtool.sources.model_folder import load_folder
 from qtool.sources.named import called, import_object, is_call, made_by
 from qtool.sources.weights import load_weights
@@ -43,11 +44,11 @@ def load_model(
     source = str(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
-    if task is not None and not path.is_dir():
+    if task is not None and not is_dir(path):
         raise CaptureError(
             f"a task is for a folder of transformers, not for {source}; leave it out"
         )
-    if reader is not None or path.is_dir():
+    if reader is not None or is_dir(path):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out --weights")
         return reader(source) if reader is not None else load_folder(path, task)

@@ -7,6 +7,7 @@ from typing import Any
 
 from qtool.errors import DataError, said
 from qtool.graph.alone import quiet
+from qtool.paths import is_dir
 from qtool.sources.encode import MAX_LENGTH, Encode, Processed, Transformed, forward_of
 from qtool.sources.extras import needed
 from qtool.sources.model_folder import config_of, is_model_folder
@@ -35,7 +36,7 @@ def encoder(
         return Transformed(_transform(transform, model), transform)
     if folder is None and (timm := _timm(model)) is not None and row.kinds == ("image",):
         return Transformed(timm, "timm's transform")
-    if folder is None or not folder.is_dir():
+    if folder is None or not is_dir(folder):
         raise DataError(
             f"nothing says how {_PLURAL[row.kinds[0]]} become tensors; {_REMEDY[row.kinds[0]]}"
         )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.errors import DataError, said
+from qtool.paths import is_dir, is_file
 from qtool.sources.extras import needed
 
 __all__ = ["IMAGES", "SOUNDS", "Row", "find_rows", "labels_of"]
@@ -63,9 +64,9 @@ def find_rows(path: Path) -> list[Row]:
     Raises:
         DataError: there is nothing, or the samples are not all of one kind.
     """
-    if path.is_dir():
+    if is_dir(path):
         rows = _saved(path) if (path / "state.json").is_file() else _folder(path)
-    elif not path.is_file():
+    elif not is_file(path):
         raise DataError(f"{path}: no such file or folder")
     elif path.suffix == ".txt":
         lines = _lines(path)
@@ -132,7 +133,7 @@ def _row(given: Mapping[str, Any], where: str) -> Row:
     image, sound = given.get("image"), given.get("audio")
     file = given.get("file_name")
     if isinstance(file, Path):
-        if not file.is_file():
+        if not is_file(file):
             raise DataError(f"{where}: {METADATA} names {file.name}, which is not there")
         image, sound = (file, None) if file.suffix.lower() in IMAGES else (None, file)
     row = Row(

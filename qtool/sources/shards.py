@@ -14,6 +14,7 @@ import torch
 
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError
+from qtool.paths import is_file
 
 __all__ = ["Shards", "Stored"]
 
@@ -70,7 +71,7 @@ class Shards:
 def _index(folder: Path) -> Mapping[str, Path]:
     """Tensor -> the file that the index says it is in; nothing without an index."""
     path = folder / _INDEX
-    if not path.is_file():
+    if not is_file(path):
         return {}
     try:
         found = json.loads(path.read_text("utf-8"))["weight_map"]
@@ -89,7 +90,7 @@ def _held(file: Path) -> dict[str, Stored]:
 
 
 def _opened(file: Path) -> Any:
-    if not file.is_file():
+    if not is_file(file):
         raise CaptureError(f"{file.parent} lacks {file.name}, which holds weights of the model")
     try:
         return safetensors.safe_open(file, "pt")

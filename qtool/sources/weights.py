@@ -15,6 +15,7 @@ from qtool.capture.program import first_line
 from qtool.data.archives import bomb
 from qtool.errors import CaptureError
 from qtool.graph.alone import quiet
+from qtool.paths import is_file
 
 __all__ = ["load_weights"]
 
@@ -26,7 +27,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         CaptureError: no such file, not a state dict, or one of another model.
     """
     file = Path(path)
-    if not file.is_file():
+    if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
     if (why := bomb(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
@@ -49,6 +50,13 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
     ):
         raise CaptureError(f"{file} holds a {type(state).__name__}, not a state dict of tensors")
+    own = model.state_dict()
+    for name in (k for k, v in state.items() if v.is_complex()):
+        if name in own and not own[name].is_complex():
+            raise CaptureError(
+                f"{file} does not fit {type(model).__name__}: {name} is complex there, of which "
+                "torch would take the real part"
+            )
     try:
         model.load_state_dict(dict(state), strict=True)
     except RuntimeError as error:

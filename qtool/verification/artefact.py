@@ -85,6 +85,14 @@ class Artefact:
                 self._optimised = read_graph(saved)
         return self._session
 
+    def load(self) -> None:
+        """Into the runtime.
+
+        Raises:
+            VerificationError: it does not take the file.
+        """
+        self._opened()
+
     def close(self) -> None:
         """Lets go of the runtime and of what it holds; what it found out stays."""
         self._session = None

@@ -89,6 +89,8 @@ def compare_codes(
         VerificationError: the runtime does not load the file.
     """
     artefact = Artefact.of(file)
+    if artefact is not file:
+        artefact.load()  # what the runtime refuses is not to be understood
     program = artefact.program(profile)
     behind = _behind_float(program)
     samples = elements = identical = 0

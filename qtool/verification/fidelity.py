@@ -179,7 +179,7 @@ def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[s
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
         layers.setdefault(layer, set()).add(point.name)
     run, tried = Executor(graph), min(TRIED, max(1, SUFFIXES // max(1, len(layers))))
-    real = run.run(graph.head(batch, tried), frozenset())
+    real = run.run(graph.fewer(batch, tried), frozenset())
     found = []
     for layer, points in layers.items():
         new = run.again(real, points & run.points, points)
@@ -203,7 +203,7 @@ def narrow_inputs(
     if not joins:
         return ()
     run = Executor(graph)
-    values = run.run(graph.head(batch, TRIED), frozenset())
+    values = run.run(graph.fewer(batch, TRIED), frozenset())
     for name in joins:
         scale = params[name].scale if name in params else None
         for i in dict.fromkeys(run.steps[run.numbers[name]].reads):

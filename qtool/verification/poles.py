@@ -38,7 +38,7 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     made = [(node, *d) for node in G.calls(graph.module.graph) if (d := _divisor(node)) is not None]
     if not made:
         return ()
-    run, few = Executor(graph, once=True), graph.head(batch, TRIED)
+    run, few = Executor(graph, once=True), graph.fewer(batch, TRIED)
     wanted = {G.name_of(source) for _, source, _ in made}
     real, coded = (dict(run.stream(few, points, wanted)) for points in (frozenset(), run.points))
     found = []

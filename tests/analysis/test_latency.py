@@ -59,10 +59,11 @@ def test_order_rotates(monkeypatch, tmp_path):
 
     monkeypatch.setattr(latency, "session", lambda f, threads: Session(f))
     monkeypatch.setattr(latency, "feeds", lambda s, i: {})
-    rounds = latency._rounds(["a", "b", "c"], [], 1)
+    rounds = latency._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
     warm = 3 * latency.WARM_UP
     assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
     assert order[warm:] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    assert next(rounds) == [1, 1, 1]  # by the clock that is given
 
 
 def test_median_interval_covers():

@@ -83,9 +83,24 @@ def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
     assert "0.50x" in speed
     assert str(found).endswith(f"{speed}\n{warning}")
     assert found.to_json()["remarks"] == [speed, warning]
-    untimed = quantized().export(tmp_path / "m.onnx")
+    untimed = quantized().export(tmp_path / "m.onnx", timing=0)
     assert untimed is not None
     assert untimed.remarks == ()
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_a_small_model_is_looked_at_by_itself(
+    ratio: float, pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qtool.api.quantized.LOOK", 0.01)
+    pretend(ratio)
+    found = quantized().export(tmp_path / "m.onnx")
+    assert found is not None
+    assert ["slower than float here" in r for r in found.remarks] == [True] * (ratio < 1)
+    monkeypatch.setattr("qtool.api.quantized.SMALL", 0)
+    found = quantized().export(tmp_path / "m.onnx")
+    assert found is not None
+    assert found.remarks == ()
 
 
 def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):
@@ -113,3 +128,27 @@ def test_real_files_run(tmp_path: Path):
     assert found is not None
     assert found.timing.rounds >= module.LEAST_ROUNDS
     assert found.ratio > 0
+
+
+class Neighbours(nn.Module):
+    """Rows by number, as graphs have them: of one row there is no second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x))[edges])
+
+
+def test_a_model_that_takes_no_single_sample_is_timed_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qtool.api.quantized.LOOK", 0.01)
+    dynamic = {"x": {0: "nodes"}, "edges": {0: "edges"}}
+    batch = (torch.randn(5, 4), torch.tensor([4, 3, 2, 1, 4, 0]))
+    model = qtool.quantize(Neighbours().eval(), [batch], dynamic=dynamic)
+    assert model.export(tmp_path / "m.onnx") is not None
+    found = model.speed(tmp_path / "m.onnx", seconds=0.01)
+    assert found is not None
+    assert "in int8, 5 samples, one thread" in str(found)

@@ -134,3 +134,30 @@ def test_a_pad_of_zeros_is_no_padding_of_a_max_pool(tmp_path: Path) -> None:
         tmp_path / "int8.onnx"
     )
     assert result.parity.optimised.worst < 1  # nothing integer lies before the pool
+
+
+class Edges(nn.Module):
+    """Each node looks at its neighbours, and divides by what it finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.own, self.sent, self.last = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        sent = torch.relu(self.sent(x))[edges[0]]
+        found = torch.zeros_like(self.own(x)).index_add(0, edges[1], sent)
+        return self.last(self.own(x) + found / (1 + found.abs().mean(-1, keepdim=True)))
+
+
+@pytest.mark.parametrize("nodes", [6, 70])
+def test_edges_count_all_nodes(nodes: int, tmp_path: Path) -> None:
+    """No check takes fewer nodes than the edges speak of."""
+    last = nodes - 1
+    edges = torch.stack([torch.tensor([last, 0, 1, last]), torch.tensor([0, last, 2, 1])])
+    dynamic = {"x": {0: "nodes"}, "edges": {1: "edges"}}
+    quantized = qtool.quantize(Edges().eval(), [(torch.randn(nodes, 4), edges)], dynamic=dynamic)
+    found = quantized.export(tmp_path / "m.onnx")
+    assert found is not None
+    assert found.passed
+    assert found.fidelity.worst > 20

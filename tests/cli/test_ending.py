@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -9,11 +10,16 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 
+import click
 import pytest
+from qtool.cli.ending import ended_in_order
 
 import qtool
+from qtool.shield import shielded
 from tests.cli.conftest import ROOT, Cli
 
 M = "tests.cli.models:"
@@ -143,3 +149,68 @@ def test_another_ones_lines_are_one_sentence(cli: Cli) -> None:
     assert (
         sentence == "calling tests.cli.models:tells_at_length() failed: RuntimeError: one two three"
     )
+
+
+def ends(body: Callable[[], None]) -> tuple[BaseException, str]:
+    """What comes out of a command that does so."""
+    said = io.StringIO()
+    with redirect_stderr(said), pytest.raises(BaseException) as caught, ended_in_order():  # noqa: PT011
+        body()
+    return caught.value, said.getvalue()
+
+
+def hurt() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.sigtimedwait([], 0.01)  # a handler runs between two steps of Python
+
+
+def test_a_signal_that_others_make_an_error_of() -> None:
+    def body() -> None:
+        try:
+            hurt()
+        except KeyboardInterrupt:
+            raise RuntimeError("the stack is empty")  # noqa: B904  # as torch does
+
+    error, said = ends(body)
+    assert isinstance(error, SystemExit)
+    assert error.code == 143
+    assert said == "ended by SIGTERM\n"
+
+
+def test_a_signal_waits_while_torch_traces() -> None:
+    done = []
+
+    def body() -> None:
+        with shielded():
+            hurt()
+            done.append("traced")
+        done.append("more")
+
+    error, _ = ends(body)
+    assert isinstance(error, SystemExit)
+    assert error.code == 143
+    assert done == ["traced"]
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    done = []
+
+    def body() -> None:
+        with shielded():
+            hurt()
+            hurt()
+            done.append("traced")
+
+    error, _ = ends(body)
+    assert isinstance(error, SystemExit)
+    assert error.code == 143
+    assert done == []
+
+
+def test_an_error_of_its_own_stays_one() -> None:
+    def body() -> None:
+        raise qtool.DataError("no data")
+
+    error, _ = ends(body)
+    assert isinstance(error, click.ClickException)
+    assert error.exit_code == 2

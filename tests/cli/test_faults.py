@@ -1,7 +1,8 @@
 """A failure at each write, rename, folder, session and call of the user's code, one at a time: the
 old file or the new one, nothing beside it, one sentence and the right code.
 
-The tests take some of these points; with QTOOL_FAULTS=all in the environment they take all.
+The tests take some of these points; with QTOOL_FAULTS=all in the environment they take all, and
+pytest --junitxml says how many.
 """
 
 from __future__ import annotations
@@ -110,7 +111,12 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_old_file_or_the_new_one(
-    command: str, fault: str, sample: Cli, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    fault: str,
+    sample: Cli,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     out = sample.folder / "out"
     out.mkdir()
@@ -130,6 +136,7 @@ def test_the_old_file_or_the_new_one(
         assert left(out) == {target.name}
         assert left(scratch) == set()
         counted.at(0)
+    record_property("points", min(calls[fault], MOST))
 
 
 def bytes_of(path: Path) -> dict[str, bytes]:
@@ -139,7 +146,11 @@ def bytes_of(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", LONGER)
 def test_the_longer_commands(
-    command: str, sample: Cli, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    sample: Cli,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """As above, each kind of fault at its last calls; a report may be gone on with."""
     arguments, out = LONGER[command], sample.folder / "out"
@@ -165,4 +176,5 @@ def test_the_longer_commands(
                 before = after  # of a report that was made all the same: its times differ
                 assert left(scratch) == set(), (fault, call)
                 assert {p.name for p in out.iterdir()} <= {target.name, f".{target.name}.resume"}
+    record_property("points", points)
     assert points >= 8

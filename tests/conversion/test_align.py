@@ -103,3 +103,27 @@ def test_a_sum_of_about_alike_is_exact() -> None:
 def test_a_small_branch_keeps_its_finer_step() -> None:
     stream, branch, _ = _steps(0.05)
     assert branch < stream / 4
+
+
+class Dead(nn.Module):
+    """A branch of zeros is added to a stream, which is joined with itself as it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.dead, self.own = (nn.Conv2d(3, 4, 1) for _ in range(2))
+        self.last = nn.Conv2d(8, 4, 1)
+        self.dead.weight.data.zero_()
+        self.dead.bias.data.fill_(-1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = self.own(x)
+        found: torch.Tensor = self.last(torch.cat([own, own + self.dead(x).relu()], 1))
+        return found
+
+
+def test_a_tensor_of_zeros_has_no_say() -> None:
+    """The scale 1 that stands for none is no width of a grid."""
+    torch.manual_seed(1)
+    data = [torch.randn(16, 3, 4, 4) for _ in range(2)]
+    assert qtool.quantize(Dead().eval(), data).fidelity.worst > 30

@@ -186,14 +186,20 @@ def test_data_that_is_not_there_or_lies_elsewhere_is_refused(apart: Path, tmp_pa
         Reading.of(inner)
 
 
-@pytest.mark.parametrize("damage", ["twice", "short", "text"])
+@pytest.mark.parametrize("damage", ["twice", "short", "text", "a word", "a producer"])
 def test_what_is_no_graph_is_refused(damage: str, tmp_path: Path) -> None:
     file, path = model(), tmp_path / "m.onnx"
     if damage == "twice":
         file.graph.node[1].output[0] = "h"
     elif damage == "short":
         file.graph.initializer[0].raw_data = b"123"
-    path.write_bytes(b"no model" if damage == "text" else file.SerializeToString())
+    file.producer_name = "producer"
+    data = b"no model" if damage == "text" else file.SerializeToString()
+    for name, word in (("a word", b"Relu"), ("a producer", b"producer")):
+        if damage == name:
+            assert word in data
+            data = data.replace(word, b"\xff" + word[1:])  # no UTF-8
+    path.write_bytes(data)
     with pytest.raises(FileError, match="not a readable ONNX file"):
         Reading.of(path)
 

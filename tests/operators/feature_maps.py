@@ -107,6 +107,7 @@ ACTIVATIONS: Mapping[str, Case] = {
     "gelu": image(lambda m, x: F.gelu(x), "Gelu", {"gelu": BETWEEN}),
     "gelu_tanh": image(lambda m, x: F.gelu(x, approximate="tanh"), "FastGelu", {"gelu": BETWEEN}),
     "leaky_relu": image(lambda m, x: F.leaky_relu(x, 0.2), "QLinearLeakyRelu"),
+    "rrelu": image(lambda m, x: F.rrelu(x), "QLinearLeakyRelu"),
     "prelu": image(lambda m, x: m.act(x), "PRelu", {"prelu": BETWEEN}, act=lambda: nn.PReLU(8)),
     "elu": image(lambda m, x: F.elu(x), "Elu", {"elu": BETWEEN}),
     "tanh": image(lambda m, x: x.tanh(), "Tanh", {"tanh": BETWEEN}),

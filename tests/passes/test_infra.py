@@ -153,3 +153,12 @@ def test_a_network_that_is_noisy_itself_may_differ_more() -> None:
     assert same_function([X], [X + 4e-3], noise=lambda: 2e-3) == pytest.approx(1e-3, rel=0.01)
     with pytest.raises(PassError, match=r"allowed: 5e-04"):
         same_function([X], [X + 4e-3], noise=lambda: 5e-4)
+
+
+def test_where_a_model_overflows_depends_on_the_order() -> None:
+    over = torch.tensor([1.0, float("inf"), float("nan"), 2.0])
+    assert same_function([over], [torch.tensor([1.0, 3e38, 5.0, 2.0])]) == 0.0
+    with pytest.raises(PassError):
+        same_function([over], [torch.tensor([1.0, 3e38, 5.0, 2.5])])
+    with pytest.raises(PassError):
+        same_function([torch.ones(4)], [over])

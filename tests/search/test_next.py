@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from qtool.search.additive import Additive
 from qtool.search.archive import Evaluated
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
 from qtool.search.knapsack import Front
-from qtool.search.next import Seen, next_of
+from qtool.search.next import Seen, leaner, next_of
+from tests.search.test_knapsack import model  # noqa: F401  # a fixture
 
 COUNT = 64
 KNOWN = Front(
@@ -69,6 +71,28 @@ def test_exploring_goes_to_both_ends_first() -> None:
     number = next_of(KNOWN, [_seen(0)], goals, explore=True)
     assert number is not None
     assert number > COUNT // 4
+
+
+def test_what_is_in_float_for_nothing_is_put_back(model: Additive) -> None:  # noqa: F811  # as above
+    groups = model.items.space.groups
+    costly = 1  # for its weights, which nobody else needs
+    names = [name for name, _ in model.items.points]
+    heavy = [name.startswith(groups[costly].name) and "weight" in name for name in names]
+    model = replace(model, errors=np.where(heavy, 1.0, 1e-6))
+    assert sum(heavy)
+    lifted = (*(len(g.choices) - 1 for g in groups[:-1]), 0)
+
+    def seen(config: tuple[int, ...], drop: float) -> Seen:
+        (noise,), _, _ = model.predict(np.array([config]))
+        found = _seen(1, float(noise)).found
+        return Seen(config, replace(found, score=replace(found.score, drop=drop, high=drop)), 1.0)
+
+    goals, whole = TuneGoals(max_drop=0.01), seen((0,) * len(groups), 0.5)
+    config = leaner(model, [whole, seen(lifted, 0.0)], goals)
+    assert config is not None
+    assert [i for i, choice in enumerate(config) if choice] == [costly]
+    assert leaner(model, [whole, seen(config, 0.0)], goals) is None
+    assert leaner(model, [whole], goals) is None
 
 
 def test_the_interval_decides_and_not_the_sample() -> None:

@@ -163,6 +163,12 @@ GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
         pytest.param(
             "w.safetensors", {**GOOD, "more": torch.ones(1)}, "Unexpected .*more", id="more"
         ),
+        pytest.param(
+            "w.pt",
+            {**GOOD, "weight": torch.ones(2, 3, dtype=torch.complex64)},
+            "weight is complex there, of which torch would take the real part",
+            id="complex",
+        ),
         pytest.param("w.pt", [torch.ones(1)], "holds a list, not a state dict", id="a list"),
         pytest.param("w.pt", {0: torch.ones(1)}, "holds a dict, not a state dict", id="by number"),
         pytest.param("w.pt", {"epoch": 3}, "holds a dict, not a state dict", id="no tensors"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import onnx
+from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
 from qtool.capture.from_onnx.names import label_of
@@ -52,9 +53,31 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             raise CaptureError(
                 f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
             )
+    _refuse_training(model)
     _refuse_types(model.graph)
     _spell_out(model)
     return model
+
+
+def _refuse_training(model: onnx.ModelProto) -> None:
+    """Dropouts that drop; statistics in the file, which the runtime writes over at each run."""
+    stored = {i.name: i for i in model.graph.initializer}
+    for node in nodes_in(model.graph.node):
+        if node.op_type == "Dropout" and _is_true(stored.get(("", *node.input[2:])[-1])):
+            raise CaptureError(
+                f"{label_of(node)} (Dropout) is in training mode, in which it draws random "
+                "numbers; export the model in eval mode"
+            )
+        training = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if node.op_type == "BatchNormalization" and training and stored.keys() & set(node.input):
+            raise CaptureError(
+                f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX Runtime "
+                "changes its statistics at every run; export the model in eval mode"
+            )
+
+
+def _is_true(stored: onnx.TensorProto | None) -> bool:
+    return stored is not None and bool(numpy_helper.to_array(stored).any())
 
 
 def _spell_out(model: onnx.ModelProto) -> None:

@@ -30,6 +30,7 @@ from qtool.capture.program import first_line
 from qtool.data import Batch
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
+from qtool.paths import is_file
 
 __all__ = ["capture_onnx", "load_onnx", "map_onnx"]
 
@@ -70,7 +71,7 @@ def map_onnx(path: str | Path) -> OnnxModule:
 
 
 def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelProto:
-    if not file.is_file():
+    if not is_file(file):
         raise CaptureError("no such file")
     try:
         return load(file)

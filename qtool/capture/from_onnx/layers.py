@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -203,6 +204,8 @@ def clip(call: Call, x: Any, low: Array | None = None, high: Array | None = None
     high = call.get("max") if high is None else high
     kind = float if x.is_floating_point() else int
     bounds = [None if b is None else kind(b) for b in (low, high)]
+    if any(b is not None and math.isnan(b) for b in bounds):
+        raise call.refuse("a bound that is NaN")
     if bounds == [None, None]:
         found: torch.Tensor = x
         return found

@@ -16,6 +16,7 @@ from qtool.capture.from_onnx.calls import Array
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES
 from qtool.onnx_graph.storage import stored_bytes
+from qtool.paths import is_file
 
 __all__ = ["NOTHING", "Apart", "Mapped", "take_apart"]
 
@@ -96,7 +97,7 @@ def _map(folder: Path, name: str, tensor: str) -> mmap.mmap:
     """Copied where it is written to, which nobody does: torch takes no memory that it may not
     write."""
     file = folder / name
-    if not file.resolve().is_relative_to(folder.resolve()) or not file.is_file():
+    if not file.resolve().is_relative_to(folder.resolve()) or not is_file(file):
         raise CaptureError(f"{folder} lacks {name}, which holds '{tensor}'")
     with file.open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

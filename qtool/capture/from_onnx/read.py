@@ -23,7 +23,7 @@ from qtool.capture.from_onnx.parts import Source, grouped, made_by, part_for, re
 from qtool.capture.from_onnx.runtime import odd_values
 from qtool.capture.from_onnx.table import OPERATORS, Row
 from qtool.errors import CaptureError
-from qtool.graph.onnx_part import reads, session
+from qtool.graph.onnx_part import TORCH_TYPES, reads, session
 
 __all__ = ["Node", "key_of", "nodes_of"]
 
@@ -68,7 +68,8 @@ def nodes_of(
     source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
     protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
     rows = {id(p): _row_for(p, source.used) for p in protos}
-    odd = odd_values(model) if any(r is None for r in rows.values()) else frozenset[str]()
+    asked = any(rows[id(p)] is None or _casts_oddly(p) for p in protos)
+    odd = odd_values(model) if asked else frozenset[str]()
     readers = Counter(n for p in protos for n in reads(p))
     readers.update(o.name for o in graph.output)
     nodes: list[Node] = []
@@ -78,6 +79,12 @@ def nodes_of(
         if not _takes_bias(nodes, node, known, readers):
             nodes.append(node)
     return known, tuple(nodes), source
+
+
+def _casts_oddly(node: onnx.NodeProto) -> bool:
+    """To a type that torch has no tensors of, or that numpy has no numbers of."""
+    kinds = [a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
+    return any(k not in TORCH_TYPES or k == onnx.TensorProto.BFLOAT16 for k in kinds)
 
 
 def _stored(tensor: onnx.TensorProto) -> Array:

@@ -79,6 +79,24 @@ def _quantized(model: onnx.ModelProto) -> None:
     relu.input.append("s")
 
 
+def _training(model: onnx.ModelProto) -> None:
+    for name, value in (("scale", 1), ("bias", 0), ("mean", 0), ("variance", 1)):
+        full = np.full(model.graph.initializer[0].dims[0], value, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(full, name))
+        _node(model, "Relu").input.append(name)
+    relu = _node(model, "Relu")
+    relu.op_type = "BatchNormalization"
+    relu.output.extend(["new mean", "new variance"])
+    relu.attribute.append(helper.make_attribute("training_mode", 1))
+
+
+def _dropout(model: onnx.ModelProto) -> None:
+    for name, value in (("ratio", np.float32(0.5)), ("training", np.array(True))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        _node(model, "Relu").input.append(name)
+    _node(model, "Relu").op_type = "Dropout"
+
+
 def _again(model: onnx.ModelProto) -> None:
     model.graph.node.append(model.graph.node[-1])
 
@@ -93,6 +111,8 @@ WRONG = {
     "functions in a circle": (_circle, "calls itself"),
     "text": (_input(onnx.TensorProto.STRING), "is no tensor of numbers that torch knows"),
     "random numbers": (_draws, "draws random numbers; give them as an input"),
+    "dropout": (_dropout, "(Dropout) is in training mode, in which it draws random numbers"),
+    "training": (_training, "(BatchNormalization) is in training mode, in which ONNX Runtime"),
     "quantized": (_quantized, "is quantized already (QuantizeLinear at Relu1); give the float one"),
 }
 

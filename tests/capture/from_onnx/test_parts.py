@@ -52,6 +52,7 @@ KEPT = {  # text -> the operators that the float file has behind the first layer
         r1 = Slice (h, zero, ones, ones) r = Concat <axis = 1> (r0, r1) {LAST}""",
         ["SplitToSequence", "SequenceErase", "ConcatFromSequence", "Slice", "Concat", "Conv"],
     ),
+    "text": (f"a = Cast <to = 8> (h) r = Cast <to = 1> (a) {LAST}", ["Cast", "Cast", "Conv"]),
     "sizes that the values decide": (
         """half = Constant <value_float = 0.5> () g = Greater (h, half) z = NonZero (g)
         t = Transpose (z) y0 = GatherND (h, t)""",
