@@ -18,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test fuzz lint docs clean
+.PHONY: help setup quickstart test fuzz lint docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -64,6 +64,10 @@ lint: $(READY) ## Run the checks alone: style, types, import layers
 docs: $(DOCS_READY) ## Build the documentation site in build/site; a dead link or a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	@echo "build/site/index.html"
+
+notebooks: $(DOCS_READY) ## Make notebooks of the tutorials in build/notebooks; run them from here
+	@$(BIN)/python docs/notebooks.py build/notebooks
+	@echo "build/notebooks"
 
 $(DOCS_READY): $(READY)
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[docs]'
