@@ -19,7 +19,7 @@ from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.graph.alone import alone, give_back
+from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
@@ -52,6 +52,7 @@ from qtool.verification.poles import near_poles
 
 __all__ = ["Quantized", "Verification"]
 
+LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
 
@@ -175,6 +176,7 @@ class Quantized:
         return self._kept[what]
 
     @alone
+    @rarely_collecting()
     def export(
         self,
         path: str | Path,
@@ -202,13 +204,13 @@ class Quantized:
             VerificationError: the file does not do what the plan says.
         """
         self._model(format)
-        give_back()  # what it was made of holds all codes twice
+        self._make_room()  # what it was made of holds all codes twice
         with published(self._model(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
                 self._kept["file"] = artefact.file
                 self._kept.pop("model", None)
-                give_back()
+                self._make_room()
             result = self._verified(artefact, self.sample) if verify else None
             if result is not None and not result.passed:
                 why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
@@ -220,6 +222,11 @@ class Quantized:
             coverage = result.coverage
             self._found("coverage", lambda: coverage)
         return result
+
+    def _make_room(self) -> None:
+        """Where that is worth its time."""
+        if sum(p.nbytes for p in self.reference.module.parameters()) >= LARGE:
+            give_back()
 
     @alone
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
@@ -274,7 +281,7 @@ class Quantized:
         if known:  # and then there is room for the engine
             artefact.run(inputs)
             artefact.close()
-            give_back()
+            self._make_room()
         program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
         parity = compare(artefact, inputs, coded, self._steps(), asked, (some, found))

@@ -18,7 +18,7 @@ from qtool.quantized import Quantized, Verification
 __all__ = ["QuantizedModel"]
 
 LOOK = 0.05  # seconds
-SMALL = 10**8  # MACs of the sample that a file is verified on
+SMALL = 2 * 10**7  # MACs of a sample: what rounding costs tells in small models
 
 
 class QuantizedModel(Quantized):

@@ -23,7 +23,6 @@ from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
 from qtool.export.unwritten import unwritten
-from qtool.graph.alone import rarely_collecting
 from qtool.graph.unique import unique
 from qtool.onnx_graph import names
 from qtool.ops import functions_of, writers
@@ -33,7 +32,6 @@ __all__ = ["to_onnx"]
 _WORD = re.compile(r"\w+")  # a symbol in the expression of a size
 
 
-@rarely_collecting()
 def to_onnx(
     module: fx.GraphModule,
     graph: G.FloatGraph,

@@ -36,7 +36,7 @@ def alone(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def held(*args: P.args, **kwargs: P.kwargs) -> R:
-        with ALONE, _older_left_out():
+        with ALONE:
             return function(*args, **kwargs)
 
     return held
@@ -62,20 +62,6 @@ def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) ->
 
 
 @contextmanager
-def _older_left_out() -> Iterator[None]:
-    """Inside, garbage is looked for among what is made there: torch and its kind are millions of
-    objects, which each full collection would walk. What a person froze stays so."""
-    if gc.get_freeze_count():  # by them, or further out
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextmanager
 def rarely_collecting() -> Iterator[None]:
     """Inside, garbage is looked for rarely; never, where a person wants none."""
     young, *older = gc.get_threshold()
@@ -88,9 +74,9 @@ def rarely_collecting() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Collects what goes in circles (graphs do, with all of their weights), and gives free memory
-    back to the system; glibc keeps it otherwise, and what comes next is on top of it."""
-    gc.collect()
+    """Collects what is new and goes in circles (graphs do, with all of their weights), and gives
+    free memory back to the system; glibc keeps it otherwise, and what comes next is on top."""
+    gc.collect(1)  # not what is old: torch and its kind are millions of objects
     if _TRIM is not None:
         _TRIM(0)
 

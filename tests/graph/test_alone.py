@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.graph.alone import alone, give_back, quiet, rarely_collecting
+from qtool.graph.alone import give_back, quiet, rarely_collecting
 
 
 def state() -> tuple[Any, ...]:
@@ -72,30 +72,6 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
     with pytest.raises(error):
         fail()
     assert state() == before
-
-
-def test_what_was_there_before_is_left_out_of_collections_inside() -> None:
-    inside: list[int] = []
-
-    @alone
-    def inner() -> None:
-        inside.append(gc.get_freeze_count())
-
-    @alone
-    def outer() -> None:
-        inner()
-        inner()
-
-    outer()
-    assert inside[0] == inside[1] > 0
-    assert gc.get_freeze_count() == 0
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        inner()
-        assert gc.get_freeze_count() == frozen == inside[-1]
-    finally:
-        gc.unfreeze()
 
 
 def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
