@@ -11,7 +11,7 @@ from qtool.cli import options, output, sources
 
 if TYPE_CHECKING:
     from qtool import QuantizedModel
-    from qtool.quantized import Verification
+    from qtool.verification import Verification
 
 
 @click.command("convert")

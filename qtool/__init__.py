@@ -54,13 +54,12 @@ if TYPE_CHECKING:
         register_target,
     )
     from qtool.plan import QuantPlan
-    from qtool.quantized import Verification
     from qtool.ranks import within
     from qtool.search.explain import Explanation
     from qtool.search.goals import TuneGoals
     from qtool.search.loop import SearchOptions
     from qtool.sources.empty import unfilled
-    from qtool.verification import Coverage, Exactness
+    from qtool.verification import Coverage, Exactness, Verification
 
 _HOMES = {
     "extend": "register_observer register_operator register_pass register_step register_target",
@@ -77,13 +76,12 @@ _HOMES = {
     "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
     "PlanError QtoolError RanksError VerificationError",
     "plan": "QuantPlan",
-    "quantized": "Verification",
     "ranks": "within",
     "search.explain": "Explanation",
     "search.goals": "TuneGoals",
     "search.loop": "SearchOptions",
     "sources.empty": "unfilled",
-    "verification": "Coverage Exactness",
+    "verification": "Coverage Exactness Verification",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

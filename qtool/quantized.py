@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from qtool.verification import (
     Expected,
     Fidelity,
     Parity,
+    Verification,
     audit,
     check_steps,
     check_structure,
@@ -50,52 +51,11 @@ from qtool.verification import (
 from qtool.verification.fidelity import Outputs, expected
 from qtool.verification.poles import near_poles
 
-__all__ = ["Quantized", "Verification"]
+__all__ = ["Quantized"]
 
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What was shown of an exported file.
-
-    exactness: None for a target whose arithmetic is not known to the last bit, or that runs
-        elsewhere; coverage is then that of the plan.
-    fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
-        whether the file is right, and is no part of `passed`.
-    missing: a sentence where the target's runtime could be asked, but is not installed.
-    remarks: what else was measured of the file, in sentences: how fast it is.
-    """
-
-    parity: Parity
-    exactness: Exactness | None
-    coverage: Coverage
-    fidelity: Fidelity
-    missing: str = ""
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Near the simulation; and integers exact to the last bit."""
-        return self.parity.passed and (self.exactness is None or self.exactness.passed)
-
-    def to_json(self) -> dict[str, Any]:
-        parity = {**asdict(self.parity), "passed": self.parity.passed}
-        return {
-            "parity": parity,
-            "exactness": None if self.exactness is None else self.exactness.to_json(),
-            "coverage": self.coverage.to_json(),
-            "accuracy": self.fidelity.to_json(),
-            "missing": self.missing,
-            "remarks": list(self.remarks),
-        }
-
-    def __str__(self) -> str:
-        exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
-        parts = [self.coverage, exactness, self.parity, self.fidelity, self.missing, *self.remarks]
-        return "\n".join(filter(None, map(str, parts)))
 
 
 class Quantized:
@@ -250,19 +210,19 @@ class Quantized:
     @alone
     def shown_right(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """What `verify` says of whether a file is right, and nothing of what the plan is worth."""
-        return self._judged(Artefact(path), self.sample, _arrays(self.sample))
+        return self._judged(Artefact(path), self.sample, self.sample.arrays())
 
     def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
         if is_qoperator(artefact.file.outline):
             artefact = Artefact(artefact.path, qdq=self._model())
-        inputs = _arrays(batch)
-        self._poles(batch)  # before sessions hold memory of their own
+        inputs = batch.arrays()
+        poles = self._poles(batch)  # before sessions hold memory of their own
         parity, exactness = self._judged(artefact, batch, inputs)
         if exactness is None:
             asked, missing = _asked(target(self.plan.target))
             covered = self._covered(artefact, asked)
-            return Verification(parity, None, covered, self._near(batch), missing)
-        near = self._near(batch, artefact.run(inputs))
+            return Verification(parity, None, covered, self._near(batch, poles), missing)
+        near = self._near(batch, poles, artefact.run(inputs))
         return Verification(parity, exactness, audit(artefact), near)
 
     def _judged(
@@ -331,10 +291,13 @@ class Quantized:
     @property
     def fidelity(self) -> Fidelity:
         """How near the outputs are to those of the float model, on the sample kept for exports."""
-        found: Fidelity = self._found("fidelity", lambda: self._near(self.sample))
+        sample = self.sample
+        found: Fidelity = self._found("fidelity", lambda: self._near(sample, self._poles(sample)))
         return found
 
-    def _near(self, sample: Batch, outputs: Sequence[Any] | None = None) -> Fidelity:
+    def _near(
+        self, sample: Batch, poles: tuple[str, ...], outputs: Sequence[Any] | None = None
+    ) -> Fidelity:
         """Of these outputs for a batch, by default those of fake quantization."""
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
@@ -344,18 +307,14 @@ class Quantized:
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=self._poles(sample))
+        found = replace(found, narrow=narrow, poles=poles)
         if found.warning is None:
             return found
         return replace(found, costly=costliest(graph, self.plan, batch))
 
     def _poles(self, sample: Batch) -> tuple[str, ...]:
         """The divisions that a sample comes near the pole of."""
-        if self._kept.get("poles", (None,))[0] is not sample:
-            found = near_poles(self._with_points(), _beside(self.module, sample))
-            self._kept["poles"] = sample, found
-        poles: tuple[str, ...] = self._kept["poles"][1]
-        return poles
+        return near_poles(self._with_points(), _beside(self.module, sample))
 
     def _with_points(self) -> G.FloatGraph:
         return replace(self.graph, module=self.module)
@@ -407,10 +366,6 @@ def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     with torch.no_grad():
         found = pytree.tree_leaves(module(*moved.args, **moved.kwargs))
     return [t.detach().cpu().numpy() for t in found]  # an output may be a parameter
-
-
-def _arrays(sample: Batch) -> list[Any]:
-    return [t.detach().cpu().numpy() for _, t in sample.tensors()]
 
 
 def _beside(module: nn.Module, sample: Batch) -> Batch:

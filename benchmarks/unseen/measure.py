@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 import qtool
 from qtool.analysis.speed import speed_of
 from qtool.capture import load_onnx
-from qtool.quantized import Verification
 from qtool.runtimes.onnxruntime import run, session
+from qtool.verification import Verification
 
 __all__ = ["Record", "measure"]
 

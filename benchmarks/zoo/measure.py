@@ -24,8 +24,8 @@ from qtool.analysis.latency import interleaved
 from qtool.analysis.node_times import profiled
 from qtool.ops import macs
 from qtool.plan import Execution
-from qtool.quantized import Verification
 from qtool.runtimes.onnxruntime import run, session
+from qtool.verification import Verification
 
 __all__ = ["Record", "measure"]
 

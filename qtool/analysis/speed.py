@@ -97,7 +97,7 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
         try:
             found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
         except VerificationError:  # where one input counts the rows of another, say
-            inputs = _sample(quantized)
+            inputs = quantized.sample.arrays()
             found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
         if found.ratios[1].median >= 1:
             return Speed(found)
@@ -110,8 +110,4 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
 def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
     """One sample where the batch is dynamic; else the inputs as they are."""
     free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    return [x[:1] if f else x for x, f in zip(_sample(quantized), free, strict=True)]
-
-
-def _sample(quantized: Quantized) -> list[Any]:
-    return [t.detach().cpu().numpy() for _, t in quantized.sample.tensors()]
+    return [x[:1] if f else x for x, f in zip(quantized.sample.arrays(), free, strict=True)]

@@ -13,7 +13,8 @@ from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_quantized
 from qtool.analysis.speed import Speed, speed_of
 from qtool.atomic import resolved, scratch_folder
-from qtool.quantized import Quantized, Verification
+from qtool.quantized import Quantized
+from qtool.verification import Verification
 
 __all__ = ["QuantizedModel"]
 

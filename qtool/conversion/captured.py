@@ -187,16 +187,24 @@ def rewrite(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
-    few = graph.fewer(Batch(*graph.example), COMPARED)
     after = outputs_of(graph)
     with torch.no_grad():
-        same_function(before, after, noise=lambda: own_noise(graph.module, few.args, few.kwargs))
+        same_function(before, after, noise=lambda: _noise_of(graph))
     return counts, after
+
+
+def _noise_of(graph: FloatGraph) -> float:
+    few = _few(graph)
+    return own_noise(graph.module, few.args, few.kwargs)
 
 
 def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
     """What the graph computes on the first `COMPARED` samples of its example."""
-    few = graph.fewer(Batch(*graph.example), COMPARED)
+    few = _few(graph)
     with torch.no_grad():
         found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*few.args, **few.kwargs))
     return found
+
+
+def _few(graph: FloatGraph) -> Batch:
+    return graph.fewer(Batch(*graph.example), COMPARED)

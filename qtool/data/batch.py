@@ -40,6 +40,10 @@ class Batch:
             (w, t) for w, a in found for t in pytree.tree_leaves(a) if isinstance(t, torch.Tensor)
         ]
 
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """The tensors, in order, as a runtime takes them."""
+        return [t.detach().cpu().numpy() for _, t in self.tensors()]
+
     def named(self, model: nn.Module) -> Mapping[str, Any]:
         """Arguments by the names of the model's forward."""
         try:

@@ -226,8 +226,7 @@ class Explainer:
         model = self.opened[chosen]
         if model is None:  # nothing is left in integers
             return True
-        arrays = [t.cpu().numpy() for _, t in self._bound(batch).tensors()]
-        return int(run(model, arrays)[0][0].argmax()) == right
+        return int(run(model, self._bound(batch).arrays())[0][0].argmax()) == right
 
     def _opened(self, chosen: frozenset[int]) -> Any:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]

@@ -6,6 +6,7 @@ from qtool.verification.coverage import AuditRow, Coverage, audit, executed, pla
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
 from qtool.verification.parity import Difference, Parity, compare
+from qtool.verification.result import Verification
 from qtool.verification.structure import Expected, check_structure, check_well_formed
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Fidelity",
     "Parity",
     "Steps",
+    "Verification",
     "audit",
     "check_steps",
     "check_structure",

@@ -93,7 +93,7 @@ def check_steps(
     Raises:
         VerificationError: the runtime refuses the file as written.
     """
-    arrays = [t.detach().cpu().numpy() for _, t in batch.tensors()]
+    arrays = batch.arrays()
     asked = {names.quantize(point): None for point in points_of(module)}
     if program is not None:
         asked |= dict.fromkeys(o for step in program.steps for o in (*step.inputs, *step.outputs))

@@ -58,7 +58,7 @@ def test_by_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qtool.quantized.Verification, "passed", property(lambda self: False))
+    monkeypatch.setattr(qtool.Verification, "passed", property(lambda self: False))
     with pytest.raises(VerificationError, match="was not written"):
         quantized(NAME).export(tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

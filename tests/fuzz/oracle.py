@@ -24,8 +24,7 @@ from qtool.atomic import scratch_folder
 from qtool.errors import QtoolError
 from qtool.graph.agreement import own_noise
 from qtool.plan import Execution
-from qtool.quantized import Verification
-from qtool.verification import compare_codes
+from qtool.verification import Verification, compare_codes
 
 __all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of"]
 
