@@ -16,6 +16,7 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.calibration.distill import norms_of
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
+from qtool.capture.arguments import check_dynamic
 from qtool.data import Batch, batches
 from qtool.errors import CaptureError, DataError
 from qtool.export import write_float
@@ -140,6 +141,7 @@ def capture_model(
         model.check_unchanged()
         return model
     _refuse_defaults()
+    check_dynamic(dynamic)
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
