@@ -9,8 +9,13 @@ __all__ = ["is_dir", "is_file"]
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113
+    return _is_name(path) and os.path.isfile(path)  # noqa: PTH113
 
 
 def is_dir(path: str | os.PathLike[str]) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112
+    return _is_name(path) and os.path.isdir(path)  # noqa: PTH112
+
+
+def _is_name(path: object) -> bool:
+    """Not a number, which is a file that is open already."""
+    return isinstance(path, str | os.PathLike)
