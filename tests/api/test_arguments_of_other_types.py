@@ -20,7 +20,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_option(name: str) -> None:
-    with pytest.raises(qtool.QtoolError, match="observer is|unknown target"):
+    with pytest.raises(qtool.QtoolError, match=r"observer is|unknown target"):
         qtool.quantize(nn.Sequential(nn.Linear(4, 3)).eval(), [torch.randn(8, 4)], **OTHERS[name])
 
 
