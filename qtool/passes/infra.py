@@ -113,8 +113,8 @@ def same_function(
     if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         if beyond:
             raise PassError(
-                f"output {where} of the model is NaN or Inf in places, since it computes with values "
-                "beyond float32; which places depends on the order of its sums: scale its weights "
+                f"output {where} of the model is NaN or Inf in places, since its values go beyond "
+                "float32; which places depends on the order of its sums: scale its weights "
                 "or its data down"
             )
         raise PassError(
