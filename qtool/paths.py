@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["is_dir", "is_file"]
+__all__ = ["endless", "is_dir", "is_file"]
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -14,6 +14,11 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 
 def is_dir(path: str | os.PathLike[str]) -> bool:
     return _is_name(path) and os.path.isdir(path)  # noqa: PTH112
+
+
+def endless(path: str | os.PathLike[str]) -> bool:
+    """Whether it is neither a file nor a folder: a pipe may wait for ever, a device never end."""
+    return not _is_name(path) or (os.path.exists(path) and not (is_file(path) or is_dir(path)))  # noqa: PTH110
 
 
 def _is_name(path: object) -> bool:
