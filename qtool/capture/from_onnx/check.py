@@ -81,8 +81,11 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
 
 
 def _spell_out(model: onnx.ModelProto) -> None:
-    """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without."""
+    """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without. Inputs
+    left out at the end, which end the process when ONNX Runtime lays out a LayerNormalization."""
     for node in nodes_in(model.graph.node):
+        while node.input and not node.input[-1]:
+            node.input.pop()
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
 

@@ -519,6 +519,18 @@ def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: 
     assert quantize(load_onnx(file), [torch.from_numpy(ramp(2, 4, 3))]).verify().passed
 
 
+def test_inputs_left_out_at_the_end(tmp_path: Path) -> None:
+    """ONNX Runtime 1.31.1 ends the process at such a file."""
+    text = "agraph (float[n, 4] x) => (float[n, 4] y) { y = LayerNormalization (x, g) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "g"))
+    model.graph.node[0].input.append("")
+    onnx.save(model, tmp_path / "left.onnx")
+    graph = capture_model(load_onnx(tmp_path / "left.onnx"), torch.randn(3, 4)).graph
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(graph.module(x), torch.nn.functional.layer_norm(x, (4,)))
+
+
 def test_names_of_any_script(tmp_path: Path) -> None:
     model = model_of("Conv", [IMAGE], [ramp(3, 4, 3, 3)], 1, {})
     node, graph = model.graph.node[0], model.graph
