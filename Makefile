@@ -12,8 +12,10 @@ DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
 
 # One thread per test process: JOBS of them run side by side; three keep two cores busy,
-# since some tests wait for other processes.
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# since some tests wait for other processes. A process keeps the tests of a file together, whose
+# fixtures are made once then, until another has nothing left to do. Many tests start processes,
+# which are not to compile all sources again.
+TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -45,13 +47,13 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
 test: $(READY) ## Run all tests and checks
-	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS)
+	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
 fuzz: $(READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
-	@$(ONE_THREAD) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
+	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
 		--first $$(date +%s) --keep reports/fuzz
-	@$(ONE_THREAD) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
+	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
 		--first $$(date +%s) --keep reports/fuzz
 
 lint: $(READY) ## Run the checks alone: style, types, import layers

@@ -106,10 +106,15 @@ class Quantized:
         return copy
 
     def _model(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
-        chosen = target(self.plan.target)
-        check_format(chosen.name, format)
-        model: onnx.ModelProto = self._found("model", self._written)
-        return model if format == "qdq" else to_qoperator(model, chosen.types.activation.signed)
+        check_format(target(self.plan.target).name, format)
+        self._found("model", self._written)
+        return self._formatted(format)
+
+    def _formatted(self, format: str) -> onnx.ModelProto:  # noqa: A002  # the field's word
+        model: onnx.ModelProto = self._kept["model"]
+        if format == "qdq":
+            return model
+        return to_qoperator(model, target(self.plan.target).types.activation.signed)
 
     def _lowered(self) -> fx.GraphModule:
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
@@ -167,7 +172,7 @@ class Quantized:
         """
         self._model(format)
         self._make_room()  # what it was made of holds all codes twice
-        with published(self._model(format), path, external_data) as temporary:
+        with published(self._formatted(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
                 self._kept["file"] = artefact.file
@@ -181,8 +186,7 @@ class Quantized:
                     f"{path} was not written"
                 )
         if result is not None and format == "qdq":
-            coverage = result.coverage
-            self._found("coverage", lambda: coverage)
+            self._kept["coverage"] = result.coverage
         return result
 
     def _make_room(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -89,6 +90,7 @@ def _within(name: str, known: str) -> bool:
     return f"{name}.".startswith(f"{known}.") or known.startswith(f"{name}.")
 
 
+@cache
 def _used() -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(SOURCE.rglob("*.py")):

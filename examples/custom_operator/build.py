@@ -30,7 +30,7 @@ def _compile(folder: Path) -> None:
     from setuptools import Distribution
     from torch.utils.cpp_extension import BuildExtension, CppExtension
 
-    extension = CppExtension("cells", [str(SOURCE)], extra_compile_args=["-O1"])
+    extension = CppExtension("cells", [str(SOURCE)], extra_compile_args=["-O1", "-g0"])
     options = {"use_ninja": False, "no_python_abi_suffix": True}
     package = Distribution(
         {

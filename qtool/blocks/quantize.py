@@ -33,7 +33,7 @@ from qtool.conversion import SOLVE, Captured, Conversion
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, outputs_of, rewrite
 from qtool.data import Batch, batches
 from qtool.data.kept import mark_of
-from qtool.errors import DataError, PlanError, VerificationError
+from qtool.errors import DataError, VerificationError
 from qtool.graph.alone import alone, give_back
 from qtool.graph.cut import Block, cut
 from qtool.graph.split import Part, split
@@ -44,7 +44,7 @@ from qtool.passes import CANONICAL
 from qtool.plan import QuantPlan
 from qtool.progress import counted
 from qtool.quantized import Quantized
-from qtool.recipe import Recipe
+from qtool.recipe import INPUT, Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
 from qtool.types import Change
@@ -63,11 +63,12 @@ SAMPLES = 4
 class BlockResult:
     """What was written, block by block.
 
-    files: the model and its data. blocks: see `Done`.
+    files: the model and its data. blocks: see `Done`. notes: of the whole; blocks have their own.
     """
 
     files: tuple[Path, ...]
     blocks: tuple[Done, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
@@ -76,13 +77,15 @@ class BlockResult:
 
     def to_json(self) -> dict[str, Any]:
         shown = [{k: v for k, v in asdict(b).items() if k != "nodes"} for b in self.blocks]
-        return {"files": list(map(str, self.files)), "sqnr": dict(self.sqnr), "blocks": shown}
+        said = {"sqnr": dict(self.sqnr), "notes": list(self.notes)}
+        return {"files": list(map(str, self.files)), **said, "blocks": shown}
 
     def __str__(self) -> str:
         size = sum(f.stat().st_size for f in self.files)
         rounded = sum(b.rounded for b in self.blocks)
         near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
-        notes = [f"note: {note}" for b in self.blocks for note in b.notes]
+        every = (self.notes, *(b.notes for b in self.blocks))
+        notes = [f"note: {note}" for each in every for note in each]
         head = (
             f"{self.files[0]}: {size / 2**20:.0f} MiB, {len(self.blocks)} blocks, each verified "
             f"in ONNX Runtime; {rounded} layers rounded for their results"
@@ -131,16 +134,16 @@ def quantize_by_blocks(
     folder, path = Path(folder), Path(path)
     check_writable(path, folder)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
-    if chosen.rules:
-        raise PlanError("rules of a recipe are not known by blocks; give a mode")
     source = source_of(folder, model, task)
     whole, stream = _captured(source.model, data, dynamic)
-    parts, joints = split(whole, block // SPLIT)
+    names = [G.name_of(n) for n in G.calls(whole.graph)]
+    chosen.check_names([*(i.name for i in whole.inputs), *names])
+    parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": source.mark, "choice": json.dumps(choices)}
     with opened(path, said) as record:
         cuts = cut(whole, block, joints)
-        work = _Work(whole, source, parts, cuts, record, target, observer, chosen)
+        work = _Work(whole, source, parts, layers, cuts, record, target, observer, chosen)
         sizes = _taken_in(work, stream)
         for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
@@ -151,7 +154,7 @@ def quantize_by_blocks(
         _publish(work, path)
         blocks = tuple(record.done)
         record.remove()
-    return BlockResult(tuple(files_of(path)), blocks)
+    return BlockResult(tuple(files_of(path)), blocks, _unused(work, blocks))
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class _Work:
     whole: G.FloatGraph
     source: Source
     parts: Mapping[str, Part]
+    layers: Mapping[str, str]
     blocks: Sequence[Block]
     record: Record
     target: str
@@ -264,7 +268,7 @@ def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Capture
     graph = replace(graph, example=(few.args, dict(few.kwargs)))
     _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
     captured = Captured(graph, "", outputs)
-    return captured, captured.plan(work.target, work.observer, work.recipe, part=True)
+    return captured, captured.plan(work.target, work.observer, work.recipe, layers=work.layers)
 
 
 def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int) -> Calibration:
@@ -306,6 +310,13 @@ def _near(found: Walked, name: str) -> float | None:
 
 def _decibels(value: float | None) -> str:
     return "equal" if value is None else f"{value:.1f} dB"
+
+
+def _unused(work: _Work, blocks: Sequence[Done]) -> tuple[str, ...]:
+    """Rules that fit a name, and selected nothing all the same."""
+    rows = (NodeInfo(**row) for done in blocks for row in done.nodes)
+    nodes = {(work.layers.get(row.node, row.node), row.op) for row in rows}
+    return work.recipe.unused(nodes | {(i.name, INPUT) for i in work.whole.inputs})
 
 
 def _digest(message: bytes, data: Path, start: int, end: int) -> str:

@@ -119,11 +119,9 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
             f"the model was captured, and fails when it is called again: {said(error)}"
         ) from error
     with torch.no_grad(), quiet():
-        leaves = pytree.tree_leaves((batch.args, {k: batch.kwargs[k] for k in graph.example[1]}))
-        if len(leaves) != len(G.placeholders(graph.graph)):
-            leaves = [leaf for leaf in leaves if leaf is not None]
         runner = _Sized(graph.module)
-        found = pytree.tree_leaves(runner.run(*leaves, enable_io_processing=False))
+        given = graph.leaves_of(batch)
+        found = pytree.tree_leaves(runner.run(*given, enable_io_processing=False))
     if runner.other is not None:
         node, sizes = runner.other
         raise CaptureError(

@@ -97,20 +97,20 @@ class Captured:
         recipe: Any = None,
         mode: str | None = None,
         seen: Mapping[str, ObserverSpec] | None = None,
-        part: bool = False,
+        layers: Mapping[str, str] | None = None,
     ) -> QuantPlan:
         """What would be quantized for a target; prints as a table.
 
         Args:
             target, observer, recipe, mode: as for `quantize`.
             seen: the observers of tensors that were seen already; see `make_plan`.
-            part: of a model, which may be left in float as a whole.
+            layers: given for a part of a model; see `make_plan`.
         """
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
         chosen = Recipe.of(recipe, mode)
-        found = make_plan(graph.graph, targets.target(target), spec, chosen, seen, part)
+        found = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
         return replace(found, rewrites=rewrites)
 
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:

@@ -71,6 +71,17 @@ def rarely_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
+        if 0 < young < _YOUNG and gc.isenabled():
+            _grow_old()
+
+
+def _grow_old() -> None:
+    """Collects what is new, and calls old what is left of it, without a walk through all that is:
+    Python would take one as soon as it may, since so much is new."""
+    gc.collect(1)
+    if not gc.get_freeze_count():  # what a person froze stays so
+        gc.freeze()
+        gc.unfreeze()
 
 
 def give_back() -> None:

@@ -7,7 +7,7 @@ made from the user's module path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,12 @@ class FloatGraph:
         leaves = pytree.tree_leaves((batch.args, kwargs))
         return tuple(t for t in leaves if isinstance(t, torch.Tensor))
 
+    def leaves_of(self, batch: Batch) -> list[Any]:
+        """The arguments of a bound batch, tensors or not, one to a placeholder."""
+        leaves = pytree.tree_leaves((batch.args, {k: batch.kwargs[k] for k in self.example[1]}))
+        places = sum(node.op == "placeholder" for node in self.graph.nodes)
+        return leaves if len(leaves) == places else [x for x in leaves if x is not None]
+
     def call_of(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The inverse of `tensors_of`; what is no tensor is as in the example."""
         leaves, spec = pytree.tree_flatten(self.example)
@@ -81,14 +87,18 @@ class FloatGraph:
         few = self.head(batch, count)
         if few.size >= batch.size:
             return batch
-        if all(map(_is_open, self.inputs)) and not any(map(_takes_by_number, self.graph.nodes)):
-            return few
+        open_ = all(map(_is_open, self.inputs))
+        doubtful = [n for n in self.graph.nodes if not open_ or _takes_by_number(n)]
+        return few if not doubtful or self._computes(doubtful, few) else batch
+
+    def _computes(self, nodes: Iterable[fx.Node], batch: Batch) -> bool:
+        """Whether these nodes can be computed; nothing is that none of them needs."""
         try:
             with torch.no_grad():
-                self.module(*few.args, **few.kwargs)
+                _Part(self.module, nodes).run(*self.leaves_of(batch), enable_io_processing=False)
         except Exception:  # noqa: BLE001  # torch's, or the runtime's, by operator
-            return batch
-        return few
+            return False
+        return True
 
     @property
     def any_number(self) -> bool:
@@ -128,6 +138,23 @@ class FloatGraph:
         return Batch(
             tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
         )
+
+
+class _Part(fx.Interpreter):
+    """Runs these nodes of a graph, and what they read."""
+
+    def __init__(self, module: fx.GraphModule, nodes: Iterable[fx.Node]) -> None:
+        super().__init__(module)
+        self.needed: set[fx.Node] = set(module.graph.find_nodes(op="placeholder"))
+        waiting = [n for n in nodes if n.op != "output"]
+        while waiting:
+            node = waiting.pop()
+            if node not in self.needed:
+                self.needed.add(node)
+                waiting += node.all_input_nodes
+
+    def run_node(self, n: fx.Node) -> Any:
+        return super().run_node(n) if n in self.needed else None
 
 
 _BY_NUMBER = ("index", "gather", "scatter", "select", "grid_sampler", "take", "onnx_part")

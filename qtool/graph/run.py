@@ -71,7 +71,7 @@ class Executor:
         self.inputs = [i for i, n in enumerate(nodes) if n.op == "placeholder"]
         self.outputs = [nodes.index(n) for n in G.output_nodes(module.graph) if G.is_float(n)]
         self.results_of = [G.name_of(n) for n in G.output_nodes(module.graph)]
-        self.keywords = tuple(graph.example[1])
+        self.graph = graph
         self.constants: dict[int, Any] = {
             i: G.tensor(module, n).detach() for i, n in enumerate(nodes) if n.op == "get_attr"
         }
@@ -273,11 +273,7 @@ class Executor:
         values: Values = [None] * self.size
         for i, constant in self.constants.items():
             values[i] = constant
-        kwargs = {k: batch.kwargs[k] for k in self.keywords}
-        leaves = pytree.tree_leaves((batch.args, kwargs))
-        if len(leaves) != len(self.inputs):
-            leaves = [leaf for leaf in leaves if leaf is not None]
-        for i, leaf in zip(self.inputs, leaves, strict=True):
+        for i, leaf in zip(self.inputs, self.graph.leaves_of(batch), strict=True):
             values[i] = leaf
         return values
 

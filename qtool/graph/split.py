@@ -33,15 +33,17 @@ class Part:
         return (*[slice(None)] * self.axis, slice(self.start, self.end))
 
 
-def split(graph: FloatGraph, most: int) -> tuple[dict[str, Part], set[fx.Node]]:
+def split(graph: FloatGraph, most: int) -> tuple[dict[str, Part], dict[str, str], set[fx.Node]]:
     """Splits in place: linear layers by their outputs, tables of embeddings by their columns.
 
     Args:
         most: bytes that a weight may have in float32; it is split where it has more.
 
-    Returns the new attributes, and the nodes that join results.
+    Returns the new attributes, the new nodes' names with those of their layers, and the nodes that
+    join results.
     """
     parts: dict[str, Part] = {}
+    layers: dict[str, str] = {}
     joints = set()
     for node in calls(graph.graph):
         places = _PLACES.get(node.target)
@@ -55,12 +57,13 @@ def split(graph: FloatGraph, most: int) -> tuple[dict[str, Part], set[fx.Node]]:
         bounds = list(_bounds(stored.shape[axis], 4 * stored.numel(), most))
         if len(bounds) > 1:
             made = [_part(graph, node, axis, span, i, parts) for i, span in enumerate(bounds)]
+            layers |= {name_of(each): name_of(node) for each in made}
             joint = add_call(node, aten.cat.default, (made, -1), name_of(node), node, node)
             replace(node, joint)
             joints.add(joint)
     if joints:
         finish(graph.module)
-    return parts, joints
+    return parts, layers, joints
 
 
 _PLACES: dict[Any, tuple[int, int]] = {  # where the weight stands; the axis of what comes last

@@ -42,7 +42,7 @@ def make_plan(
     observer: ObserverSpec,
     recipe: Recipe | None = None,
     seen: Mapping[str, ObserverSpec] | None = None,
-    part: bool = False,
+    layers: Mapping[str, str] | None = None,
 ) -> QuantPlan:
     """The plan of a canonical float graph for a target.
 
@@ -50,18 +50,19 @@ def make_plan(
         observer: of the tensors that no rule of the recipe names one for.
         seen: tensor -> the observer that it was seen by already, which then is its observer unless
             a rule names another.
-        part: the graph is a part of a model, and may be left in float as a whole.
+        layers: given where the graph is a part of a model, which may be left in float as a whole:
+            see `Recipe.choices`.
 
     Raises:
         PlanError: nothing in the model can be computed in integers, or a rule of the recipe
             selects nothing.
     """
     recipe = recipe or Recipe()
-    choices = recipe.choices(_selectable(graph))
+    choices = recipe.choices(_selectable(graph), layers)
     work = Work(graph, target, observer, choices, seen or {})
     _choose_integer(work)
     _share_tables(work)
-    if not work.integer and not work.linears and not part:
+    if not work.integer and not work.linears and layers is None:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
             f"{_why_nothing(work)}; leave it in float, or choose another target"

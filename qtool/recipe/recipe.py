@@ -22,20 +22,18 @@ Later rules win. A rule that selects nothing is an error, as is any key or value
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from qtool import observers
-from qtool.errors import CalibrationError, FileError, PlanError
+from qtool.errors import CalibrationError, PlanError
 from qtool.recipe.regex import check_regex
+from qtool.recipe.text import read, toml
 from qtool.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.types import ObserverSpec
 
@@ -137,6 +135,10 @@ class Rule:
             return False
         if op == INPUT and (self.changes_scheme or self.observer is None):
             return False
+        return self.fits(name)
+
+    def fits(self, name: str) -> bool:
+        """Whether a node's name is among those that it selects, whatever the operator."""
         if self.select is None:
             return True
         if self.select.startswith(_REGEX):
@@ -259,7 +261,7 @@ class Recipe:
     @classmethod
     def _load(cls, path: Path, *asked: Any) -> Recipe:
         try:
-            return cls.of(_read(path), *asked)
+            return cls.of(read(path), *asked)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
@@ -270,7 +272,7 @@ class Recipe:
     def to_toml(self) -> str:
         """The same as the text of a TOML file."""
         tables = [self._head(), *(rule.said for rule in self.rules)]
-        lines = ("".join(f"{key} = {_toml(v)}\n" for key, v in t.items()) for t in tables)
+        lines = ("".join(f"{key} = {toml(v)}\n" for key, v in t.items()) for t in tables)
         return "\n[[rules]]\n".join(lines)
 
     def _head(self) -> dict[str, Any]:
@@ -282,26 +284,51 @@ class Recipe:
             found["recover"] = list(self.recover)
         return found
 
-    def choices(self, nodes: Mapping[str, str]) -> dict[str, Choice]:
+    def choices(
+        self, nodes: Mapping[str, str], layers: Mapping[str, str] | None = None
+    ) -> dict[str, Choice]:
         """What becomes of each node.
 
         Args:
             nodes: name -> operator key, as the plan prints them.
+            layers: given where they are a part of a model, of which a rule may select nothing:
+                nodes that a layer was split into -> the layer, whose name rules know.
 
         Raises:
             PlanError: a rule selects none of them; names it, and names that come near.
         """
         usual = Choice(SCHEMES[MODES[self.mode]], f'mode "{self.mode}"', usual=True)
-        found = dict.fromkeys(nodes, usual)
+        found, known = dict.fromkeys(nodes, usual), layers or {}
         for number, rule in enumerate(self.rules, 1):
-            selected = [n for n, op in nodes.items() if rule.selects(n, op)]
-            if not selected:
-                raise PlanError(
-                    f"rule {number} of the recipe ({rule}) selects no node; {_hint(rule, nodes)}"
-                )
+            selected = [n for n, op in nodes.items() if rule.selects(known.get(n, n), op)]
+            if not selected and layers is None:
+                raise PlanError(f"{self._said(number)} selects no node; {_hint(rule, nodes)}")
             for name in selected:
                 found[name] = rule.over(found[name], number)
         return found
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Of a whole model whose operators are not known yet.
+
+        Raises:
+            PlanError: what a rule selects is no name of these; names it, and those that come near.
+        """
+        nodes = dict.fromkeys(names, "")
+        for number, rule in enumerate(self.rules, 1):
+            if not any(map(rule.fits, nodes)):
+                why = _hint(replace(rule, op=None), nodes)
+                raise PlanError(f"{self._said(number)} selects no node; {why}")
+
+    def unused(self, nodes: Collection[tuple[str, str]]) -> tuple[str, ...]:
+        """Which rules select none of these (name, operator key), each in a sentence."""
+        return tuple(
+            f"{self._said(number)} selects no node"
+            for number, rule in enumerate(self.rules, 1)
+            if not any(rule.selects(*node) for node in nodes)
+        )
+
+    def _said(self, number: int) -> str:
+        return f"rule {number} of the recipe ({self.rules[number - 1]})"
 
 
 def _names(given: Any) -> Any:
@@ -315,33 +342,6 @@ def _one(what: str, named: Any, asked: Any, usual: Any) -> Any:
             f'the recipe is of {what} "{named}", and {what} "{asked}" was asked for; give one'
         )
     return asked if asked is not None else usual if named is None else named
-
-
-def _read(path: Path) -> Any:
-    """The file's content. TOML needs Python 3.11 or the package tomli: JSON always works, and a
-    dependency for one old version of Python is not worth it."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe may wait for ever, a device never end
-            raise FileError(f"{path}: the recipe cannot be read: it is no ordinary file; name one")
-        text = path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path}: the recipe cannot be read ({error})") from error
-    if path.suffix == ".json":
-        parse: Any = json.loads
-    elif path.suffix == ".toml":
-        try:
-            parse = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads
-        except ImportError as error:
-            raise FileError(
-                f"{path}: reading TOML takes Python 3.11 or `pip install tomli`; the same recipe "
-                "can be written as JSON"
-            ) from error
-    else:
-        raise FileError(f"{path}: a recipe is a .toml or a .json file")
-    try:
-        return parse(text)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})") from error
 
 
 def _rules(given: Any) -> tuple[Rule, ...]:
@@ -360,11 +360,6 @@ def _rule(number: int, given: Any) -> Rule:
         return Rule(**{_KEYS[key]: value for key, value in given.items()})
     except PlanError as error:
         raise PlanError(f"rule {number}: {error}") from error
-
-
-def _toml(value: str | int | list[str]) -> str:
-    """As JSON has it; TOML wants one character more to be written by its number."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _only(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:

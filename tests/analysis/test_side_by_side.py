@@ -238,7 +238,7 @@ def test_killed_at_random_times(name, made, tmp_path):
         *("--labels", "labels", "--seconds", "0.1", "-o", "r", "--batch-sizes", "1,8"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for _ in range(3):
+    for _ in range(2):
         with subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
         ) as run:

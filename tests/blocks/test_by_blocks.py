@@ -133,15 +133,38 @@ def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mod
     assert near < 1.3 * far
 
 
-def test_layers_larger_than_a_block_are_split(folder: Path, tmp_path: Path) -> None:
+UP_FLOAT = {"select": "layers.0.up", "as": "float"}
+HEAD_STORED = {"select": "re:he.d", "op": "linear", "as": "int8-weights"}
+
+
+@pytest.mark.parametrize("rules", [[], [UP_FLOAT, HEAD_STORED]], ids=["alike", "rules"])
+def test_layers_larger_than_a_block_are_split(
+    rules: list[dict[str, str]], folder: Path, tmp_path: Path
+) -> None:
     with qtool.unfilled():
         model = Residual(1)
     path = tmp_path / "split.onnx"
-    options: dict[str, Any] = {"mode": "dynamic", "model": model}
-    found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, **options)
+    options: dict[str, Any] = {"mode": "dynamic", "recipe": rules}
+    found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, model=model, **options)
     assert len(found.blocks) > 4
-    qtool.quantize(filled(folder, 1), samples(), mode="dynamic").export(tmp_path / "one.onnx")
+    assert not found.notes
+    qtool.quantize(filled(folder, 1), samples(), **options).export(tmp_path / "one.onnx")
     assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
+    form = {row["node"]: row["form"] for block in found.blocks for row in block.nodes}
+    assert form["layers.0.up.1"] == ("float" if rules else "dynamic")
+
+
+def test_rules_that_select_nothing_are_refused_or_said(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with pytest.raises(qtool.PlanError, match=r"rule 2 .* selects no node; near are layers\.0\.up"):
+        made(folder, path, recipe=[UP_FLOAT, {"select": "layers.0.upp", "as": "float"}])
+    assert not list(tmp_path.iterdir())
+    found = made(folder, path, recipe=[{"select": "head", "op": "conv", "as": "float"}])
+    (note,) = found.notes
+    assert (
+        note == 'rule 1 of the recipe (select = "head", op = "conv", as = "float") selects no node'
+    )
+    assert f"note: {note}" in str(found)
 
 
 @pytest.fixture

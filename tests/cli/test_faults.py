@@ -61,6 +61,7 @@ LONGER = {"quantize": (*QUANTIZE, "--timing", "0"), "report": REPORT, "evaluate"
 ALL = os.environ.get("QTOOL_FAULTS") == "all"
 MOST = 10**6 if ALL else 12  # calls of one kind that are made to fail
 FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
+SHORT = (*FAULTS,) if ALL else ("text", "rename", "session", "forward", "metric")  # the same
 
 
 KNOWN: dict[str, tuple[bytes, dict[str, int]]] = {}
@@ -159,7 +160,7 @@ def test_the_longer_commands(
     known = calls_of(lambda: sample(*arguments))
     before = bytes_of(target)
     points = 0
-    for fault, calls in known.items():
+    for fault, calls in ((fault, known[fault]) for fault in SHORT):
         with pytest.MonkeyPatch.context() as patch:
             counted = Counted(patch, fault)
             for call in range(max(1, calls - FEW + 1), calls + 1):
@@ -177,4 +178,4 @@ def test_the_longer_commands(
                 assert left(scratch) == set(), (fault, call)
                 assert {p.name for p in out.iterdir()} <= {target.name, f".{target.name}.resume"}
     record_property("points", points)
-    assert points >= 8
+    assert points >= (8 if ALL else 3)

@@ -20,6 +20,11 @@ import qtool
 from qtool.graph.alone import give_back, quiet, rarely_collecting
 
 
+class Circle:
+    def __init__(self) -> None:
+        self.own = self
+
+
 def state() -> tuple[Any, ...]:
     return (
         sys.stderr,
@@ -77,10 +82,6 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
 def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Circle:
-        def __init__(self) -> None:
-            self.own = self
-
     for trim in (None, lambda _: 1):
         monkeypatch.setattr("qtool.graph.alone._TRIM", trim)
         gone = weakref.ref(Circle())
@@ -98,3 +99,19 @@ def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> N
             assert gc.get_threshold() == (young, 5, 6)
     finally:
         gc.set_threshold(*before)
+
+
+def test_what_was_made_is_old_afterwards_and_what_is_frozen_stays() -> None:
+    gone: list[weakref.ref[Circle]] = []
+    for frozen in (False, True):
+        if frozen:
+            gc.freeze()
+        count = gc.get_freeze_count()
+        try:
+            with rarely_collecting():
+                gone.append(weakref.ref(Circle()))
+            assert gc.get_freeze_count() == count
+            assert gone.pop()() is None
+            assert frozen or gc.get_count()[2] == 0  # no walk through all that is comes next
+        finally:
+            gc.unfreeze()
