@@ -53,7 +53,7 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-SAMPLES = 192
+SAMPLES = 128
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 64
 KEPT_ASIDE = 4  # every so many batches are for judging alone
