@@ -85,7 +85,7 @@ _reading = apply(
         "padded",
         "--pad-to-max-length",
         is_flag=True,
-        help="Pad every text to --max-length; by default to the longest of its batch.",
+        help="Pad every text to --max-length; by default a batch has texts of one length.",
     ),
     _kept(
         "unreadable",

@@ -32,7 +32,7 @@ from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Calibration"]
 
-SCHEMA = 3
+SCHEMA = 4
 LARGEST_SAMPLE = 2**34  # elements of an input; a file that says more is damaged
 _KEPT = "__kept__"
 

@@ -18,6 +18,7 @@ from qtool.calibration.file import Calibration
 from qtool.calibration.growth import Growth
 from qtool.calibration.in_place import overwrite
 from qtool.calibration.reduce import agree, reduced
+from qtool.calibration.unpadded import unpadded
 from qtool.data import Batch, batches
 from qtool.data.kept import Kept, mark_of
 from qtool.errors import DataError
@@ -148,10 +149,12 @@ def observe(
         for index, (bound, moved) in enumerate(ahead(bound_ones, device)):
             ranks.check()
             samples += bound.size
-            kept.update(graph.tensors_of(bound), split)
             first = first or mark_of([t.detach().cpu() for t in graph.tensors_of(bound)])
-            with ALONE:
-                _run(prepared, moved, index)
+            both = (unpadded(graph, each) for each in (bound, moved))
+            for part, there in zip(*both, strict=True):
+                kept.update(graph.tensors_of(part), split)
+                with ALONE:
+                    _run(prepared, there, index)
             growth.look(samples, statistics)
     seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
     found = reduced(ranks, seen, first)

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from qtool.graph.torch_ops import unpack
 from qtool.integer.forms import Drawn, Form, Inside, agree
 from qtool.integer.inside_lstm import dynamic_lstm
+from qtool.integer.inside_weights import BITS, BLOCK, PRODUCTS, product_on_codes
 from qtool.kernels import Profile
 from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at, name_of
 from qtool.types import INT8, UINT8, QType, QuantParams
@@ -26,16 +27,22 @@ _ON_CODES = 4  # accuracy_level at which inputs are rounded to int8
 _ROWS, _OUTPUTS = 5, 21  # of a form: no whole groups, which kernels take at once
 
 
-def inside(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
-    """None where the engine has no kernel, or none that does as the runtime does here."""
-    key, bind = _KERNELS.get((node.domain, node.op_type), ("", None))
-    if bind is None or key not in profile.binders:
-        return None
+def inside(
+    node: ir.Node, file: Reading, profile: Profile, as_written: bool = False
+) -> Inside | None:
+    """None where the engine has no kernel, or none that does as the runtime does here.
 
-    found = bind(node, file, profile)
-    if found is None or not agree(found.form, lambda n, its: bind(n, its, profile)):
+    as_written: without those that stand for what the runtime makes of several nodes.
+    """
+    found = None if as_written and node.op_type in PRODUCTS else _bound(node, file, profile)
+    if found is None or not agree(found.form, lambda n, its: _bound(n, its, profile)):
         return None
     return found
+
+
+def _bound(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+    key, bind = _KERNELS.get((node.domain, node.op_type), ("", None))
+    return None if bind is None or key not in profile.binders else bind(node, file, profile)
 
 
 def _matmul_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
@@ -58,6 +65,16 @@ def _matmul_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | No
     scales = scale.reshape(shape)
     kernel = profile.bind("matmul_nbits", codes, scales, zero_point, found["K"], bits, bias)
     return Inside(kernel, node.inputs[:1], _blocks(bits, block, *given))
+
+
+def _product(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+    found = product_on_codes(node, file)
+    if found is None:
+        return None
+    tensors = (found.codes, found.scale, found.zero_point)
+    kernel = profile.bind("matmul_nbits", *tensors, found.inputs, BITS, found.bias)
+    form = _blocks(BITS, BLOCK, found.zeros, found.bias is not None)
+    return Inside(kernel, node.inputs[:1], form)
 
 
 def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> Form:
@@ -141,10 +158,10 @@ def _matmul_integer(node: ir.Node, file: Reading, profile: Profile) -> Inside | 
     params = QuantParams(qtype, torch.ones(zero.shape), zero.to(torch.int64), axis)
     kernel = profile.bind("matmul_integer", params, weight.t().contiguous())
     inputs = tuple(i for i in (input_at(node, 0), input_at(node, 2)) if i is not None)
-    return Inside(kernel, inputs, _product(qtype, len(inputs) > 1, zeros is not None))
+    return Inside(kernel, inputs, _integers(qtype, len(inputs) > 1, zeros is not None))
 
 
-def _product(qtype: QType, x_zero: bool, w_zero: bool) -> Form:
+def _integers(qtype: QType, x_zero: bool, w_zero: bool) -> Form:
     drawn = (
         Drawn((_ROWS, _OUTPUTS), "uint8", fed=True),
         Drawn((_OUTPUTS, _OUTPUTS), str(qtype)),
@@ -178,4 +195,5 @@ _KERNELS: Mapping[tuple[str, str], tuple[str, _Bind]] = {
     (_MICROSOFT, "DynamicQuantizeMatMul"): ("dynamic_matmul", _dynamic_matmul),
     ("", "DynamicQuantizeLinear"): ("dynamic_quantize", _dynamic_quantize),
     ("", "MatMulInteger"): ("matmul_integer", _matmul_integer),
+    **{("", op): ("matmul_nbits", _product) for op in PRODUCTS},
 }

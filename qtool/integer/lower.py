@@ -50,6 +50,7 @@ _LIFTING_PROFILES = frozenset({"onnxruntime-x64"})  # runtimes whose activations
 class _Lowering:
     graph: QdqGraph
     profile: Any
+    as_written: bool = False
     steps: list[Step] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     real: dict[str, Codes] = field(
@@ -60,13 +61,15 @@ class _Lowering:
     in_runtime: dict[str, ir.Node] = field(default_factory=dict)  # see islands.py
 
 
-def lower(model: Source, profile: str = DEFAULT_PROFILE) -> Program:
+def lower(model: Source, profile: str = DEFAULT_PROFILE, as_written: bool = False) -> Program:
     """The integer program of a QDQ model, made by qtool or by another tool.
 
     Args:
         model: the model, read or not, or the path of its file.
         profile: "onnxruntime-x64" (int8 codes are then held as uint8 where the runtime does so), or
             "tflite" (uint8 codes are then held as int8).
+        as_written: floats times a dequantized weight stay so, where the runtime would multiply
+            codes.
 
     Raises:
         FileError: not a readable ONNX file.
@@ -74,7 +77,7 @@ def lower(model: Source, profile: str = DEFAULT_PROFILE) -> Program:
     """
     file = Reading.of(model)
     graph = QdqGraph(file, profile in _SIGNED_PROFILES, profile in _LIFTING_PROFILES)
-    work = _Lowering(graph, profile_of(profile))
+    work = _Lowering(graph, profile_of(profile), as_written)
     for node in file.nodes:
         _lower_node(work, node)
     for value in file.outputs:
@@ -183,7 +186,7 @@ def _integer(work: _Lowering, node: ir.Node) -> bool:
 
 
 def _inside(work: _Lowering, node: ir.Node) -> bool:
-    found = inside(node, work.graph.file, work.profile)
+    found = inside(node, work.graph.file, work.profile, work.as_written)
     if found is None:
         return False
     _add(work, node, "integer", found.kernel, found.inputs, outputs=node.outputs)

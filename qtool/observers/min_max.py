@@ -21,12 +21,18 @@ from qtool.observers.statistic import (
 
 __all__ = ["MinMax"]
 
+_DTYPES = {"min": np.float32, "max": np.float32, "rows": np.int64}
+
 
 class MinMax:
-    """Lowest and highest element ever seen; the same under any split, order and merging."""
+    """Lowest and highest element ever seen; the same under any split, order and merging.
+
+    rows: how many elements of each channel.
+    """
 
     def __init__(self, axis: int | None) -> None:
         self.axis = axis
+        self.rows = 0
         self.low = np.zeros(0, np.float32)
         self.high = np.zeros(0, np.float32)
 
@@ -44,11 +50,13 @@ class MinMax:
 
     def update(self, x: torch.Tensor) -> None:
         self._include(*extremes(x, self.axis, self.channels))
+        self.rows += x.numel() // max(1, self.channels)
 
     def merge(self, other: Statistic) -> None:
         check_mergeable(self, other)
         assert isinstance(other, MinMax)
         self._include(other.low, other.high)
+        self.rows += other.rows
 
     def _include(self, low: NDArray[np.float32], high: NDArray[np.float32]) -> None:
         if low.size and not self.empty:
@@ -62,12 +70,15 @@ class MinMax:
         return shaped(self.low, self.axis), shaped(self.high, self.axis)
 
     def state(self) -> State:
-        """`min` and `max`: float32 [C] (C = 1 per tensor, 0 when empty)."""
-        return {"min": self.low.copy(), "max": self.high.copy()}
+        """`min` and `max`: float32 [C] (C = 1 per tensor, 0 when empty); `rows`: int64 [1]."""
+        rows = np.array([self.rows], np.int64)
+        return {"min": self.low.copy(), "max": self.high.copy(), "rows": rows}
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]], axis: int | None) -> MinMax:
-        arrays = check_range_state(state, {"min": np.float32, "max": np.float32}, axis)
+        arrays = check_range_state(state, _DTYPES, axis)
+        if arrays["rows"].shape != (1,) or (arrays["rows"][0] > 0) != bool(arrays["min"].size):
+            raise CalibrationError("damaged statistics: wrong number of rows")
         new = cls(axis)
-        new.low, new.high = arrays["min"], arrays["max"]
+        new.low, new.high, new.rows = arrays["min"], arrays["max"], int(arrays["rows"][0])
         return new

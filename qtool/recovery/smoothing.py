@@ -8,7 +8,6 @@ else reads it; elsewhere it is one float multiplication before the quantization.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ from torch import fx
 from qtool import graph as G
 from qtool.calibration import Calibration
 from qtool.conversion import Conversion, Step
-from qtool.data import Batch
 from qtool.errors import VerificationError
 from qtool.observers.min_max import MinMax
 from qtool.plan import Probe, QuantPlan
@@ -90,19 +88,12 @@ def _find_factors(work: Conversion) -> Factors:
             continue
         low, high = seen.extent()
         size = torch.maximum(low.abs(), high.abs())
-        if _rows(work, nodes[each.source]) < len(size):
+        if seen.rows < len(size):
             continue  # every row that comes would leave the extremes of some channel behind
         if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
             layers = [nodes[name] for name in each.layers]
             found[each.source] = _factors(module, size, layers)
     return found
-
-
-def _rows(work: Conversion, source: fx.Node) -> float:
-    """How often calibration saw each channel of a tensor, by the sizes of the example."""
-    assert work.calibration is not None
-    seen = math.prod(G.hint(size) for size in G.shape(source)[:-1])
-    return seen * work.calibration.samples / max(1, Batch(*work.graph.example).size)
 
 
 def _smooth(module: fx.GraphModule, watched: Sequence[Watched], factors: Factors) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,40 @@ class Rows:
     unread: the samples that were left out since they could not be read.
     """
 
-    rows: Sequence[Row]
+    batches: Sequence[Sequence[Row]]
     encode: Encode
-    batch_size: int = 32
     classes: Mapping[str, int] | None = None
     unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of batches."""
-        return math.ceil(len(self.rows) / self.batch_size)
+        return len(self.batches)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The samples in the order of the batches."""
+        return list(chain.from_iterable(self.batches))
 
     @property
     def name(self) -> str:
         """Differs where the samples, their order or the batches do."""
         found = hashlib.blake2b(digest_size=16)
-        for row in self.rows:
-            told = (row.image, row.sound, row.text, row.pair, row.label)
-            texts = [str(t) for t in told if isinstance(t, str | int | Path)]  # not what is decoded
-            found.update(f"{texts}\n".encode())
-        return f"{len(self.rows)} samples {found.hexdigest()} in batches of {self.batch_size}"
+        for batch in self.batches:
+            for row in batch:
+                told = (row.image, row.sound, row.text, row.pair, row.label)
+                # not what is decoded
+                texts = [str(t) for t in told if isinstance(t, str | int | Path)]
+                found.update(f"{texts}\n".encode())
+            found.update(b"\n")
+        return f"{len(self.rows)} samples {found.hexdigest()} in {len(self)} batches"
 
     def __iter__(self) -> Iterator[Any]:
         return self.every(0, 1)
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Every `step`-th batch from the `first` on; no other one is read."""
-        for start in range(first * self.batch_size, len(self.rows), step * self.batch_size):
-            yield self.encode(self.rows[start : start + self.batch_size])
+        for batch in self.batches[first::step]:
+            yield self.encode(batch)
 
     @property
     def labels(self) -> np.ndarray[Any, Any] | None:
@@ -70,7 +77,7 @@ class Rows:
         the number of samples does."""
         if not isinstance(self.encode, Processed | Continued | Halved):
             return None
-        inputs = self.encode(self.rows[:1])
+        inputs = self.encode(self.batches[0][:1])
         return {name: sizes for name, sizes in self.encode.dynamic.items() if name in inputs}
 
 
@@ -86,7 +93,8 @@ def load_data(
     unreadable: float = 0.0,
     without: tuple[str, ...] = (),
 ) -> Iterable[Any]:
-    """Batches of a source of data.
+    """Batches of a source of data. Texts of one batch have equal lengths, so that there is no
+    padding: for their order see `Rows.rows` and `Rows.labels`.
 
     Args:
         source: `package.module:function` (or a call of it with literals) that returns an iterable
@@ -98,7 +106,7 @@ def load_data(
         transform: how images or sound become tensors: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
         max_length: of a text, in tokens.
-        padded: whether every text is padded to it; else to the longest of its batch.
+        padded: whether every text is padded to it.
         unreadable: the share of images or sounds that may fail to be read, and is left out.
         without: names of arrays that are no inputs.
 
@@ -122,14 +130,34 @@ def load_data(
     place = None if folder is None else Path(folder)
     half = model if isinstance(model, ReadingHalf | WritingHalf) else None
     whole = model if half is None else half.model
-    encode = encoder(rows[0], place, whole, transform, max_length, padded)
-    encode = Continued(encode, model) if isinstance(model, Decoder) else encode
+    plain = encoder(rows[0], place, whole, transform, max_length, padded)
+    encode = Continued(plain, model) if isinstance(model, Decoder) else plain
     encode = encode if half is None else Halved(encode, half)
     unread = _unread(rows, encode, unreadable) if unreadable else {}
     if isinstance(model, Decoder) and model.scales is not None:
         batch_size = 1  # its kernel takes several samples for a prompt or a single token alone
     kept = [row for at, row in enumerate(rows) if at not in unread]
-    return Rows(kept, encode, batch_size, _classes(model), tuple(unread.values()))
+    lengths = plain.lengths(kept) if isinstance(plain, Processed) else [()] * len(kept)
+    batches = _alike(kept, lengths, batch_size)
+    return Rows(batches, encode, _classes(model), tuple(unread.values()))
+
+
+def _alike(
+    rows: Sequence[Row], lengths: Sequence[tuple[int, ...]], size: int
+) -> list[Sequence[Row]]:
+    """Batches of rows of equal lengths: nothing in them is padding, which would count in ranges and
+    in the noise of outputs, though nobody reads it. The largest come first, else they are in order;
+    last those of a length of 1, since a first one would make that length a constant.
+    """
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, length in enumerate(lengths):
+        places.setdefault(length, []).append(place)
+    cut = [
+        (1 in length, -len(some[at : at + size]), some[at : at + size])
+        for length, some in places.items()
+        for at in range(0, len(some), size)
+    ]
+    return [[rows[place] for place in batch] for _, _, batch in sorted(cut)]
 
 
 def _made(source: str) -> Iterable[Any]:

@@ -80,22 +80,32 @@ class Processed:
         if rows[0].sound is not None:
             found |= self._heard(rows)
         elif rows[0].text is not None:
-            pairs = [r.pair or "" for r in rows] if rows[0].pair is not None else None
-            found |= self._tokens([r.text or "" for r in rows], pairs)
+            found |= self._tokens(*_texts(rows))
         if self.decoder_start is not None:
-            found["decoder_input_ids"] = self._decoded([r.target or r.text or "" for r in rows])
+            found["decoder_input_ids"] = self._decoded(_targets(rows))
         return {k: v for k, v in found.items() if self.forward is None or k in self.forward}
 
-    def _tokens(self, texts: list[str], pairs: list[str] | None) -> Mapping[str, torch.Tensor]:
-        made = self.tokenizer(
-            texts,
-            pairs,
-            padding="max_length" if self.padded else True,
-            truncation=True,
-            max_length=self.max_length,
-            return_tensors="pt",
-        )
-        return dict(made)
+    def lengths(self, rows: Sequence[Row]) -> list[tuple[int, ...]]:
+        """Of each row the tokens of its texts: rows of equal lengths need no padding in a batch.
+        What is padded to one length, or has none, is all alike."""
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        if self.tokenizer is None or self.padded:
+            return found
+        if self.sounds is None and rows[0].text is not None:
+            found = _with(found, self._ids(*_texts(rows)))
+        if self.decoder_start is not None:
+            found = _with(found, self._ids(_targets(rows)))
+        return found
+
+    def _ids(self, texts: list[str], pairs: list[str] | None = None, **padding: Any) -> Any:
+        given = {"truncation": True, "max_length": self.max_length, **padding}
+        return self.tokenizer(texts, pairs, **given)
+
+    def _tokens(
+        self, texts: list[str], pairs: list[str] | None = None
+    ) -> Mapping[str, torch.Tensor]:
+        padding = "max_length" if self.padded else True
+        return dict(self._ids(texts, pairs, padding=padding, return_tensors="pt"))
 
     def _heard(self, rows: Sequence[Row]) -> Mapping[str, torch.Tensor]:
         rate = self.sounds.sampling_rate
@@ -115,7 +125,7 @@ class Processed:
         start = torch.full((len(texts), 1), self.decoder_start)
         if self.tokenizer is None or not any(texts):
             return start
-        return torch.cat([start, self._tokens(texts, None)["input_ids"][:, :-1]], 1)
+        return torch.cat([start, self._tokens(texts)["input_ids"][:, :-1]], 1)
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]]:
@@ -135,6 +145,23 @@ class Processed:
             name: {0: "batch"} if varies is None else {0: "batch", 1: varies}
             for name, varies in lengths.items()
         }
+
+
+def _texts(rows: Sequence[Row]) -> tuple[list[str], list[str] | None]:
+    pairs = [r.pair or "" for r in rows] if rows[0].pair is not None else None
+    return [r.text or "" for r in rows], pairs
+
+
+def _targets(rows: Sequence[Row]) -> list[str]:
+    """What a decoder is to say."""
+    return [r.target or r.text or "" for r in rows]
+
+
+def _with(lengths: list[tuple[int, ...]], tokens: Any) -> list[tuple[int, ...]]:
+    """Texts without a token stand with the shortest: no model takes nothing."""
+    more = [len(ids) for ids in tokens["input_ids"]]
+    least = min(filter(None, more), default=0)
+    return [(*a, max(b, least)) for a, b in zip(lengths, more, strict=True)]
 
 
 def read_image(image: Any) -> Any:

@@ -20,6 +20,7 @@ import torch
 from qtool.atomic import scratch_folder
 from qtool.graph.alone import give_back
 from qtool.integer import DEFAULT_PROFILE, Program, lower
+from qtool.integer.inside_weights import PRODUCTS
 from qtool.onnx_graph import storage
 from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
@@ -72,7 +73,15 @@ class Artefact:
 
     def program_as_written(self, program: Program) -> Program:
         """The program whose kernels compute in float what is written in floats."""
-        return lower(self._plain(), program.profile) if self._rounds_inside else program
+        products = {str(n.name) for n in self.qdq.nodes if n.op_type in PRODUCTS}
+        fused = any(
+            s.kind == "integer" and s.name in products and s.inputs[0] not in program.params
+            for s in program.steps
+        )
+        if not fused and not self._rounds_inside:
+            return program
+        source = self._plain() if self._rounds_inside else self.qdq
+        return lower(source, program.profile, as_written=True)
 
     def _opened(self) -> ort.InferenceSession:
         threads = int(depends_on_threads(self.file.outline.graph))  # 0: as the runtime likes

@@ -53,7 +53,7 @@ def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_pa
     found = model.export(tmp_path / "m.onnx")
     assert found is not None
     assert found.exactness is not None
-    assert found.exactness.exact or mode.startswith("weight-only")
+    assert found.exactness.exact
     decisions = {d.node: d for d in model.plan.nodes}
     assert decisions["table"].execution is Execution.WEIGHTS
     assert decisions["kinds"].reason == "its table is small"

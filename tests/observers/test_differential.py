@@ -43,12 +43,13 @@ def test_same_state_sees_another_dtype_key_and_sign_of_zero() -> None:
     plain = observed(lambda: MinMax(None), [tensor([0, 1])])
     zero, one = np.zeros(1, np.float32), np.ones(1, np.float32)
     odd = Odd(None)
-    odd.arrays = {"min": zero, "max": one}
+    rows = np.array([2])
+    odd.arrays = {"min": zero, "max": one, "rows": rows}
     assert_same_state(odd, plain)
     different: list[dict[str, NDArray[Any]]] = [
-        {"min": zero.astype(np.float64), "max": one},
-        {"low": zero, "max": one},
-        {"min": -zero, "max": one},
+        {"min": zero.astype(np.float64), "max": one, "rows": rows},
+        {"low": zero, "max": one, "rows": rows},
+        {"min": -zero, "max": one, "rows": rows},
     ]
     for arrays in different:
         odd.arrays = arrays

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from qtool.errors import CalibrationError
 from qtool.observers import MinMax
@@ -34,24 +35,33 @@ def test_extent_is_the_minimum_and_maximum(values: list[float]) -> None:
     assert (low.item(), high.item()) == (min(values), max(values))
 
 
-DAMAGED = {
-    "a key less": {"min": np.zeros(1, np.float32)},
-    "a key more": {
-        "min": np.zeros(1, np.float32),
-        "max": np.zeros(1, np.float32),
-        "mean": np.zeros(1, np.float32),
-    },
-    "dtype": {"min": np.zeros(1, np.float64), "max": np.zeros(1, np.float32)},
-    "rank": {"min": np.zeros((), np.float32), "max": np.zeros((), np.float32)},
-    "lengths": {"min": np.zeros(1, np.float32), "max": np.zeros(0, np.float32)},
-    "channels per tensor": {"min": np.zeros(2, np.float32), "max": np.zeros(2, np.float32)},
-    "order": {"min": np.ones(1, np.float32), "max": np.zeros(1, np.float32)},
-    "NaN": {"min": np.full(1, np.nan, np.float32), "max": np.zeros(1, np.float32)},
-    "no array": {"min": [0.0], "max": np.zeros(1, np.float32)},
+ZERO, ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
+ROWS = np.ones(1, np.int64)
+DAMAGED: dict[str, dict[str, Any]] = {
+    "a key less": {"min": ZERO, "rows": ROWS},
+    "a key more": {"min": ZERO, "max": ZERO, "rows": ROWS, "mean": ZERO},
+    "dtype": {"min": np.zeros(1, np.float64), "max": ZERO, "rows": ROWS},
+    "rank": {"min": np.zeros((), np.float32), "max": np.zeros((), np.float32), "rows": ROWS},
+    "lengths": {"min": ZERO, "max": np.zeros(0, np.float32), "rows": ROWS},
+    "channels per tensor": {"min": np.zeros(2, np.float32), "max": ONE, "rows": ROWS},
+    "order": {"min": ONE, "max": ZERO, "rows": ROWS},
+    "NaN": {"min": np.full(1, np.nan, np.float32), "max": ZERO, "rows": ROWS},
+    "no array": {"min": [0.0], "max": ZERO, "rows": ROWS},
+    "no rows": {"min": ZERO, "max": ONE, "rows": 0 * ROWS},
+    "rows of nothing": {"min": ZERO[:0], "max": ZERO[:0], "rows": ROWS},
+    "several rows": {"min": ZERO, "max": ONE, "rows": np.ones(2, np.int64)},
 }
 
 
 @pytest.mark.parametrize("state", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_state_is_refused(state: dict[str, NDArray[np.float32]]) -> None:
+def test_a_damaged_state_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(CalibrationError, match="damaged"):
         MinMax.from_state(state, None)
+
+
+def test_rows_are_counted() -> None:
+    first, second = MinMax(-1), MinMax(-1)
+    first.update(torch.zeros(2, 3, 4))
+    second.update(torch.ones(5, 4))
+    first.merge(second)
+    assert first.rows == 11 == MinMax.from_state(first.state(), -1).rows

@@ -151,13 +151,15 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
 
 
 def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("a\n" + TEXTS[0])
+    (tmp_path / "texts.txt").write_text(f"a\n{TEXTS[0]}\n{TEXTS[0]}")
     model = load_model(folder, task=TASK)
     data = load_data(tmp_path / "texts.txt", model=model, folder=folder)
-    (batch,) = data
-    assert batch["past_key_values"][1]["value"].shape == (2, 2, 4, 8)
-    assert batch["attention_mask"].shape[1] == batch["input_ids"].shape[1] + 4
-    assert set(batch) == set(DYNAMIC)
+    long, short = data
+    assert long["past_key_values"][1]["value"].shape == (2, 2, 4, 8)
+    assert short["past_key_values"][1]["value"].shape == (1, 2, 4, 8)
+    for batch in (long, short):
+        assert batch["attention_mask"].shape[1] == batch["input_ids"].shape[1] + 4
+        assert set(batch) == set(DYNAMIC)
 
 
 def test_a_layer_that_sees_the_last_tokens_alone_is_refused() -> None:

@@ -195,8 +195,8 @@ def test_batches_of_each_half(t5: Path, texts: Path) -> None:
     writes = load_model(t5, task="text2text-generation-decoder")
     data = load_data(texts, 4, model=writes, folder=t5)
     first = next(iter(data))
-    assert first["past_key_values"][0]["key"].shape == (4, 2, 4, 8)
-    assert first["cross"][0]["value"].shape == (4, 2, 9, 8)
+    assert first["past_key_values"][0]["key"].shape == (3, 2, 4, 8)
+    assert first["cross"][0]["value"].shape == (3, 2, 5, 8)
     assert data.dynamic["cross"] == {0: "batch", 2: "length"}
 
 

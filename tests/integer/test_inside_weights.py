@@ -1,0 +1,110 @@
+"""Floats times stored codes of 8 bits: the runtime's MatMulNBits, and when it stays in float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from qtool.integer import lower
+from qtool.verification.artefact import Artefact
+
+RNG = np.random.default_rng(0)
+INPUTS, OUTPUTS = 70, 13  # no whole blocks, no whole fours
+SIGNED = RNG.integers(-127, 128, (INPUTS, OUTPUTS)).astype(np.int8)
+UNSIGNED = RNG.integers(0, 256, (INPUTS, OUTPUTS)).astype(np.uint8)
+SCALE = RNG.uniform(0.001, 0.01, OUTPUTS).astype(np.float32)
+BIAS = RNG.standard_normal(OUTPUTS).astype(np.float32)
+X = RNG.standard_normal((5, INPUTS)).astype(np.float32)
+
+
+def model(
+    op: str = "Gemm",
+    weight: Any = SIGNED,
+    scale: Any = SCALE,
+    zero: Any = None,
+    bias: Any = BIAS,
+    behind: str | None = None,
+    given: dict[str, Any] | None = None,
+    **dequantize: Any,
+) -> onnx.ModelProto:
+    arrays = {"w": weight, "s": np.asarray(scale), "z": zero, "b": bias if op == "Gemm" else None}
+    stored = [numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items() if a is not None]
+    codes = [n for n in ("w", "s", "z") if arrays[n] is not None]
+    read = ["x", "real", *(["b"] if arrays["b"] is not None else [])]
+    nodes = [
+        helper.make_node("DequantizeLinear", codes, ["real"], "real", **dequantize),
+        helper.make_node(op, read, ["p"], "product", **(given or {})),
+        helper.make_node(behind or "Neg", ["p", *(["p"] if behind == "Add" else [])], ["y"]),
+    ]
+    if behind == "QuantizeLinear":
+        nodes[-1] = helper.make_node(behind, ["p", "one"], ["y"])
+        stored.append(numpy_helper.from_array(np.float32(1), "one"))
+    kind = TensorProto.UINT8 if behind == "QuantizeLinear" else TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])]
+    outputs = [helper.make_tensor_value_info("y", kind, ["n", None])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+FUSED: dict[str, dict[str, Any]] = {
+    "as qtool writes it": {"zero": np.zeros(OUTPUTS, np.int8), "axis": 1},
+    "no zero point": {},
+    "no bias": {"bias": None},
+    "of several dimensions": {"op": "MatMul"},
+    "unsigned": {"weight": UNSIGNED, "zero": np.full(OUTPUTS, 7, np.uint8)},
+    "unsigned from zero": {"weight": UNSIGNED},
+    "one scale": {"scale": SCALE[0], "zero": np.int8(3)},
+}
+FLOAT: dict[str, dict[str, Any]] = {
+    "turned": {"weight": SIGNED.T.copy(), "axis": 0, "given": {"transB": 1}},
+    "multiplied": {"given": {"alpha": 2.0}},
+    "counted from the end": {"axis": -1},
+    "one scale in a list": {"scale": SCALE[:1]},
+    "quantized behind": {"behind": "QuantizeLinear"},
+    "bias for all": {"bias": BIAS[:1]},
+}
+
+
+def kernels(made: onnx.ModelProto, **options: Any) -> list[str]:
+    return [s.kind for s in lower(made, **options).steps if s.name == "product"]
+
+
+@pytest.mark.parametrize("given", FUSED.values(), ids=FUSED.keys())
+def test_what_the_runtime_makes_a_product_of_codes(given: dict[str, Any]) -> None:
+    made = model(**given)
+    assert kernels(made) == ["integer"]
+    assert kernels(made, as_written=True) != ["integer"]
+    (mine,) = lower(made)(torch.from_numpy(X))
+    (found,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": X})
+    assert np.array_equal(mine.numpy(), found)
+
+
+@pytest.mark.parametrize("given", FLOAT.values(), ids=FLOAT.keys())
+def test_what_stays_a_product_of_floats(given: dict[str, Any]) -> None:
+    made = model(**given)
+    assert "integer" not in kernels(made)
+    (found,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": X})
+    (mine,) = lower(made)(torch.from_numpy(X))
+    assert np.array_equal(mine.numpy(), found)
+
+
+def test_an_add_behind_a_product_is_the_runtimes() -> None:
+    """It becomes a bias inside, which is added before what zero points take away."""
+    assert kernels(model(op="MatMul", behind="Add")) != ["integer"]
+
+
+def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    file = Artefact(path)
+    fused = file.program()
+    assert file.program_as_written(fused) is not fused
+    onnx.save(model(given={"alpha": 2.0}), path)
+    other = Artefact(path)
+    assert other.program_as_written(other.program()) is other.program()
