@@ -65,10 +65,11 @@ def resolved(path: str | Path) -> Path:
         FileError: no file can be called so.
     """
     try:
-        os.fspath(path).encode()
-        target = Path(path).resolve()
+        target = Path(path)
+        str(target).encode()
+        target = target.resolve()
         target.exists()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or error
         raise FileError(f"cannot write {str(path)!a}: {why}; name another file") from error
     return target

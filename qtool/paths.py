@@ -5,12 +5,22 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["is_dir", "is_file"]
+__all__ = ["endless", "is_dir", "is_file"]
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113
+    return _is_name(path) and os.path.isfile(path)  # noqa: PTH113
 
 
 def is_dir(path: str | os.PathLike[str]) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112
+    return _is_name(path) and os.path.isdir(path)  # noqa: PTH112
+
+
+def endless(path: str | os.PathLike[str]) -> bool:
+    """Whether it is neither a file nor a folder: a pipe may wait for ever, a device never end."""
+    return not _is_name(path) or (os.path.exists(path) and not (is_file(path) or is_dir(path)))  # noqa: PTH110
+
+
+def _is_name(path: object) -> bool:
+    """Not a number, which is a file that is open already."""
+    return isinstance(path, str | os.PathLike)

@@ -111,7 +111,7 @@ def test_a_failed_verification_leaves_what_was_there(
     path = tmp_path / "model.onnx"
     path.write_text("the last good one")
     model = quantized("linear")
-    monkeypatch.setattr(model, "_model", lambda *_: corrupt("2.weight.codes", np.negative))
+    monkeypatch.setattr(model, "_formatted", lambda *_: corrupt("2.weight.codes", np.negative))
     with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
         model.export(path)
     assert path.read_text() == "the last good one"

@@ -58,7 +58,9 @@ def page(rows: Sequence[Row]) -> str:
 def _summary(rows: Sequence[Row], groups: Sequence[str]) -> str:
     counted = [r for r in rows if r["outcome"] != "torch.onnx fails"]
     good = sum(r["outcome"] == "ok" for r in counted)
-    lines = [f"**{good} of {len(counted)} networks convert and verify.**", ""]
+    left = len(rows) - len(counted)
+    apart = f" ({left} more, which torch.onnx cannot write, not counted)" if left else ""
+    lines = [f"**{good} of {len(counted)} networks convert and verify{apart}.**", ""]
     lines += [f"| networks | run | {' | '.join(OUTCOMES)} |", f"|---|{'---:|' * 6}"]
     for group in [*groups, ""]:
         found = Counter(r["outcome"] for r in rows if group in ("", r["group"]))

@@ -88,7 +88,7 @@ def calibrate(
         )
     graph, _ = captured.for_target(target)
     found = observe(graph, plan, probes, data, captured.fingerprint, progress, samples_of(plan))
-    return replace(found, notes=(*_notes(data), *found.notes))
+    return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
 def convert(
@@ -171,11 +171,12 @@ def quantize(
     if plan.observed() or probes or samples_of(plan):
         mark = captured.fingerprint
         calibration = observe(graph, plan, probes, data, mark, progress, samples_of(plan))
-        calibration = replace(calibration, notes=(*_notes(data), *calibration.notes))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
+    notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
+    calibration = replace(calibration, notes=notes)
     current().lead()
     return _quantized(captured, plan, calibration, first)
 
@@ -201,8 +202,14 @@ def _captured(
     return captured, made.batches[0], own
 
 
-def _notes(data: Iterable[Any]) -> tuple[str, ...]:
-    return data.notes if isinstance(data, Distilled) else ()
+def _notes(
+    captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
+) -> tuple[str, ...]:
+    """What is to be said of the sizes, where nobody chose them, and of data that was made."""
+    module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
+    chosen = dynamic is not None or not module
+    sizes = () if chosen else captured.graph.restrictions()
+    return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
 
 
 def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

@@ -1,8 +1,8 @@
 """Names of parameters that a graph can be written with.
 
 torch writes a graph as Python text, each weight as an attribute of its modules. A module may be
-called `class` all the same (a head in an nn.ModuleDict, say): its weights get an underscore. So do
-names that would end the text they stand in.
+called `class` all the same (a head in an nn.ModuleDict, say), or `graph`, as what every module of
+that text has itself: its weights get an underscore. So do names that would end the text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
@@ -21,6 +22,7 @@ from qtool.graph.unique import unique
 
 __all__ = ["writable"]
 
+_TAKEN = frozenset(dir(fx.GraphModule)) - frozenset(dir(nn.Module))
 _BREAKING = re.compile(r'["\\\r\n]')
 
 
@@ -58,4 +60,5 @@ def _renamed(names: Iterable[str]) -> dict[str, str]:
 
 
 def _plain(part: str) -> str:
-    return f"{part}_" if keyword.iskeyword(part) else _BREAKING.sub("_", part)
+    odd = keyword.iskeyword(part) or part in _TAKEN
+    return f"{part}_" if odd else _BREAKING.sub("_", part)

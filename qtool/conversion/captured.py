@@ -16,8 +16,9 @@ from qtool import graph as G
 from qtool import observers, targets
 from qtool.calibration.distill import norms_of
 from qtool.capture import OnnxModule, capture_module, capture_onnx, from_program
+from qtool.capture.arguments import check_dynamic
 from qtool.data import Batch, batches
-from qtool.errors import CaptureError, DataError
+from qtool.errors import CalibrationError, CaptureError, DataError
 from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.graph.agreement import COMPARED, own_noise
@@ -79,8 +80,9 @@ class Captured:
     @alone
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
         """The graph in the forms that a target is quick with, and what was rewritten."""
+        rewrites = targets.target(name).rewrites
         if name not in self._prepared:
-            passes = [FOR_TARGETS[p] for p in targets.target(name).rewrites]
+            passes = [FOR_TARGETS[p] for p in rewrites]
             graph = replace(self.graph, module=G.clone(self.graph.module))
             before = self._outputs or outputs_of(self.graph)
             self._outputs = None  # may be large, and are not asked for again as a rule
@@ -106,6 +108,8 @@ class Captured:
             seen: the observers of tensors that were seen already; see `make_plan`.
             layers: given for a part of a model; see `make_plan`.
         """
+        if not isinstance(observer, str | ObserverSpec):
+            raise CalibrationError(f"observer is {observer!r}; give one by name")
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
@@ -140,6 +144,7 @@ def capture_model(
         model.check_unchanged()
         return model
     _refuse_defaults()
+    check_dynamic(dynamic)
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:

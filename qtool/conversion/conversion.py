@@ -66,9 +66,9 @@ class Conversion:
         if self.calibration is None:
             return []
         if not self.graph.any_number:
-            size = next((len(t) for t in self.graph.tensors_of(Batch(*self.graph.example))), 1)
+            size = Batch(*self.graph.example).size
         found = self.calibration.kept.batches(size, most, aside)
-        whole = [t for t in found if self.graph.any_number or len(t[0]) == size]
+        whole = [t for t in found if self.graph.any_number or Batch(tuple(t)).size == size]
         return [self.graph.call_of(t) for t in whole]
 
     def quick_batches(

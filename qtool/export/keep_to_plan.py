@@ -11,11 +11,19 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.graph.onnx_part import kept_kind
 from qtool.ops import Role, data_inputs, row_of
 from qtool.plan import Execution, QuantPlan
 from qtool.targets import Target
 
 __all__ = ["keep_to_plan"]
+
+_FUSED = {
+    *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
+    *("Mul", "Sigmoid", "Softmax", "Where"),
+}
+"""What the runtime computes in integers where a file has it in a form that is kept: also forms that
+its integer kernels do not know."""
 
 
 def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
@@ -25,7 +33,8 @@ def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> Non
     results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
         row = row_of(node)
-        if row is not None and row.kept is not None and target.file.fused_unasked:
+        outside = row is not None and row.kept is not None
+        if target.file.fused_unasked and (outside or kept_kind(node) in _FUSED):
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxscript
@@ -140,7 +141,7 @@ def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
 
 
 def _same_up_to_resize(node: onnx.NodeProto, own: int) -> bool:
-    old = node.op_type in ("Upsample", "Resize") and len(node.input) == 2
+    old = node.op_type in ("Upsample", "Resize") and len(node.input) <= 2
     return old or _since(node.op_type, own) == _since(node.op_type, _RESIZE)
 
 
@@ -149,9 +150,15 @@ def _resize_anew(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         if node.op_type not in ("Upsample", "Resize") or not _own(node):
             continue
-        x, scales = node.input
+        x, *scales = node.input
+        if not scales:  # an attribute in the oldest
+            given = next(a for a in node.attribute if a.name == "scales")
+            array = np.array(given.floats, np.float32)
+            node.attribute.remove(given)
+            scales = [f"{node.output[0]}/scales"]
+            graph.initializer.append(onnx.numpy_helper.from_array(array, scales[0]))
         node.op_type = "Resize"
-        node.input[:] = [x, "", scales]
+        node.input[:] = [x, "", *scales]
         words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         node.attribute.extend(helper.make_attribute(k, v) for k, v in words.items())
 

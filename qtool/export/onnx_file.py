@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
@@ -82,7 +83,8 @@ def _simplify(model: ir.Model) -> None:
         for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
             if value.name in model.graph.initializers:
                 value.name = f"{value.name}/{node.op_type}"
-    fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
+    with suppress(RuntimeError):  # of splits of computed sizes: what is behind stays as it is
+        fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
     for each in (
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         RemoveUnusedNodesPass(),
@@ -171,4 +173,5 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     for axis, size in enumerate(value.shape):
         if isinstance(size, ir.SymbolicDim) and size.value is not None:
             named = _WORD.sub(lambda found: dims.get(found[0], found[0]), size.value)
-            value.shape[axis] = dims.get(size.value, named)
+            known = dims.get(size.value, named)
+            value.shape[axis] = int(known) if known.isdecimal() else known

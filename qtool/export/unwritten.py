@@ -37,8 +37,12 @@ def unwritten(graph: fx.Graph, error: BaseException) -> str:
     found = _NO_FORM.search(text)
     target = ".".join(found.groups()) if found else ""
     node = next((n for n in G.calls(graph) if str(n.target) == target), None)
+    if node is None and found is not None:
+        word = found[1].rpartition(".")[2].strip("_")  # what one is made of is called alike
+        node = next((n for n in G.calls(graph) if word in str(n.target)), None)
+        target = target if node is None else str(node.target)
     if node is None:
-        return text
+        return text if found is None else f"{target} has no form there; {_OTHER}"
     where = f" at {line}" if (line := _line(node)) else ""
     remedy = _COMPLEX if any(map(_is_complex, (node, *node.all_input_nodes))) else _OTHER
     return f"{G.name_of(node)} ({target}{where}) has no form there; {remedy}"

@@ -78,6 +78,7 @@ class FloatGraph:
         """At most so many samples of a bound batch; all of it where `any_number` does not hold."""
         if not self.any_number:
             return batch
+        count = max(count, self._numbers()[0])
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
 
@@ -105,6 +106,28 @@ class FloatGraph:
         """Whether it takes any number of samples: not where that is fixed, or where inputs have
         numbers of their own."""
         return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
+
+    def restrictions(self) -> tuple[str, ...]:
+        """In sentences, which numbers of samples it was not captured for."""
+        first = next((i for i in self.inputs if i.shape), None)
+        if first is not None and not any(map(_is_open, self.inputs)):
+            only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
+            return (f"{only}: the model computes with it in a way that no graph holds",)
+        fewest, most = self._numbers()
+        if most is not None:
+            return (f"the file is right for {fewest} to {most} samples: the model decides by that",)
+        if fewest > FEWEST:
+            return (f"the file is right from {fewest} samples on: the model decides by that",)
+        return ()
+
+    def _numbers(self) -> tuple[int, int | None]:
+        """The fewest and the most samples that the graph is right for; None: any number."""
+        names = {i.shape[0] for i in self.inputs if _is_open(i)}
+        for symbol, bounds in self.constraints.items():
+            if self.dims.get(str(symbol), str(symbol)) in names:
+                most = bounds.upper
+                return int(bounds.lower), int(most) if most.is_Integer else None
+        return 0, None
 
     def bind(self, batch: Batch, index: int = 0) -> Batch:
         """The batch as arguments of this graph, checked against its inputs.
@@ -138,6 +161,9 @@ class FloatGraph:
         return Batch(
             tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
         )
+
+
+FEWEST = 2  # samples, from which on torch.export captures anything
 
 
 class _Part(fx.Interpreter):

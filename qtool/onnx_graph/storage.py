@@ -27,6 +27,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.atomic import atomic_path
 from qtool.errors import FileError
+from qtool.paths import endless
 
 __all__ = [
     "LIMIT",
@@ -59,6 +60,7 @@ def load(path: str | Path) -> onnx.ModelProto:
     Raises:
         FileError: it is no ONNX file, or the data that it names is not there.
     """
+    _check_ordinary(path)
     try:
         return onnx.load(path)
     except Exception as error:
@@ -72,6 +74,7 @@ def message_of(path: str | Path) -> onnx.ModelProto:
     Raises:
         FileError: it is no ONNX file, or the data that it names is not there.
     """
+    _check_ordinary(path)
     try:
         model = onnx.load(path, load_external_data=False)
         _check_text(model)
@@ -84,6 +87,11 @@ def message_of(path: str | Path) -> onnx.ModelProto:
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     return model
+
+
+def _check_ordinary(path: str | Path) -> None:
+    if endless(path):
+        raise FileError(f"{path}: not a readable ONNX file (it is no ordinary file; name one)")
 
 
 def _check_text(model: onnx.ModelProto) -> None:

@@ -4,8 +4,8 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 `qtool::conv_transpose`; inference batch norm
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
-recurrent cells, lookups, pools and what moves elements have files of their own (product_forms.py,
-cell_forms.py, lookup_forms.py, pool_forms.py, move_forms.py).
+recurrent cells, lookups, pools, numbers and what moves elements have files of their own
+(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES
+from qtool.passes.number_forms import NUMBER_RULES, with_tensors
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.rules import Rule, again, ints, made
@@ -142,7 +143,7 @@ def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """1.0 - n of integers n: the exporter subtracts floats from floats only."""
     x = node.args[0]
     if G.is_float(x) or not G.is_float(node):
-        return None
+        return with_tensors(module, node)
     floats = made(node, aten.to.dtype, (x, G.value(node).dtype), "float")
     return made(node, node.target, (floats, *node.args[1:]))
 
@@ -162,10 +163,16 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """alpha multiplies the second operand."""
     a, b = node.args
     alpha = node.kwargs.get("alpha", 1)
-    if alpha == 1 or not isinstance(b, fx.Node):
-        return None
+    if alpha == 1:
+        return with_tensors(module, node)
+    if not isinstance(b, fx.Node):
+        return made(node, node.target, (a, _product(b, alpha)))
     scaled = made(node, aten.mul.Tensor, (b, alpha), "alpha")
     return made(node, node.target, (a, scaled))
+
+
+def _product(a: Any, b: Any) -> Any:
+    return a * b
 
 
 def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -192,6 +199,7 @@ def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 RULES: Mapping[Any, Rule] = {
+    **NUMBER_RULES,
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
     aten.conv3d.default: _conv,

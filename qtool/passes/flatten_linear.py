@@ -1,4 +1,4 @@
-"""Linear layers on more than two dimensions become reshape, linear, reshape: one Gemm in ONNX."""
+"""Linear layers on other than two dimensions become reshape, linear, reshape: one Gemm in ONNX."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Valued = dict[tuple[Any, ...], fx.Node]
 
 
 def _is_deep(node: fx.Node) -> bool:
-    return node.target is aten.linear.default and G.rank(node) > 2
+    return node.target is aten.linear.default and G.rank(node) != 2
 
 
 def _rewrite(module: fx.GraphModule) -> int:

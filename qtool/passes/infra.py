@@ -106,10 +106,17 @@ def same_function(
         PassError: it is above what float32 allows.
     """
     where, difference = worst(expected, actual)
-    if difference == math.inf and not all(bool(t.isfinite().all()) for t in expected):
+    beyond = not all(bool(t.isfinite().all()) for t in expected)
+    if difference == math.inf and beyond:
         # where sums go beyond float32 depends on their order
         where, difference = worst(*zip(*map(_finite, expected, actual), strict=True))
     if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
+        if beyond:
+            raise PassError(
+                f"output {where} of the model is NaN or Inf in places, since its values go beyond "
+                "float32; which places depends on the order of its sums: scale its weights "
+                "or its data down"
+            )
         raise PassError(
             f"the rewritten graph differs from the model in output {where} by {difference:.2g} of "
             f"its range (allowed: {allowed:.0e}); this is a bug in qtool, please report it"

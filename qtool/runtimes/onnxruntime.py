@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
+from qtool.paths import endless
 from qtool.runtimes.base import Run, Runtime
 
 __all__ = [
@@ -52,6 +53,8 @@ def session(
     Raises:
         VerificationError: the runtime does not accept the file; with its own words.
     """
+    if endless(path):
+        raise VerificationError(f"{path}: it is no ordinary file; name one")
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL

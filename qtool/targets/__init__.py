@@ -33,7 +33,7 @@ def target(name: str) -> Target:
     Raises:
         PlanError: there is none; the message lists those there are.
     """
-    if name not in TARGETS:
+    if str(name) not in TARGETS:  # whatever it is
         raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
     return TARGETS[name]
 

@@ -30,6 +30,7 @@ PRODUCTS = ("attention", "einsum", "matmul")
 SMALL_TABLE = 1 << 16
 """Values of an embedding that are not worth four operators more: 256 KiB in float."""
 RECURRENT = ("gru", "lstm", "rnn")
+_NUMBER = aten.scalar_tensor.default  # what a size was made, or a value taken out of a tensor
 _WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
 
 
@@ -86,7 +87,7 @@ def stored_weights(node: fx.Node) -> str | None:
 
 
 def tensors_only(node: fx.Node) -> str | None:
-    if not all(isinstance(a, fx.Node) for a in node.args[:2]):
+    if not all(isinstance(a, fx.Node) and a.target is not _NUMBER for a in node.args[:2]):
         return "one operand is a number, not a tensor"
     if node.kwargs.get("alpha", 1) != 1:
         return "add with alpha has no integer kernel"
@@ -96,6 +97,8 @@ def tensors_only(node: fx.Node) -> str | None:
 def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
     for each in [node, *(inputs or node.all_input_nodes)]:
         value = G.value(each)
+        if isinstance(value, torch.Tensor) and any(type(s) is int and not s for s in value.shape):
+            return f"{G.name_of(each)} is empty"
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             if value.dtype != torch.float32:
                 return (

@@ -28,6 +28,9 @@ SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to fi
 SUFFIXES = 128  # of them, times layers: each layer is run with what is behind it
 FEW = 16
 """Codes, of 256, that an input of a concat should span at least."""
+SAME = 0.9
+"""The share of equal values of an output of integers (classes, a mask) below which people are
+warned."""
 MOST = 0.9
 """The share of an output's values above which they should not become one."""
 COUNTED = 100_000
@@ -50,6 +53,7 @@ class Fidelity:
     expected: as `outputs`, of fake quantization, on samples of the calibration that no step of the
         conversion learned from; aside: how many these are.
     poles: divisions by what quantization may take through zero.
+    equal: (name, share of equal values) of the outputs that are integers, or true and false.
     alike: (output, share): outputs of which so many values have become one, which differ in float:
         a few others are so much larger that they alone make the ratio.
     """
@@ -63,6 +67,7 @@ class Fidelity:
     aside: int = 0
     poles: tuple[str, ...] = ()
     alike: tuple[tuple[str, float], ...] = ()
+    equal: tuple[tuple[str, float], ...] = ()
 
     @property
     def worst(self) -> float:
@@ -74,12 +79,15 @@ class Fidelity:
         """In one line, where an output is below `ENOUGH`, or is expected to be."""
         both = (*self.outputs, *self.expected)
         low = list(dict.fromkeys(name for name, db in both if db is not None and db < ENOUGH))
-        if not low:
+        other = [name for name, share in self.equal if share < SAME]
+        if not low and not other:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
-        which = f"output {_listed(low)}" if len(low) == 1 else f"outputs {_listed(low)}"
         why = f"; what costs most: {layers}" if layers else ""
-        return f"warning: {which} below {ENOUGH:g} dB of the float model's{why}"
+        said = [f"{_outputs(low)} below {ENOUGH:g} dB of the float model's"] if low else []
+        if other:
+            said.append(f"less than {100 * SAME:g} % of {_outputs(other)} as in the float model")
+        return f"warning: {' and '.join(said)}{why}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -90,13 +98,19 @@ class Fidelity:
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
             "poles": list(self.poles),
+            "equal": dict(self.equal),
             "alike": [{"output": o, "share": share} for o, share in self.alike],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
             "warning": self.warning,
         }
 
+    def _shown(self) -> str:
+        same = sorted(self.equal, key=lambda each: each[1])
+        shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:SHOWN]]
+        return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
+
     def __str__(self) -> str:
-        text = f"against the float model on {self.samples} samples: {_shown(self.outputs)}"
+        text = f"against the float model on {self.samples} samples: {self._shown()}"
         if self.expected:
             text += f"\nexpected on new data, from {self.aside} samples that no step learned from: "
             text += _shown(self.expected)
@@ -130,8 +144,10 @@ def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) ->
     Args:
         names: of the outputs. real, coded: of the float and of the quantized model.
     """
-    outputs, wild, alike = [], [], []
+    outputs, wild, alike, equal = [], [], [], []
     for name, a, b in zip(names, real, coded, strict=True):
+        if a.dtype.kind in "iub" and a.size and a.shape == b.shape:
+            equal.append((name, float((a == b).mean())))
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue
         if not np.isfinite(a).all():
@@ -139,7 +155,7 @@ def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) ->
         outputs.append((name, _signal_to_noise(a, b)))
         if (share := _of_one_value(b)) > MOST and share - _of_one_value(a) > MOST / 2:
             alike.append((name, share))
-    return Fidelity(samples, tuple(outputs), tuple(wild), alike=tuple(alike))
+    return Fidelity(samples, tuple(outputs), tuple(wild), alike=tuple(alike), equal=tuple(equal))
 
 
 def _of_one_value(x: np.ndarray[Any, Any]) -> float:
@@ -233,6 +249,10 @@ def _shown(outputs: Outputs) -> str:
     each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in ordered]
     more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
     return f"{', '.join(each[:SHOWN])}{more}"
+
+
+def _outputs(names: Sequence[str]) -> str:
+    return f"output{'s' if len(names) > 1 else ''} {_listed(names)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -26,9 +26,13 @@ _DTYPES = {
     "tensor(int32)": "int32",
     "tensor(uint8)": "uint8",
     "tensor(int8)": "int8",
+    "tensor(int16)": "int16",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
     "tensor(bool)": "bool",
 }
-MADE_UP = ("float32", "int64", "int32", "bool", "uint8", "int8")
+MADE_UP = ("float32", *(d for d in _DTYPES.values() if "int" in d or d == "bool"))
 
 
 class Feeder:

@@ -44,7 +44,7 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     found = []
     for node, source, divisor in made:
         exact, rounded = (values[G.name_of(source)] for values in (real, coded))
-        if exact.is_floating_point() and _meets_zero(divisor(exact), divisor(rounded)):
+        if G.is_float(source) and _meets_zero(divisor(exact), divisor(rounded)):
             found.append(G.name_of(node))
     return tuple(found)
 

@@ -82,6 +82,18 @@ IMAGES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "a norm behind one use": (lambda m, x: (m.b(m.c(x)), m.c(F.relu(x))), (8, 4, 8, 8)),
     "a norm behind the first": (lambda m, x: m.c(m.b(m.c(x))), (8, 4, 8, 8)),
     "a norm behind the second": (lambda m, x: m.b(m.c(F.relu(m.c(x)))), (8, 4, 8, 8)),
+    "sizes as numbers": (
+        lambda m, x: m.c(x) * x.shape[0] + (x.shape[0] - m.c(x)) / (x.shape[0] % 3 + 1),
+        (8, 4, 6, 6),
+    ),
+    "the value of a sum": (lambda m, x: m.c(m.c(x) * (x * x).sum().item()), (8, 4, 6, 6)),
+    "a decision by a size": (
+        lambda m, x: torch.where(m.c(x) > x.shape[0], m.c(x), 0.0) + m.c(x).amax() + m.c(x),
+        (8, 4, 6, 6),
+    ),
+    "a number times alpha": (lambda m, x: torch.add(m.c(x), 1, alpha=2), (8, 4, 6, 6)),
+    "chunks of the batch": (lambda m, x: torch.cat([m.c(y) for y in x.chunk(2)]), (8, 4, 6, 6)),
+    "a layer of no samples": (lambda m, x: (m.c(x), m.c(m.c(x)[:0])), (8, 4, 6, 6)),
     "twice one name": (
         lambda m, x: F.softplus(F.threshold(m.c(x), 0.1, 0.0)),
         (8, 4, 6, 6),
@@ -90,6 +102,8 @@ IMAGES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 ROWS = {
     "linear, a norm behind one use": lambda m, x: (m.b(m.c(x)), m.c(F.relu(x))),
     "linear, a norm behind the first": lambda m, x: m.c(m.b(m.c(x))),
+    "a product of two vectors": lambda m, x: m.c(x) + torch.dot(m.c(x).sum(0), m.c(x).mean(0)),
+    "one row": lambda m, x: m.c(x) + m.c(x[0]),
 }
 CASES = {name: (Net(f), shape) for name, (f, shape) in IMAGES.items()}
 CASES |= {name: (Net(f, "linear"), (32, 4)) for name, f in ROWS.items()}

@@ -35,7 +35,7 @@ def row(name: str, outcome: str = "ok", **more: Any) -> dict[str, Any]:
 
 def test_what_torch_cannot_write_is_not_counted() -> None:
     text = page([row("x"), row("y", "refused", error="no"), row("z", "torch.onnx fails")])
-    assert "**1 of 2 networks convert and verify.**" in text
+    assert "**1 of 2 networks convert and verify (1 more, which torch.onnx" in text
     assert "- `y` (refused): no" in text
     assert "| x | ok | 0.00 M | 99.99 % (100 %) | 2 Add | 100 % | 30.0, - | 40.0 |" in text
 

@@ -162,3 +162,8 @@ def test_where_a_model_overflows_depends_on_the_order() -> None:
         same_function([over], [torch.tensor([1.0, 3e38, 5.0, 2.5])])
     with pytest.raises(PassError):
         same_function([torch.ones(4)], [over])
+
+
+def test_beyond_float32_is_no_bug_of_ours() -> None:
+    with pytest.raises(PassError, match="order of its sums"):
+        same_function([torch.tensor([torch.inf, 1.0, 2.0])], [torch.tensor([torch.inf, 1.0, 5.0])])

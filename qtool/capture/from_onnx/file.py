@@ -8,7 +8,6 @@ file is read.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from qtool.capture.program import first_line
 from qtool.data import Batch
 from qtool.errors import CaptureError
 from qtool.graph.onnx_part import TORCH_TYPES, onnx_part
+from qtool.graph.unique import unique
 from qtool.paths import is_file
 
 __all__ = ["capture_onnx", "load_onnx", "map_onnx"]
@@ -172,8 +172,10 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
         found = _STEP.fullmatch(G.name_of(node))
         if found and not _takes_out(node):
             last[found[1]] = G.name_of(node)
-    taken: Counter[str] = Counter()
+    taken = {G.OUTPUT}
     for node in graph.graph.nodes:
+        if node.op == "output":
+            continue
         old = G.name_of(node)
         found = _STEP.fullmatch(old)
         if node.op == "placeholder":
@@ -184,10 +186,8 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
             new = label if last.get(found[1]) == old else f"{label}.{part}"
         else:
             new = weights.get(old, old)
-        taken[new] += 1
-        while taken[new] > 1 and f"{new}_{taken[new]}" in taken:
-            taken[new] += 1
-        node.meta[G.NAME] = new if taken[new] == 1 else f"{new}_{taken[new]}"
+        node.meta[G.NAME] = unique(new, taken)
+        taken.add(node.meta[G.NAME])
 
 
 def _takes_out(node: Any) -> bool:

@@ -163,7 +163,7 @@ def _requantized(sums: accumulate.Accumulate, factors: Tensor, out: QuantParams)
     zero = scalar32(out, "output")[1]
 
     def kernel(*codes: Tensor) -> Tensor:
-        scaled = sums(*codes).to(torch.float32).mul_(factors).round_()
+        scaled = _scaled(sums(*codes), factors).round_()
         return saturated(scaled.add_(zero) if zero else scaled, out)
 
     return kernel
@@ -171,6 +171,11 @@ def _requantized(sums: accumulate.Accumulate, factors: Tensor, out: QuantParams)
 
 def _floats(sums: accumulate.Accumulate, factors: Tensor) -> Kernel:
     def kernel(*codes: Tensor) -> Tensor:
-        return sums(*codes).to(torch.float32).mul_(factors)
+        return _scaled(sums(*codes), factors)
 
     return kernel
+
+
+def _scaled(sums: Tensor, factors: Tensor) -> Tensor:
+    """A product of two vectors has no dimension, and one factor."""
+    return sums.to(torch.float32).mul_(factors if sums.dim() else factors.squeeze())
