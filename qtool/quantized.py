@@ -21,6 +21,7 @@ from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
+from qtool.graph.run import Executor
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
@@ -54,6 +55,7 @@ from qtool.verification.poles import near_poles
 __all__ = ["Quantized"]
 
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
+PROMISING = 64  # samples kept aside that say what to expect of new ones
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
 
@@ -80,7 +82,7 @@ class Quantized:
         self.parameters = work.parameters.params
         self.notes = work.parameters.notes
         self.sample = sample
-        self._aside = work.batches(aside=True)
+        self._aside = work.quick_batches(most=PROMISING, aside=True)
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, work.plan)
         for name, point in points_of(self.module).items():
@@ -325,7 +327,10 @@ class Quantized:
 
     def _promised(self) -> Outputs:
         """What the outputs keep on samples that no step of the conversion learned from."""
-        pairs = ((_outputs(self.reference.module, b), self._expected(b)) for b in self._aside)
+        run, moved = Executor(self._with_points()), (_beside(self.module, b) for b in self._aside)
+        pairs = (
+            (_outputs(self.reference.module, b), _arrays(run.results(b, run.points))) for b in moved
+        )
         return expected(self.graph.outputs, pairs)
 
     def _expected(self, sample: Batch) -> list[Any]:
@@ -368,7 +373,10 @@ def _asked(chosen: Target) -> tuple[Runtime | None, str]:
 def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     moved = _beside(module, sample)
     with torch.no_grad():
-        found = pytree.tree_leaves(module(*moved.args, **moved.kwargs))
+        return _arrays(pytree.tree_leaves(module(*moved.args, **moved.kwargs)))
+
+
+def _arrays(found: Sequence[torch.Tensor]) -> list[Any]:
     return [t.detach().cpu().numpy() for t in found]  # an output may be a parameter
 
 

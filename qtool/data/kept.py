@@ -50,6 +50,11 @@ class Kept:
     def __len__(self) -> int:
         return len(self._by_mark)
 
+    @property
+    def learned(self) -> int:
+        """How many of them may be learned from."""
+        return len(self) - len(self) // ASIDE
+
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._by_mark.values())
 
@@ -102,8 +107,7 @@ class Kept:
             aside: those that nothing may learn from, instead of the others: a third of all, with
                 the largest hashes.
         """
-        learned = len(self) - len(self) // ASIDE
-        chosen = list(self)[learned:] if aside else list(self)[:learned]
+        chosen = list(self)[self.learned :] if aside else list(self)[: self.learned]
         by_shape = sorted(chosen[:most], key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):

@@ -52,9 +52,8 @@ class Executor:
     """A graph as steps whose values can be had.
 
     A point is a submodule with an attribute `point`, its name, that rounds what it is called with;
-    `points` names those that are on, the others are the identity: none of them is the float
-    network, all are the quantized one, and anything between is a partly quantized one. All runs
-    are without gradients.
+    `points` names those that are on, the others are the identity: none is the float network, all
+    are the quantized one, and some a partly quantized one. All runs are without gradients.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class Executor:
         self.numbers = {G.name_of(n): i for i, n in enumerate(nodes)}
         self.inputs = [i for i, n in enumerate(nodes) if n.op == "placeholder"]
         self.outputs = [nodes.index(n) for n in G.output_nodes(module.graph) if G.is_float(n)]
+        self.results_of = [G.name_of(n) for n in G.output_nodes(module.graph)]
         self.graph = graph
         self.constants: dict[int, Any] = {
             i: G.tensor(module, n).detach() for i, n in enumerate(nodes) if n.op == "get_attr"
@@ -116,8 +116,7 @@ class Executor:
             (name, value) in order of computation, inputs first.
         """
         names = {self.numbers[name]: name for name in wanted}
-        last = self._last_uses(max(names, default=-1))
-        values = self._begin(batch)
+        last, values = self._last_uses(max(names, default=-1)), self._begin(batch)
         for i in self.inputs + list(self.constants):
             if i in names:
                 yield names[i], values[i]
@@ -132,6 +131,11 @@ class Executor:
                     values[used] = None
             if last[i] == i:
                 values[i] = None
+
+    def results(self, batch: Batch, points: Set[str]) -> list[Any]:
+        """The outputs of a run, in order, with weights that were rounded once for all runs."""
+        found = dict(self.stream(batch, points, self.results_of))
+        return [found[name] for name in self.results_of]
 
     @torch.no_grad()
     def lockstep(
@@ -285,8 +289,7 @@ class Executor:
 
     def _between(self, given: Set[int], end: int) -> list[int]:
         """What has to be computed for `end`, in order."""
-        found: set[int] = set()
-        open_ = [end]
+        found, open_ = set[int](), [end]
         while open_:
             i = open_.pop()
             if i in given or i in found:

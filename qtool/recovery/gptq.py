@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["Grid", "Inverse", "inverse_of", "round_columns", "towards"]
+__all__ = ["Grid", "Inverse", "inverse_of", "moments_of", "round_columns", "towards"]
 
 DAMP = 0.01  # of the mean of the diagonal of H, as its authors have it
+HALVED = 128  # columns of a matrix of which one half is computed
 BLOCK = 64  # columns whose errors are gathered before they reach those behind the block
 
 
@@ -36,6 +37,19 @@ class Inverse:
 
     order: torch.Tensor
     upper: torch.Tensor
+
+
+def moments_of(rows: torch.Tensor) -> torch.Tensor:
+    """Sums of x x^T over rows [groups, rows, d]; of what is symmetric one half is computed."""
+    width = rows.shape[-1]
+    if width < 2 * HALVED:
+        return rows.mT @ rows
+    found = rows.new_empty(len(rows), width, width)
+    for start in range(0, width, HALVED):
+        end = min(start + HALVED, width)
+        found[:, start:end, start:] = rows[:, :, start:end].mT @ rows[:, :, start:]
+        found[:, end:, start:end] = found[:, start:end, end:].mT
+    return found
 
 
 def inverse_of(coded: torch.Tensor, damp: float = DAMP) -> Inverse:

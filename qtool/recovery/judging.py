@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx, nn
@@ -10,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.conversion import Conversion
 from qtool.data import Batch
+from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
 
 __all__ = ["coded", "loss_of", "noise_of", "outputs"]
@@ -41,17 +43,19 @@ def coded(work: Conversion) -> fx.GraphModule:
 
 
 def noise_of(
-    work: Conversion, modules: Sequence[nn.Module], batches: Sequence[Batch]
+    work: Conversion, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
 ) -> list[float]:
-    """Of each module, the noise of its outputs over their power in the float network."""
-    exact = work.captured.graph.module
-    totals = [_Total() for _ in modules]
+    """Of each quantized network, the noise of its outputs over their power in the float one."""
+    found = []
     with torch.inference_mode():
-        for batch in batches:
-            wanted = outputs(exact, batch)
-            for module, total in zip(modules, totals, strict=True):
-                total.add(wanted, outputs(module, batch))
-    return [total.ratio for total in totals]
+        wanted = [outputs(work.captured.graph.module, batch) for batch in batches]
+        for module in modules:
+            run, total = Executor(replace(work.graph, module=module)), _Total()
+            for batch, exact in zip(batches, wanted, strict=True):
+                results = run.results(batch, run.points)
+                total.add(exact, [t for t in results if t.is_floating_point()])
+            found.append(total.ratio)
+    return found
 
 
 class _Total:

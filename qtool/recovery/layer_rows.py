@@ -8,7 +8,9 @@ between, with its kernel turned round.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from math import prod
+from operator import mul
 
 import torch
 from torch import fx
@@ -30,7 +32,6 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
-ALL = 1 << 62  # rows
 
 
 def is_product(node: fx.Node) -> bool:
@@ -78,16 +79,48 @@ def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         return flat[_chosen(len(flat), most)].unsqueeze(0)
     x, stride, dilation = _as_read(node, x)
-    rank = len(stride)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
-    for d in range(rank):
-        span = (kernel[d] - 1) * dilation[d] + 1
-        x = x.unfold(d + 2, span, stride[d])[..., :: dilation[d]]
-    positions = (x.shape[0], *x.shape[2 : 2 + rank])  # x: [batch, in, *positions, *kernel]
-    places = torch.unravel_index(_chosen(prod(positions), most), positions)
-    patches = x.movedim(1, rank + 1)[places]  # [rows, in, *kernel]
+    patches = _patches(x, kernel, stride, dilation, most)
     rows: torch.Tensor = patches.unflatten(1, (_groups(node), -1)).movedim(1, 0).flatten(2)
     return rows
+
+
+def _patches(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    most: int,
+) -> torch.Tensor:
+    """Patches of a padded input: [at most `most`, in, elements of the kernel].
+
+    By their places in memory, as what unfolding makes is slow to choose from: in lines of all
+    channels, or element by element where there are few and channels lie apart.
+    """
+    sizes, area = x.shape[2:], prod(kernel)
+    spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    steps = zip(sizes, spans, stride, strict=True)
+    positions = (len(x), *((size - span - 1) // step + 1 for size, span, step in steps))
+    chosen = _chosen(prod(positions), most)
+    turned = x.movedim(1, -1)
+    in_lines = turned.is_contiguous() or len(chosen) * area >= len(x) * prod(sizes)
+    x = turned.contiguous() if in_lines else x.contiguous()
+    apart = x.stride()[1:-1] if in_lines else x.stride()[2:]
+    corner = _places(positions, [x.stride(0), *map(mul, apart, stride)], chosen)
+    within = _places(kernel, list(map(mul, apart, dilation)), torch.arange(area))
+    if in_lines:
+        numbers = (corner[:, None] + within).flatten() // x.shape[-1]
+        lines = x.reshape(-1, x.shape[-1]).index_select(0, numbers.to(x.device))
+        return lines.reshape(-1, area, x.shape[-1]).mT
+    within = torch.arange(x.shape[1])[:, None] * x.stride(1) + within
+    numbers = (corner[:, None] + within.flatten()).flatten()
+    return x.flatten().index_select(0, numbers.to(x.device)).reshape(-1, *within.shape)
+
+
+def _places(sizes: Sequence[int], strides: Sequence[int], chosen: torch.Tensor) -> torch.Tensor:
+    """Where the elements with these numbers lie in memory, in an array of these sizes."""
+    along = torch.unravel_index(chosen, tuple(sizes))
+    return torch.stack([i * step for i, step in zip(along, strides, strict=True)]).sum(0)
 
 
 def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
@@ -124,10 +157,21 @@ def mean_of(
         summed = x.sum(0, keepdim=True).double()
         sums[x.shape[1:]] = sums.get(x.shape[1:], torch.zeros(())) + summed
     for shape, summed in sums.items():
-        rows = rows_of(node, summed, ALL)
-        total = total + rows.sum(1)
-        count += rows.shape[1] * sum(len(x) for x in batches if x.shape[1:] == shape)
+        patch, places = _added_up(node, summed)
+        total = total + patch
+        count += places * sum(len(x) for x in batches if x.shape[1:] == shape)
     return total / max(count, 1)
+
+
+def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The sum of all patches that a convolution reads, [groups, inputs], and how many they are."""
+    x, stride, dilation = _as_read(node, x)
+    kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+    for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = x.unfold(d + 2, (size - 1) * apart + 1, step)[..., ::apart]
+    places = [0, *range(2, 2 + len(kernel))]  # of [batch, in, *positions, *kernel]
+    patch: torch.Tensor = x.sum(places).unflatten(0, (_groups(node), -1)).flatten(1)
+    return patch, prod(x.shape[d] for d in places)
 
 
 def mean_along(
@@ -170,6 +214,7 @@ def _sizes(argument: object) -> list[int]:
     return [int(size) for size in argument]
 
 
+@lru_cache(maxsize=16)
 def _chosen(count: int, most: int) -> torch.Tensor:
     """Which of `count` places: all, or `most` of them drawn without looking at the values."""
     if count <= most:

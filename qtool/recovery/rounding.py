@@ -23,7 +23,7 @@ from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
-from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
+from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
 from qtool.recovery.judging import coded, noise_of
 from qtool.recovery.layer_rows import (
     as_matrix,
@@ -53,9 +53,9 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-SAMPLES = 256
+SAMPLES = 128
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
-BATCH = 16
+BATCH = 64
 KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 24  # for each of them, in all
@@ -188,7 +188,7 @@ def _solved(
         x, other, weight = learned[0][:, :, part], aside[0][:, :, part], exact[:, :, part]
         levels = params.qtype.qmin, params.qtype.qmax
         grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
-        inverse = inverse_of(x.mT @ x)
+        inverse = inverse_of(moments_of(x))
         way = towards(weight, missing.mT @ x, inverse) - weight
         repaired = other @ way.mT
         share = (unseen * repaired).sum() / repaired.square().sum().clamp(min=1e-30)
@@ -250,8 +250,10 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
 
 def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
     """As many of the kept samples as can be held, in both networks."""
-    fit = ELEMENTS // max(1, 2 * executor.held())
-    return conversion.batches(BATCH, max(fit, 1))
+    fit = max(ELEMENTS // max(1, 2 * executor.held()), 1)
+    assert conversion.calibration is not None
+    count = min(conversion.calibration.kept.learned, fit)
+    return conversion.quick_batches(max(1, min(BATCH, count // KEPT_ASIDE)), fit)
 
 
 def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
@@ -267,7 +269,7 @@ def _round_all(conversion: Conversion) -> Conversion:
     if not free:
         work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
-    judges = conversion.batches(BATCH, JUDGES, aside=True)
+    judges = conversion.quick_batches(BATCH, JUDGES, aside=True)
     if judges:
         before, now = noise_of(conversion, [coded(conversion), coded(after)], judges)
         if now > before:
