@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 
+from qtool.export.torch_exporter import translate
 from qtool.graph import torch_ops
 from qtool.ops import writers
 from tests.export.networks import run
@@ -116,18 +117,8 @@ ROWS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 @pytest.mark.parametrize(("operator", "args"), ROWS.values(), ids=ROWS.keys())
 def test_the_onnx_form_computes_what_torch_does(operator: Any, args: tuple[Any, ...]) -> None:
     program = torch.export.export(Call(operator, args[1:]), args[:1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside the exporter
-        written = torch.onnx.export(
-            program,
-            dynamo=True,
-            custom_translation_table=dict(writers(contrib=False)),
-            optimize=False,
-            verbose=False,
-            opset_version=18,
-        )
-    assert written is not None
-    (found,) = run(written.model_proto, args[:1], optimise=False)
+    written = ir.to_proto(translate(program, writers(contrib=False), 18))
+    (found,) = run(written, args[:1], optimise=False)
     expected = operator(*args).numpy()
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)  # exact: see `ramp`
