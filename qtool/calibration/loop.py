@@ -35,6 +35,8 @@ __all__ = ["Watch", "observe", "observing", "watched"]
 
 Statistics = Mapping[str, Statistic]
 Hook = Callable[[nn.Module, Any, torch.Tensor], None]
+Update = Callable[..., None]
+TOGETHER = 1 << 16  # elements of a tensor that are held for a count
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,12 @@ class Watch:
 
 
 @contextmanager
-def observing(prepared: fx.GraphModule, watched: Mapping[str, Watch]) -> Iterator[Statistics]:
+def observing(
+    prepared: fx.GraphModule, watched: Mapping[str, Watch], gathered: Gathered | None = None
+) -> Iterator[Statistics]:
     """Watches modules of a graph while the context is open: what each is called with.
+
+    gathered: told by the caller of batches that come in parts.
 
     Every hook is removed on the way out, also after an exception.
     """
@@ -63,7 +69,7 @@ def observing(prepared: fx.GraphModule, watched: Mapping[str, Watch]) -> Iterato
     try:
         for name, watch in watched.items():
             statistics[name] = observers.create(watch.statistic, watch.axis)
-            hook = _watch(name, statistics[name], watch)
+            hook = _watch(name, statistics[name], watch, gathered or Gathered())
             handles.append(watch.module.register_forward_hook(hook))
         yield statistics
     finally:
@@ -97,16 +103,47 @@ def _first_size(nodes: Sequence[fx.Node]) -> str | None:
     return size if len(sizes) == 1 and not size.isdigit() and size else None
 
 
-def _watch(name: str, statistic: Statistic, watch: Watch) -> Hook:
-    update: Callable[[torch.Tensor], None] = statistic.update
-    if watch.samples and isinstance(statistic, Histogram):
-        update = partial(statistic.update_thinly, clamped=watch.clamped)
+class Gathered:
+    """Results of the parts of one batch, which histograms take together: a count costs as much for
+    any number of values."""
 
-    def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+    def __init__(self) -> None:
+        self.parts = False
+        self._waiting: dict[Update, list[torch.Tensor]] = {}
+
+    def give(self, update: Update, output: torch.Tensor) -> None:
+        """At once, unless the batch comes in parts; what is given may be written over then."""
+        if not self.parts:
+            update(output)
+            return
+        waiting = self._waiting.setdefault(update, [])
+        waiting.append(output.clone())
+        if sum(x.numel() for x in waiting) >= TOGETHER:
+            update(*self._waiting.pop(update))
+
+    def end(self) -> None:
+        """After the last part."""
+        for update, waiting in self._waiting.items():
+            update(*waiting)
+        self._waiting.clear()
+
+
+def _watch(name: str, statistic: Statistic, watch: Watch, gathered: Gathered) -> Hook:
+    take: Update = statistic.update
+    if together := isinstance(statistic, Histogram) and watch.samples:
+        take = partial(statistic.update_thinly, clamped=watch.clamped)
+
+    def update(*outputs: torch.Tensor) -> None:
         try:
-            update(output.detach())
+            take(*outputs)
         except DataError as error:
             raise DataError(f"tensor '{name}': {error}") from error
+
+    def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        if together:
+            gathered.give(update, output.detach())
+        else:
+            update(output.detach())
 
     return hook
 
@@ -140,7 +177,8 @@ def observe(
     kept, split = Kept(keep), _first_size(G.placeholders(prepared.graph)) is not None
     specs = {name: watch.statistic for name, watch in chosen.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
-    with observing(prepared, chosen) as statistics, torch.inference_mode():
+    gathered = Gathered()
+    with observing(prepared, chosen, gathered) as statistics, torch.inference_mode():
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
         seen = Calibration(*head, 0, specs, statistics, kept)
         ranks, growth, samples, first = current(), Growth(specs), 0, ""
@@ -150,11 +188,14 @@ def observe(
             ranks.check()
             samples += bound.size
             first = first or mark_of([t.detach().cpu() for t in graph.tensors_of(bound)])
-            both = (unpadded(graph, each) for each in (bound, moved))
-            for part, there in zip(*both, strict=True):
+            parts = [list(unpadded(graph, each)) for each in (bound, moved)]
+            gathered.parts = len(parts[0]) > 1
+            for part, there in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
                 with ALONE:
                     _run(prepared, there, index)
+            with _of_batch(index):
+                gathered.end()
             growth.look(samples, statistics)
     seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
     found = reduced(ranks, seen, first)
@@ -172,7 +213,13 @@ def _bound(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:
-    try:
+    with _of_batch(index):
         prepared(*batch.args, **batch.kwargs)
+
+
+@contextmanager
+def _of_batch(index: int) -> Iterator[None]:
+    try:
+        yield
     except DataError as error:
         raise DataError(f"batch {index}, {error}") from error

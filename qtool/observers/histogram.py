@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, count
 from math import gcd, ldexp, prod
 from typing import Any
 
@@ -101,7 +101,7 @@ class Histogram:
         channels = channels_of(x, self.axis, self.channels)
         if channels == 0:
             return
-        if self.axis is None and self._count_inside((p for _, p in pieces(x, None, 1)), 1):
+        if self.axis is None and self._count_inside((p, 1) for _, p in pieces(x, None, 1)):
             return
         seen = self._unfilled(channels)
         rows = max(1, _COUNTERS // (self.bins + 1))
@@ -112,8 +112,8 @@ class Histogram:
             seen.counts[block] += seen._count(piece, block, bool((low < 0).any()))
         self.merge(seen)
 
-    def update_thinly(self, x: torch.Tensor, clamped: bool = False) -> None:
-        """Takes one batch whose samples lie along the first dimension, per tensor: the extremes of
+    def update_thinly(self, *batches: torch.Tensor, clamped: bool = False) -> None:
+        """Takes batches whose samples lie along the first dimension, per tensor: the extremes of
         all elements, and counts of some of them where samples are large. `clamped`: no element lies
         below zero, so that the lowest is not looked for once there was a zero.
 
@@ -121,41 +121,54 @@ class Histogram:
         from the multiset of samples: every `step`-th run of neighbours. The step has no factor in
         common with any size of the sample: it meets every channel, row and column alike.
         """
-        step = _step(tuple(x.shape[1:])) if self.axis is None and x.numel() else 1
-        if step == 1:
-            self.update(x)
+        if self.axis is not None:
+            for x in batches:
+                self.update(x)
             return
-        channels_of(x, None, self.channels)
-        samples = _samples(x.detach())
-        if self._count_inside(_rows_of(samples, step), step, clamped):
+        for x in batches:
+            channels_of(x, None, self.channels)
+        filled = [x.detach() for x in batches if x.numel()]
+        if not filled or self._count_inside(chain.from_iterable(map(_parts_of, filled)), clamped):
             return
         seen = self._unfilled(1)
-        for piece in _rows_of(samples, step):
+        for piece, step in chain.from_iterable(map(_parts_of, filled)):
             low, high = finite_ends(*piece_ends(piece.reshape(1, -1)))
             seen._widen(low, high)
-            some = _runs(piece, step).reshape(1, -1)
+            some = (piece if step == 1 else _runs(piece, step)).reshape(1, -1)
             seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
         self.merge(seen)
 
     def _count_inside(
-        self, parts: Iterable[torch.Tensor], step: int, clamped: bool = False
+        self, parts: Iterable[tuple[torch.Tensor, int]], clamped: bool = False
     ) -> bool:
-        """Counts a batch that lies within the range of now, as most do, without moving the grid;
-        False, and nothing is changed, where it does not (or holds NaN)."""
+        """Counts parts, of each every so manieth run, that lie within the range of now, as most do,
+        without moving the grid; False, and nothing is changed, where one does not (or holds NaN).
+
+        Small ones are counted together, since a count costs as much for any number.
+        """
         if self.empty:
             return False
         least, most = float(self.low[0]), float(self.high[0])
         total: torch.Tensor | int = 0
-        for piece in parts:
+        waiting: list[torch.Tensor] = []
+        lowest, held = 0.0, 0
+        for piece, step in parts:
             low, high = ends_of(piece, 0.0 if clamped and least == 0 else None)
             if not (least <= low and high <= most):
                 return False
-            some = piece if step == 1 else _runs(piece, step)
-            codes = self._codes(some, slice(None), low < 0)
-            total = total + torch.bincount(codes.reshape(-1), minlength=self.bins + 1)
+            waiting.append((piece if step == 1 else _runs(piece, step)).reshape(-1))
+            lowest, held = min(lowest, low), held + waiting[-1].numel()
+            if held >= PIECE:
+                total, waiting, lowest, held = total + self._counted(waiting, lowest), [], 0.0, 0
+        total = total + self._counted(waiting, lowest) if waiting else total
         assert isinstance(total, torch.Tensor)
         self.counts[0] += total.cpu().numpy()
         return True
+
+    def _counted(self, waiting: list[torch.Tensor], low: float) -> torch.Tensor:
+        together = waiting[0] if len(waiting) == 1 else torch.cat(waiting)
+        codes = self._codes(together, slice(None), low < 0)
+        return torch.bincount(codes, minlength=self.bins + 1)
 
     def _unfilled(self, channels: int) -> Histogram:
         """The own range without counts: takes a batch apart, since a bad value may come last."""
@@ -310,7 +323,15 @@ def _step(sizes: tuple[int, ...]) -> int:
     least = min(prod(sizes) // _COUNTED, _THINNEST)
     if least < 2:
         return 1
-    return next(k for k in itertools.count(least) if all(gcd(k, size) == 1 for size in sizes))
+    return next(k for k in count(least) if all(gcd(k, size) == 1 for size in sizes))
+
+
+def _parts_of(x: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+    """A batch in parts, and every how manieth run of them is counted."""
+    step = _step(tuple(x.shape[1:]))
+    if step == 1:
+        return ((p, 1) for _, p in pieces(x, None, 1))
+    return ((p, step) for p in _rows_of(_samples(x), step))
 
 
 def _samples(x: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,11 +20,13 @@ ROWS = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]]
 class Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.layer = nn.Embedding(10, 4), nn.Linear(4, 3)
+        self.table = nn.Embedding(10, 4)
+        self.layer, self.beside = nn.Linear(4, 3), nn.Linear(4, 3)
         self.table.weight.data[0] = 100.0  # what stands on padding is far larger
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.table(input_ids)).relu() * attention_mask[..., None]
+        x = self.table(input_ids)
+        return (self.layer(x) + self.beside(x)).relu() * attention_mask[..., None]
 
 
 def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
@@ -72,3 +75,15 @@ def test_ranges_are_of_tokens_alone() -> None:
         seen.append(qtool.calibrate(captured, data))
     assert seen[0].ranges() == seen[1].ranges()
     assert seen[0].samples == seen[1].samples == len(ROWS)
+
+
+@pytest.mark.parametrize("most", [1, 12, 1 << 16])
+def test_parts_are_counted_as_one_by_one(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("qtool.calibration.loop.TOGETHER", most)
+    captured = qtool.capture_model(Reader().eval(), padded(ROWS), BOTH)
+    found = qtool.calibrate(captured, [padded(ROWS), padded(ROWS)])
+    seen = qtool.calibrate(captured, 2 * [p.kwargs for p in parts(ROWS)])
+    for name, statistic in found.statistics.items():
+        for key, value in statistic.state().items():
+            assert np.array_equal(value, seen.statistics[name].state()[key]), name

@@ -110,3 +110,15 @@ def test_the_lowest_of_clamped_values_need_not_be_looked_for(name: str) -> None:
     with pytest.raises(DataError, match="NaN or Inf"):
         seen.update_thinly(bad, clamped=True)
     assert same(seen, of(x)), "nothing of a bad batch is kept"
+
+
+@pytest.mark.parametrize("wider", [1, 3])
+def test_batches_of_several_sizes_taken_together(wider: int) -> None:
+    x, other = data("tokens"), wider * data("tokens")[:, :77]
+    seen, bad = of(x[:4]), data("small")
+    seen.update_thinly(x[4:], other, x[:0], data("small"))
+    assert same(seen, of(x, other, data("small")))
+    bad[-1, -1] = float("inf")
+    with pytest.raises(DataError, match="NaN or Inf"):
+        seen.update_thinly(x, bad)
+    assert same(seen, of(x, other, data("small"))), "nothing of bad batches is kept"
