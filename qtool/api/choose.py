@@ -44,10 +44,27 @@ class TunedModel(Tuned):
     """What a search has found, and the models of it."""
 
     convert: Callable[[Recipe], QuantizedModel]
+    write_float: Callable[[Path], Path]
 
     def quantized(self, key: str | None = None) -> QuantizedModel:
-        """The best model, or the one of another evaluation."""
+        """The best model, or the one of another evaluation.
+
+        Raises:
+            PlanError: it is the float model itself, of which `export` writes a file.
+        """
         return self.convert(self.recipes[key or self.best.key])
+
+    def export(self, path: str | Path, key: str | None = None) -> None:
+        """Writes the best model, or the one of another evaluation, verified; where it is the float
+        model itself, that one.
+
+        Raises:
+            FileError: it cannot be written. VerificationError: a file does not do what is planned.
+        """
+        if (key or self.best.key) == self.unquantized:
+            self.write_float(Path(path))
+        else:
+            self.quantized(key).export(path, timing=0)
 
     def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
         """A recipe as the text of a file, to read, to edit, and to give to `quantize`."""
@@ -72,7 +89,8 @@ class TunedModel(Tuned):
         numbers = {e.key: e.number for e in self.evaluated}
         for key in self.front:
             name = place / f"{numbers[key]:02d}"
-            self.quantized(key).export(name.with_suffix(".int8.onnx"), timing=0)
+            kind = ".float.onnx" if key == self.unquantized else ".int8.onnx"
+            self.export(name.with_suffix(kind), key)
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
@@ -168,7 +186,8 @@ def tune(
             plain, target, inputs, recipes, converted, samples, judge, wanted, asked, kept
         )
         found = TunedModel(**vars(search.run(folder)))
-    object.__setattr__(found, "convert", converted)  # of a frozen class: no field of the result
+    object.__setattr__(found, "convert", converted)  # of a frozen class: no fields of the result
+    object.__setattr__(found, "write_float", lambda path: captured.export_float(path, target))
     return found
 
 
