@@ -104,7 +104,9 @@ class Tuned:
         )
         lines.append(f"outputs at {db(best.score.sqnr_db)} dB{metric}")
         if self.in_float:
-            lines.append("this is the float model itself: no other file that was tried keeps the goals")
+            lines.append(
+                "this is the float model itself: nothing else that was tried keeps the goals"
+            )
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         lines += [f"note: {note}" for note in self.notes]
