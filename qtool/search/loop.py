@@ -49,6 +49,7 @@ TIMING = 0.5
 LEAST_ROUNDS = 11
 LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
+ITSELF = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class Search:
             quantized = made or (None if plain else self.convert(recipe))
             file = self._written(key, lambda: quantized or self.convert(recipe))
             score = self.judge.score(file)
-            (ratio,) = self._timed([file])
+            (ratio,) = (ITSELF,) if plain else self._timed([file])
             found = Evaluated(
                 key,
                 len(self.found) + 1,

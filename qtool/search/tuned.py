@@ -102,7 +102,9 @@ class Tuned:
             f"{times(best.speedup)} as fast as float {speeds}, {sizes}, "
             f"{percent(best.share)} of the MACs in integers"
         )
-        lines.append(f"outputs at {db(best.score.sqnr_db)} dB{metric}")
+        exact = best.score.sqnr_db is None
+        outputs = "outputs without error" if exact else f"outputs at {db(best.score.sqnr_db)} dB"
+        lines.append(outputs + metric)
         if self.in_float:
             lines.append(
                 "this is the float model itself: nothing else that was tried keeps the goals"

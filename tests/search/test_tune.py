@@ -88,7 +88,7 @@ def test_the_float_model_is_the_last_candidate(tmp_path: Path) -> None:
     found = _tuned(qtool.TuneGoals(min_sqnr=130.0), evaluations=1)
     assert found.reached
     assert found.in_float
-    assert (found.best.share, found.best.score.noise) == (0.0, 0.0)
+    assert (found.best.share, found.best.score.noise, found.best.speedup) == (0.0, 0.0, 1.0)
     assert "this is the float model itself" in str(found)
     found.export(tmp_path / "best.onnx")
     plain = _captured().export_float(tmp_path / "plain.onnx")
