@@ -52,7 +52,7 @@ def test_what_is_inside_of_parts_is_told_apart() -> None:
 
 def test_a_constant_that_a_part_gives_keeps_its_name() -> None:
     first = part("x", "h", 2.0)
-    first.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2]), "given"))
+    first.graph.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "given"))
     first.graph.output.append(helper.make_tensor_value_info("given", TensorProto.FLOAT, [2]))
     whole = join([first, part("given", "y", 3.0)], ["x"], ["h", "y"])
     onnx.checker.check_model(whole)
