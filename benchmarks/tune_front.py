@@ -1,9 +1,9 @@
 """Searches of a few evaluations beside the truth: all files of ten layers.
 
-    python benchmarks/tune_front.py KEEP [--searches 8]
+    python benchmarks/tune_front.py KEEP [--searches 8] [--network kws --folder FOLDER]
 
-Every choice between static and float for the ten layers of the sample network is a file: 1,023 and
-the float model. Each runs once on all data, which gives its error exactly, and is timed once beside
+Every choice between static and float for the ten layers of the sample network (or of one of
+networks.py, which has few layers) is a file: 1,023 and the float model. Each runs once on all data, which gives its error exactly, and is timed once beside
 float, which does not give its time: of a thousand files those that seem fastest were lucky. So
 this first look only says which may be on the front: those that no file at least as exact beats by
 SLACK. They, and whatever the searches evaluated, are timed again, in turns, ROUNDS times, each time
@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import networks
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -44,11 +45,14 @@ ROUNDS, RUNS = 15, 150  # sessions of a file, and runs in each
 DRAWS = 200
 ENOUGH = 0.99
 
+Data = tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndarray]
+"""The module, calibration and evaluation batches, labels."""
+
 Write = Callable[[int, Path], None]
 """Writes the file of a number: bit i, from the left, is 1 where layer i is in float."""
 
 
-def digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndarray]:
+def digits() -> Data:
     sys.path.insert(0, str(ROOT))
     from examples.digits.network import digits_net
 
@@ -59,6 +63,12 @@ def digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndar
     with np.load(ROOT / "examples/digits/eval.npz") as file:
         asked, labels = torch.from_numpy(file["x"]), file["labels"]
     return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
+
+
+def _of_folder(folder: Path, name: str) -> Data:
+    found = networks.load(folder, name)
+    assert found.labels is not None
+    return found.model, list(found.calibration), list(found.data), found.labels
 
 
 def _written(found: qtool.TunedModel, number: int, file: Path) -> None:
@@ -126,8 +136,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("keep", type=Path)
     parser.add_argument("--searches", type=int, default=8)
+    parser.add_argument("--network", help="of the folder; else the sample network")
+    parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    net, seen, asked, labels = digits()
+    name = options.network
+    net, seen, asked, labels = _of_folder(options.folder, name) if name else digits()
     keep: Path = options.keep
     keep.mkdir(parents=True, exist_ok=True)
     search = qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS, front=True)
