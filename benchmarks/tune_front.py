@@ -3,11 +3,12 @@
     python benchmarks/tune_front.py KEEP [--searches 8] [--network kws --folder FOLDER]
 
 Every choice between static and float for the ten layers of the sample network (or of one of
-networks.py, which has few layers) is a file: 1,023 and the float model. Each runs once on all data, which gives its error exactly, and is timed once beside
-float, which does not give its time: of a thousand files those that seem fastest were lucky. So
-this first look only says which may be on the front: those that no file at least as exact beats by
-SLACK. They, and whatever the searches evaluated, are timed again, in turns, ROUNDS times, each time
-in sessions of their own beside float. The median is their time; the first look does not count.
+networks.py, which has few layers) is a file: 1,023 and the float model. Each runs once on all data,
+which gives its error exactly, and is timed once beside float, which does not give its time: of a
+thousand files those that seem fastest were lucky. So this first look only says which may be on the
+front: those that no file at least as exact beats by SLACK. They, and whatever the searches
+evaluated, are timed again, in turns, ROUNDS times, each time in sessions of their own beside float.
+The median is their time; the first look does not count.
 
 A search is judged by the hypervolume of what it evaluated (noise in dB, time, up to that of the
 float model), all errors and times from the table. The interval is that of other rounds: a bootstrap

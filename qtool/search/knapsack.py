@@ -18,7 +18,7 @@ from qtool.search.additive import Additive
 from qtool.search.choices import Config, Group
 from qtool.types import Array
 
-__all__ = ["Front", "front", "hypervolume", "undominated"]
+__all__ = ["Front", "front", "hypervolume", "looked_at", "undominated"]
 
 ALL = 2**14  # configurations that are all looked at
 PRICES = 24
@@ -41,12 +41,24 @@ class Front:
         return tuple(int(c) for c in self.configs[number])
 
 
-def front(model: Additive, by_size: bool = False, without: Collection[Config] = ()) -> Front:
+def front(model: Additive, by_size: bool = False) -> Front:
     """All configurations that nobody predicts to be worse in both ways than another.
 
     Args:
         by_size: cost is bytes, not time.
-        without: what is left out; those behind it come to the front then.
+    """
+    known = looked_at(model, by_size)
+    order = undominated(known.size if by_size else known.time, known.noise)
+    return Front(
+        known.configs[order], known.noise[order], known.time[order], known.size[order], known.exact
+    )
+
+
+def looked_at(model: Additive, by_size: bool = False, without: Collection[Config] = ()) -> Front:
+    """What the front is taken from: all of it, in no order.
+
+    Args:
+        without: what is left out.
     """
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
@@ -56,9 +68,7 @@ def front(model: Additive, by_size: bool = False, without: Collection[Config] = 
     is_float, out = model.items.space.is_float, set(without)
     rows = [tuple(config) for config in tried.tolist()]
     tried = tried[[not is_float(row) and row not in out for row in rows]]
-    noise, time, size = model.predict(tried)
-    order = undominated(size if by_size else time, noise)
-    return Front(tried[order], noise[order], time[order], size[order], few)
+    return Front(tried, *model.predict(tried), few)
 
 
 def undominated(cost: Array, noise: Array) -> Array:

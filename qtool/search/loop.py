@@ -34,6 +34,7 @@ from qtool.search.choices import FLOAT, Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
+from qtool.search.expected import most_promising
 from qtool.search.finals import compared
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
@@ -163,14 +164,13 @@ class Search:
     def _next(self, space: Space, model: Additive) -> Config | None:
         """Where to look: towards the goals, then for less in float, then along the front."""
         known, seen = front(model, self.goals.smallest), self._seen(space)
-        number = next_of(known, seen, self.goals, explore=False, refused=self.refused)
+        number = next_of(known, seen, self.goals, self.refused)
         if number is None and self.lean < LEAN:
             self.lean += 1
             if (config := leaner(model, seen, self.goals, self.refused)) is not None:
                 return config
         if number is None and self.options.front:
-            known = front(model, self.goals.smallest, {s.config for s in seen} | self.refused)
-            number = next_of(known, seen, self.goals, explore=True, refused=self.refused)
+            return most_promising(model, seen, self.goals, self.refused)
         return None if number is None else known.config(number)
 
     def _in_float(self, space: Space) -> None:

@@ -1,4 +1,4 @@
-"""Which configuration is worth an evaluation next: of the front, or one that lifts less."""
+"""Which evaluation is worth it for the goals: of the front, or one that leaves less in float."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from qtool.search.additive import Additive
 from qtool.search.archive import Evaluated
 from qtool.search.choices import Config
 from qtool.search.goals import TuneGoals
-from qtool.search.knapsack import Front, hypervolume
-from qtool.types import Array
+from qtool.search.knapsack import Front
 
 __all__ = ["Seen", "leaner", "next_of"]
 
 CLOSER = 0.01  # of the cost: files nearer to each other than this are alike
 STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
 INSIDE = 0.9  # of the noise that is allowed: what is aimed at
-HOPE = (0.97, 0.5)  # of the cost, and dB: by how much better than predicted a file may well be
 FLOOR = 1e-9  # noise below this is none: -90 dB
 
 
@@ -34,31 +32,18 @@ class Seen:
 
 
 def next_of(
-    known: Front,
-    seen: Sequence[Seen],
-    goals: TuneGoals,
-    explore: bool,
-    refused: Collection[Config] = (),
+    known: Front, seen: Sequence[Seen], goals: TuneGoals, refused: Collection[Config] = ()
 ) -> int | None:
-    """The number of a configuration of the front; None where nothing is worth it.
+    """The number of the cheapest configuration that may lose little enough: noise is bisected
+    between the least that was too much and the most that was not. None where none is worth it.
 
     Args:
         known: the front as predicted now.
-        explore: whether the front itself is wanted, beyond what the goals need.
         refused: what turned out to be no plan.
     """
     done = {s.config for s in seen} | set(refused)
     open_ = [i for i in range(len(known.configs)) if known.config(i) not in done]
     cost = known.size if goals.smallest else known.time
-    found = _towards(known, cost, open_, seen, goals)
-    return _spreading(known, cost, open_, seen) if found is None and explore else found
-
-
-def _towards(
-    known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen], goals: TuneGoals
-) -> int | None:
-    """The cheapest that may lose little enough: noise is bisected between the least that was too
-    much and the most that was not."""
     good = [s for s in seen if goals.faithful(s.found)]
     noises = [s.found.score.noise for s in seen if not goals.faithful(s.found)]
     limit = min(noises, default=math.inf)
@@ -105,27 +90,3 @@ def leaner(
         config = fewer if noise <= allowed else config
     done = {s.config for s in seen} | set(refused)
     return None if config in done else config
-
-
-def _spreading(known: Front, cost: Array, open_: Sequence[int], seen: Sequence[Seen]) -> int | None:
-    """The one that may add most to what is dominated, noise in dB."""
-    if not open_:
-        return None
-    costs = np.array([s.cost for s in seen])
-    noises = _decibels(np.array([s.found.score.noise for s in seen]))
-    predicted = _decibels(known.noise)
-    worst = (
-        float(max(costs.max(), cost.max())) * (1 + CLOSER),
-        float(max(noises.max(), predicted.max())) + 1.0,
-    )
-
-    def with_(i: int) -> float:
-        hoped = cost[i] * HOPE[0], predicted[i] - HOPE[1]
-        return hypervolume(np.append(costs, hoped[0]), np.append(noises, hoped[1]), worst)
-
-    return max(open_, key=with_)
-
-
-def _decibels(noise: Array) -> Array:
-    found: Array = 10 * np.log10(np.maximum(noise, FLOOR))
-    return found

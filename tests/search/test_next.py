@@ -24,7 +24,7 @@ KNOWN = Front(
 )
 
 
-def _seen(number: int, noise: float | None = None) -> Seen:
+def seen_at(number: int, noise: float | None = None) -> Seen:
     """A file that is as it was predicted, and loses a tenth of the root of its noise."""
     real = float(KNOWN.noise[number]) if noise is None else noise
     drop = 0.1 * real**0.5
@@ -39,9 +39,9 @@ def _seen(number: int, noise: float | None = None) -> Seen:
 def _searched(goals: TuneGoals) -> list[int]:
     seen: list[Seen] = []
     numbers: list[int] = []
-    while (number := next_of(KNOWN, seen, goals, explore=False)) is not None:
+    while (number := next_of(KNOWN, seen, goals)) is not None:
         numbers.append(number)
-        seen.append(_seen(number))
+        seen.append(seen_at(number))
     best = goals.best([s.found for s in seen])
     return [*numbers, int(best.key)]
 
@@ -62,15 +62,8 @@ def test_where_nothing_keeps_the_goal_the_nearest_is_best() -> None:
     *tried, best = _searched(goals)
     assert best == COUNT - 1
     assert len(tried) <= COUNT
-    (told,) = goals.told(_seen(best).found)
+    (told,) = goals.told(seen_at(best).found)
     assert told == "its outputs have 60.0 dB, 30.0 too few"
-
-
-def test_exploring_goes_to_both_ends_first() -> None:
-    goals = TuneGoals(max_drop=1.0)
-    number = next_of(KNOWN, [_seen(0)], goals, explore=True)
-    assert number is not None
-    assert number > COUNT // 4
 
 
 def test_what_is_in_float_for_nothing_is_put_back(model: Additive) -> None:  # noqa: F811  # as above
@@ -84,7 +77,7 @@ def test_what_is_in_float_for_nothing_is_put_back(model: Additive) -> None:  # n
 
     def seen(config: tuple[int, ...], drop: float) -> Seen:
         (noise,), _, _ = model.predict(np.array([config]))
-        found = _seen(1, float(noise)).found
+        found = seen_at(1, float(noise)).found
         return Seen(config, replace(found, score=replace(found.score, drop=drop, high=drop)), 1.0)
 
     goals, whole = TuneGoals(max_drop=0.01), seen((0,) * len(groups), 0.5)
@@ -96,7 +89,7 @@ def test_what_is_in_float_for_nothing_is_put_back(model: Additive) -> None:  # n
 
 
 def test_the_interval_decides_and_not_the_sample() -> None:
-    found = _seen(40).found
+    found = seen_at(40).found
     lucky = replace(found, score=replace(found.score, drop=0.0, low=-0.02, high=0.02))
     goals = TuneGoals(max_drop=0.01)
     assert not goals.kept(lucky)
