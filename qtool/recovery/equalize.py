@@ -4,8 +4,8 @@ weights, so that the one range of each tensor fits all of its channels.
 After cross-layer equalization (Nagel et al. 2019), which balances the weights of pairs of layers.
 Here streams go through the whole graph (`equalize_streams`), and factors are chosen for the
 predicted noise of the outputs, that of activations and that of weights (`equalize_factors`). They
-are taken unless the quantized network is further from the float one with them on samples that
-chose nothing, by more than so few can be wrong by.
+are taken where much is predicted of them and the quantized network is nearer to the float one with
+them, sample by sample, on samples that chose nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ REASON = "channels brought to one width, their factors taken into the weights ar
 
 SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
-CHOOSING, JUDGES = 64, 32  # samples that are run backwards too, and those that nothing was made of
+CHOOSING, JUDGES = 64, 64  # samples that are run backwards too, and those that nothing was made of
 BATCH = 16  # samples at once
 OBSERVED = 64  # of them where ranges are found: what an observer does costs as much for any number
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
-WORTH = 0.98  # of the noise, what has to be predicted at most
-DOUBT = 1.25  # of the noise, what samples may show: two standard errors of a ratio on `JUDGES`
+WORTH = 0.86  # of the noise, what has to be predicted at most: for less `round` alone does better
 
 
 def _bound(source: str) -> str:
@@ -85,8 +84,8 @@ def _run(work: Conversion) -> Conversion:
     every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
     after = _observed_again(scaled, factors, every)
     modules = [judging.coded(SOLVE.run(each)) for each in (work, after)]
-    before, now = judging.noise_of(work, modules, judges)
-    return after if now < DOUBT * before else work
+    before, now = judging.noise_by_sample(work, modules, judges)
+    return after if judging.growth_of(before, now) < 0 else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:

@@ -9,7 +9,7 @@ from torch import nn
 import qtool
 from qtool.conversion import Conversion
 from qtool.data import Batch
-from qtool.recovery.judging import coded, loss_of, noise_of, outputs
+from qtool.recovery.judging import coded, growth_of, loss_of, noise_by_sample, noise_of, outputs
 
 
 class Two(nn.Module):
@@ -59,3 +59,30 @@ def test_noise_is_added_up_over_batches() -> None:
     assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
     assert parts == pytest.approx(whole, rel=1e-6)
     assert noise_of(work, [captured.graph.module], [Batch((x,))]) == [0.0]
+    samples, halves = (
+        noise_by_sample(work, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
+    )
+    each = (exact - found).square().sum(1) / exact.square().sum()
+    assert torch.allclose(samples, each, rtol=1e-6)
+    assert torch.allclose(halves, each, rtol=1e-6)
+
+
+def test_outputs_that_are_not_of_one_sample_each_count_by_the_batch() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    work = qtool.conversion.SOLVE.run(start)
+    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
+    assert found.shape == (4,)
+
+
+def test_one_sample_far_off_does_not_decide() -> None:
+    before, after = torch.ones(64), torch.full((64,), 0.8)
+    after[0] = 30
+    assert after.sum() > before.sum()
+    assert growth_of(before, after) < -0.1
+    assert growth_of(before, before) == 0
+    assert growth_of(torch.zeros(4), torch.zeros(4)) == 0
+    assert 0 < growth_of(torch.zeros(4), torch.ones(4)) < 10
