@@ -26,10 +26,10 @@ from qtool.observers import MinMax
 from qtool.ops import row_of
 from qtool.plan import Kind, Probe, QuantPlan
 from qtool.points import insert_points
-from qtool.recovery import judging
 from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solve_factors
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
+from qtool.recovery.judging import as_near
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -41,7 +41,7 @@ REASON = "channels brought to one width, their factors taken into the weights ar
 
 SAMPLES = 128  # that ranges are found anew on
 FEWEST = 32  # below that nothing can be told from them
-CHOOSING, JUDGES = 64, 64  # samples that are run backwards too, and those that nothing was made of
+CHOOSING = 64  # samples that are run backwards too
 BATCH = 16  # samples at once
 OBSERVED = 64  # of them where ranges are found: what an observer does costs as much for any number
 ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
@@ -75,17 +75,14 @@ def _run(work: Conversion) -> Conversion:
     if not _can_help(work.plan, streams):
         return work
     size = _batch_size(work.graph.module)
-    judges = work.quick_batches(size, JUDGES, aside=True)
     factors = _find_factors(work, streams, work.quick_batches(size, CHOOSING))
     if not factors:
         return work
     change = Change(EQUALIZE.name, len(factors), REASON, factors)
-    scaled = _apply(work, change, judges[:1])
+    scaled = _apply(work, change, work.quick_batches(size, size, aside=True))
     every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
     after = _observed_again(scaled, factors, every)
-    modules = [judging.coded(SOLVE.run(each)) for each in (work, after)]
-    before, now = judging.noise_by_sample(work, modules, judges)
-    return after if judging.growth_of(before, now) < 0 else work
+    return after if as_near(SOLVE.run(work), SOLVE.run(after), size) else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:

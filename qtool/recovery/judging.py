@@ -14,8 +14,10 @@ from qtool.data import Batch
 from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
 
-__all__ = ["coded", "growth_of", "loss_of", "noise_by_sample", "noise_of", "outputs"]
+__all__ = ["as_near", "coded", "growths", "loss_of", "noise_by_sample", "noise_of", "outputs"]
 
+JUDGES = 64  # samples that nothing was made of
+CLEAR = 3  # standard errors of a mean
 FAINTEST = 1e-30  # the power of an output that is zero throughout
 HARDLY = 1e-3  # of the mean noise: less is none, so that no sample counts without end
 
@@ -69,11 +71,28 @@ def noise_by_sample(
     return found
 
 
-def growth_of(before: torch.Tensor, after: torch.Tensor) -> float:
-    """The mean of the logarithm of how many times the noise of each sample is what it was: every
-    sample counts once, where a few that are far off would decide the ratio of sums."""
+def as_near(before: Conversion, after: Conversion, size: int) -> bool:
+    """Whether a quantized network after a step is as near to the float one as it was, on samples
+    kept aside, so many at once; so it is where there are none.
+
+    Sample by sample, by the mean of the logarithms of how many times the noise is what it was: a
+    few that are far off would decide the ratio of sums. Half of the samples where they can tell.
+    """
+    batches = before.quick_batches(size, JUDGES, aside=True)
+    if not batches:
+        return True
+    modules, half = [coded(each) for each in (before, after)], (len(batches) + 1) // 2
+    found = growths(*noise_by_sample(before, modules, batches[:half]))
+    if abs(found.mean()) < CLEAR * found.std(correction=0) / len(found) ** 0.5 and batches[half:]:
+        rest = growths(*noise_by_sample(before, modules, batches[half:]))
+        found = torch.cat([found, rest])
+    return bool(found.mean() <= 0)
+
+
+def growths(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Logarithms of how many times the noise of each sample is what it was."""
     least = (HARDLY * (before + after).mean()).clamp(min=FAINTEST)
-    return float(((after + least) / (before + least)).log().mean())
+    return ((after + least) / (before + least)).log()
 
 
 def _noise(

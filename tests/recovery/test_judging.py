@@ -9,7 +9,15 @@ from torch import nn
 import qtool
 from qtool.conversion import Conversion
 from qtool.data import Batch
-from qtool.recovery.judging import coded, growth_of, loss_of, noise_by_sample, noise_of, outputs
+from qtool.recovery.judging import (
+    as_near,
+    coded,
+    growths,
+    loss_of,
+    noise_by_sample,
+    noise_of,
+    outputs,
+)
 
 
 class Two(nn.Module):
@@ -82,7 +90,27 @@ def test_one_sample_far_off_does_not_decide() -> None:
     before, after = torch.ones(64), torch.full((64,), 0.8)
     after[0] = 30
     assert after.sum() > before.sum()
-    assert growth_of(before, after) < -0.1
-    assert growth_of(before, before) == 0
-    assert growth_of(torch.zeros(4), torch.zeros(4)) == 0
-    assert 0 < growth_of(torch.zeros(4), torch.ones(4)) < 10
+    assert growths(before, after).mean() < -0.1
+    assert not growths(before, before).any()
+    assert not growths(torch.zeros(4), torch.zeros(4)).any()
+    assert 0 < growths(torch.zeros(4), torch.ones(4)).mean() < 10
+
+
+@pytest.mark.parametrize(("apart", "runs"), [(0.5, 1), (0.001, 2)])
+def test_half_of_the_samples_judge_where_they_can_tell(
+    apart: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["round"])
+    work = qtool.conversion.SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
+    seen: list[int] = []
+
+    def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(sum(b.size for b in batches))
+        before = torch.linspace(1, 2, seen[-1])
+        return before, before.flip(0) * (1 + apart)
+
+    monkeypatch.setattr("qtool.recovery.judging.noise_by_sample", noise)
+    assert not as_near(work, work, 16)
+    assert seen == [32] * runs
