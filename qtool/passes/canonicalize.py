@@ -22,7 +22,7 @@ from qtool.graph import torch_ops
 from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
-from qtool.passes.move_forms import MOVE_RULES
+from qtool.passes.move_forms import MOVE_RULES, wrapped
 from qtool.passes.number_forms import NUMBER_RULES, with_tensors
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
@@ -153,7 +153,10 @@ def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    if G.argument(node, 2, "mode", "constant") != "constant":
+    mode = G.argument(node, 2, "mode", "constant")
+    if mode == "circular":
+        return wrapped(node)
+    if mode != "constant":
         return None
     fill = G.argument(node, 3, "value") or 0.0
     return again(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
