@@ -263,8 +263,9 @@ def _calibration(
 def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
     """The first samples, a chunk at a time where the graph takes any number."""
     found: list[Batch] = []
+    splits = graph.splits
     for batch in batches(data, graph.module):
-        found += pieces(batch, CHUNK) if graph.any_number else [batch]
+        found += pieces(batch, CHUNK) if splits else [batch]
         if sum(b.size for b in found) >= SAMPLES:
             break
     return found

@@ -107,6 +107,13 @@ class FloatGraph:
         numbers of their own."""
         return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
 
+    @property
+    def splits(self) -> bool:
+        """Whether a batch may be cut into parts of any number of samples: as `any_number`, and not
+        where something counts them (see `fewer`)."""
+        example = Batch(*self.example)
+        return self.any_number and (example.size < FEWEST or self.fewer(example, 1) is not example)
+
     def restrictions(self) -> tuple[str, ...]:
         """In sentences, which numbers of samples it was not captured for."""
         first = next((i for i in self.inputs if i.shape), None)
