@@ -151,6 +151,15 @@ class FloatGraph:
                 f"batch {index} has {len(found)} tensors, the model takes {len(self.inputs)}: "
                 f"{'; '.join(map(str, self.inputs))}"
             )
+        ours, theirs = (
+            [x is None for x in pytree.tree_leaves((a, {k: kw[k] for k in kwargs}))]
+            for a, kw in ((args, kwargs), (batch.args, batch.kwargs))
+        )
+        if len(ours) == len(theirs) and ours != theirs:
+            raise DataError(
+                f"batch {index} has None for other arguments than the batch that the model was "
+                "captured with; a graph has one path: give the same ones"
+            )
         for expected, actual in zip(self.inputs, found, strict=True):
             _check_input(expected, actual, index)
         return batch

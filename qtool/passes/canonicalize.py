@@ -5,7 +5,8 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
 recurrent cells, lookups, pools, numbers and what moves elements have files of their own
-(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py).
+(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py,
+order_forms.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES, wrapped
 from qtool.passes.number_forms import NUMBER_RULES, with_tensors
+from qtool.passes.order_forms import ORDER_RULES
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.rules import Rule, again, ints, made
@@ -233,6 +235,7 @@ RULES: Mapping[Any, Rule] = {
     **POOL_RULES,
     **PRODUCT_RULES,
     **MOVE_RULES,
+    **ORDER_RULES,
 }
 _ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _conv_transpose, _convolution)}
 

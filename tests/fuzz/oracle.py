@@ -244,8 +244,9 @@ def _leaves(value: Any) -> list[torch.Tensor]:
 def ratio(real: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
     """Signal to noise in dB; 200 at most, -200 where a value is not finite. A hundredth of the
     values may be anything: next to a pole (1 / x) little noise goes far."""
-    off = np.abs(real.astype(float) - other)
-    limit = np.quantile(off, 0.99) if off.size >= 100 else np.inf
+    with np.errstate(invalid="ignore"):
+        off = np.nan_to_num(np.abs(real.astype(float) - other), nan=np.inf)
+    limit = np.quantile(off, 0.99, method="lower") if off.size >= 100 else np.inf
     real, off = real[off <= limit].astype(float), off[off <= limit]
     noise, power = float(np.square(off).sum()), float(np.square(real).sum())
     if noise == 0:
