@@ -22,6 +22,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError, FileError, PlanError
 from qtool.graph import FloatGraph
+from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current
 from qtool.recipe import ACCURACIES, Recipe
@@ -58,6 +59,7 @@ class TunedModel(Tuned):
         said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
         return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
 
+    @takes_paths("folder")
     def write_front(self, folder: str | Path) -> None:
         """Writes every model of the front, verified, each with its recipe beside it.
 
@@ -76,6 +78,7 @@ class TunedModel(Tuned):
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
+@takes_paths("archive")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -172,6 +175,7 @@ def tune(
     return found
 
 
+@takes_paths("file", "mended")
 def explain(
     file: str | Path,
     model: Model | Captured,
