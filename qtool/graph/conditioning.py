@@ -32,9 +32,9 @@ def _one(node: fx.Node, x: torch.Tensor) -> float:
 
 
 def _scaled(node: fx.Node, x: torch.Tensor) -> float:
-    """alpha x (exp(x) - 1), and selu's scale."""
+    """alpha x (exp(x) - 1), and selu's 1.76."""
     numbers = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, int | float)]
-    return max(2.0, *(abs(float(n)) for n in numbers)) if numbers else 2.0
+    return max([1.8, *(abs(float(n)) for n in numbers)])
 
 
 def _itself(node: fx.Node, x: torch.Tensor) -> torch.Tensor:
@@ -92,8 +92,8 @@ class Moved(fx.Interpreter):
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
         away = torch.rand(x.shape, generator=self.generator, dtype=torch.float32) * 2 - 1
-        steps = 2 * torch.finfo(x.dtype).eps * away.to(x.device)
-        return (x.detach() * (1 + steps) + steps * inside).to(x.dtype)
+        bits = torch.finfo(x.dtype).eps * away.to(x.device)
+        return (x.detach() * (1 + 2 * bits) + bits / 2 * inside).to(x.dtype)
 
 
 def _keywords(module: Any) -> list[str]:

@@ -36,7 +36,10 @@ def _sides(
         if s != 1 and not isinstance(size, int):
             raise call.refuse("auto_pad of a dynamic size")
         covered = d * (k - 1) + 1 if dilated else k
-        total = covered - 1 if s == 1 else max(0, (-(-size // s) - 1) * s + covered - size)
+        total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
+        if total < 0 and not dilated and d != 1:
+            raise call.refuse("strides longer than a dilated window, which the runtime cuts by")
+        total = max(0, total)
         less, more = total // 2, total - total // 2
         begins.append(less if kind == "SAME_UPPER" else more)
         ends.append(more if kind == "SAME_UPPER" else less)
