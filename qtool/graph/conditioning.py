@@ -52,9 +52,14 @@ INSIDE: Mapping[Any, Inside] = {
     aten.asinh.default: _one,
     aten.atanh.default: _one,
     aten.softplus.default: _one,
+    aten.sigmoid.default: _one,  # a polynomial between bounds, and 0 beyond them
+    aten.silu.default: _itself,
     aten.gelu.default: _itself,
 }
 """What a kernel may go through on the way, where that is larger than the result."""
+
+
+_GATED = ("qtool.gru.default", "qtool.lstm.default", "qtool.rnn.default")  # sigmoids inside
 
 
 class Moved(fx.Interpreter):
@@ -71,8 +76,8 @@ class Moved(fx.Interpreter):
 
     def outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Of one call, flat."""
-        places = sum(n.op == "placeholder" for n in self.module.graph.nodes)
-        order = _keywords(self.module) or list(kwargs)
+        places = sum(n.op == "placeholder" for n in self.graph.nodes)
+        order = _keywords(self.graph) or list(kwargs)
         leaves = pytree.tree_leaves((tuple(args), {k: kwargs[k] for k in order}))
         if len(leaves) != places:
             leaves = [x for x in leaves if x is not None]
@@ -86,6 +91,8 @@ class Moved(fx.Interpreter):
         inside: torch.Tensor | float = 0.0
         if n.op == "call_function" and n.target in INSIDE:
             inside = INSIDE[n.target](n, self.fetch_args_kwargs_from_env(n)[0][0])
+        elif str(n.target) in _GATED:
+            inside = 1.0
         return pytree.tree_map(lambda x: self._moved(x, inside), result)
 
     def _moved(self, x: Any, inside: torch.Tensor | float) -> Any:
@@ -96,12 +103,12 @@ class Moved(fx.Interpreter):
         return (x.detach() * (1 + 2 * bits) + bits / 2 * inside).to(x.dtype)
 
 
-def _keywords(module: Any) -> list[str]:
-    """The names of a module's arguments by name, in the order that it was captured with."""
-    info = getattr(module.graph._codegen, "pytree_info", None)
-    spec = None if info is None else info.in_spec
-    both = spec is not None and spec.num_children == 2
-    return list(spec.child(1).context or ()) if both else []
+def _keywords(graph: fx.Graph) -> list[str]:
+    """The arguments that a graph takes by name, in the order that it was captured with."""
+    info = getattr(graph._codegen, "pytree_info", None)
+    if info is None or info.in_spec.num_children != 2:
+        return []
+    return list(info.in_spec.child(1).context or ())
 
 
 def within(expected: torch.Tensor, actual: torch.Tensor, open_: torch.Tensor) -> bool:

@@ -114,11 +114,12 @@ def wrapped(node: fx.Node) -> fx.Node | None:
     x, widths = node.args[:2]
     assert isinstance(x, fx.Node)
     assert isinstance(widths, list | tuple)
-    if not all(isinstance(w, int) and w >= 0 for w in widths):
+    numbers = [w for w in widths if isinstance(w, int) and w >= 0]
+    if len(numbers) != len(widths):
         return None
-    axes = [i for i in range(len(widths) // 2) if any(widths[2 * i : 2 * i + 2])]
+    axes = [i for i in range(len(numbers) // 2) if any(numbers[2 * i : 2 * i + 2])]
     for i in axes:
-        axis, (begin, end) = G.rank(node) - 1 - i, widths[2 * i : 2 * i + 2]
+        axis, (begin, end) = G.rank(node) - 1 - i, numbers[2 * i : 2 * i + 2]
         before, behind = (axis, -begin, LAST), (axis, 0, end)
         cuts = {"before": before, "behind": behind}
         parts = {

@@ -70,7 +70,7 @@ def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     rank: Any = node.args[1] if is_rank else (size + 1) // 2
     found = _ranked(node, x, rank, axis % G.rank(x), keep)
     for user in users:
-        G.replace(user, found[int(user.args[1])])  # type: ignore[call-overload]  # a number
+        G.replace(user, found[0 if user.args[1] == 0 else 1])
     return found[0]
 
 

@@ -23,12 +23,13 @@ from torch.utils import _pytree as pytree
 from qtool.api import QuantizedModel
 from qtool.atomic import scratch_folder
 from qtool.errors import QtoolError
-from qtool.graph import shape
+from qtool.graph import FloatGraph, shape
 from qtool.graph.agreement import own_noise
+from qtool.graph.conditioning import DRAWS, Moved, within
 from qtool.plan import Execution
 from qtool.verification import Verification, compare_codes
 
-__all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of"]
+__all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]
 
 KINDS = (
     "right",
@@ -254,3 +255,22 @@ def ratio(real: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
     if not np.isfinite(noise) or power == 0:
         return -200.0
     return float(np.clip(10 * np.log10(power / noise), -200, 200))
+
+
+def rounded_alike(
+    graph: FloatGraph,
+    batch: tuple[torch.Tensor, ...],
+    truth: Sequence[torch.Tensor],
+    found: Sequence[torch.Tensor],
+) -> bool:
+    """Whether each value is as near to the truth as its own rounding lets it be."""
+    run = Moved(graph.module)
+    run.still = True
+    plain = run.outputs(batch, {})
+    run.still = False
+    draws = [run.outputs(batch, {}) for _ in range(DRAWS)]
+    open_ = [
+        torch.stack([(a.double() - d[i].double()).abs() for d in draws]).amax(0)
+        for i, a in enumerate(plain)
+    ]
+    return all(within(a, b, o) for a, b, o in zip(truth, found, open_, strict=True))
