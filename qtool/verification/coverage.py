@@ -33,6 +33,7 @@ from qtool.plan import Decision, Execution, QuantPlan
 from qtool.runtimes import Kernel, Runtime
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
 from qtool.verification.artefact import Artefact
+from qtool.verification.twins import twins
 
 __all__ = ["AuditRow", "Coverage", "audit", "executed", "planned"]
 
@@ -173,9 +174,12 @@ def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
     assert runtime.executed is not None
     kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
     nodes = {str(n.name): n for n in graph_of(message_of(path)) if n.outputs}
+    alike = twins(nodes.values())
     rows, taken_in = [], set[str]()
     for d in _operators(plan):
         kernel = _kernel_of(nodes.get(d.node), d.node, kernels)
+        if kernel is None and d.node in alike:
+            kernel = _kernel_of(None, alike[d.node], kernels)
         behind = _affine_behind(nodes.get(d.node)) if kernel is None and d.macs else ()
         for each in behind:
             taken_in.add(str(each.name))
