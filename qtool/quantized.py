@@ -174,7 +174,7 @@ class Quantized:
             VerificationError: the file does not do what the plan says.
         """
         self._model(format)
-        self._make_room(old=True)  # what it was made of holds all codes twice
+        self._make_room()  # what it was made of holds all codes twice
         with published(self._formatted(format), path, external_data) as temporary:
             artefact = Artefact(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
@@ -192,10 +192,10 @@ class Quantized:
             self._kept["coverage"] = result.coverage
         return result
 
-    def _make_room(self, old: bool = False) -> None:
+    def _make_room(self) -> None:
         """Where that is worth its time."""
         if sum(p.nbytes for p in self.reference.module.parameters()) >= LARGE:
-            give_back(old)
+            give_back()
 
     @takes_paths("path")
     @alone

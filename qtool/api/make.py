@@ -21,7 +21,7 @@ from qtool.data import Batch, batches
 from qtool.data.kept import ASIDE
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
-from qtool.graph.alone import alone
+from qtool.graph.alone import alone, rarely_collecting
 from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import Ranks, current, together
@@ -227,6 +227,7 @@ def samples_of(plan: QuantPlan) -> int:
 
 
 @alone
+@rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
 def _quantized(
     captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
 ) -> QuantizedModel:

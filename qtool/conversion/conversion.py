@@ -25,7 +25,6 @@ from qtool.data import Batch
 from qtool.errors import PlanError, VerificationError
 from qtool.graph import FloatGraph
 from qtool.graph.agreement import own_noise
-from qtool.graph.alone import rarely_collecting
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.plan import Probe, QuantPlan, Rewrite, make_plan
 from qtool.progress import during
@@ -192,7 +191,7 @@ def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[
 def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
     """A conversion after all of the steps, in order."""
     for step in steps:
-        with during(step.name), rarely_collecting():
+        with during(step.name):
             work = step.run(work)
     return work
 

@@ -84,13 +84,10 @@ def _grow_old() -> None:
         gc.unfreeze()
 
 
-def give_back(old: bool = False) -> None:
+def give_back() -> None:
     """Collects what goes in circles (graphs do, with all of their weights), and gives free memory
-    back to the system; glibc keeps it otherwise, and what comes next is on top.
-
-    old: also what is old, a walk through millions of objects of torch and its kind.
-    """
-    gc.collect(2 if old else 1)
+    back to the system; glibc keeps it otherwise, and what comes next is on top."""
+    gc.collect(1)
     if _TRIM is not None:
         _TRIM(0)
 

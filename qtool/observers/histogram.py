@@ -151,24 +151,22 @@ class Histogram:
         least, most = float(self.low[0]), float(self.high[0])
         total: torch.Tensor | int = 0
         waiting: list[torch.Tensor] = []
-        lowest, held = 0.0, 0
         for piece, step in parts:
             low, high = ends_of(piece, 0.0 if clamped and least == 0 else None)
             if not (least <= low and high <= most):
                 return False
-            waiting.append((piece if step == 1 else _runs(piece, step)).reshape(-1))
-            lowest, held = min(lowest, low), held + waiting[-1].numel()
-            if held >= PIECE:
-                total, waiting, lowest, held = total + self._counted(waiting, lowest), [], 0.0, 0
-        total = total + self._counted(waiting, lowest) if waiting else total
+            some = piece if step == 1 else _runs(piece, step)
+            waiting.append(self._codes_of_one(some, low < 0).reshape(-1))
+            if sum(map(len, waiting)) >= PIECE:
+                total, waiting = total + self._counted(waiting), []
+        total = total + self._counted(waiting) if waiting else total
         assert isinstance(total, torch.Tensor)
         self.counts[0] += total.cpu().numpy()
         return True
 
-    def _counted(self, waiting: list[torch.Tensor], low: float) -> torch.Tensor:
-        together = waiting[0] if len(waiting) == 1 else torch.cat(waiting)
-        codes = self._codes(together, slice(None), low < 0)
-        return torch.bincount(codes, minlength=self.bins + 1)
+    def _counted(self, codes: list[torch.Tensor]) -> torch.Tensor:
+        together = codes[0] if len(codes) == 1 else torch.cat(codes)
+        return torch.bincount(together, minlength=self.bins + 1)
 
     def _unfilled(self, channels: int) -> Histogram:
         """The own range without counts: takes a batch apart, since a bad value may come last."""

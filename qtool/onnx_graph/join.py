@@ -38,7 +38,7 @@ def join(
                 renamed[name] = unique(name, values)
                 values.add(renamed[name])
         for tensor in graph.initializer:
-            tensor.name = renamed[tensor.name]
+            tensor.name = renamed.get(tensor.name, tensor.name)  # a part may give a constant
         for info in graph.value_info:
             info.name = renamed.get(info.name, info.name)
         for node in graph.node:

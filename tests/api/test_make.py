@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from qtool import QuantizedModel
-from qtool.api import calibrate, convert, quantize
+from qtool.api import calibrate, convert, make, quantize
 from qtool.calibration import Calibration
-from qtool.conversion import capture_model
+from qtool.conversion import capture_model, convert_by
 from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.errors import CalibrationError, DataError, PlanError
+from qtool.graph.edit import copied
 from tests.export.networks import NETWORKS, Applied, network, quantized, run, samples
 
 
@@ -235,3 +238,21 @@ def test_the_result_does_not_depend_on_the_random_state() -> None:
     torch.manual_seed(1)
     again = quantize(network("residual"), [samples("residual", 16, seed) for seed in range(4)])
     assert parameters(again) == parameters(quantized("residual"))
+
+
+def test_what_the_last_step_left_is_gone_when_quantize_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model copies its weights; those of the conversion go in circles with their graph, and
+    nobody is to walk through all that is old to find them."""
+    left = []
+
+    def noted(*given: Any) -> Any:
+        work = convert_by(*given)
+        module = copied(work.graph.module)  # as steps do that change weights
+        left.append(weakref.ref(module))
+        return replace(work, graph=replace(work.graph, module=module))
+
+    monkeypatch.setattr(make, "convert_by", noted)
+    quantize(network("residual"), [images()])
+    assert [module() for module in left] == [None]

@@ -48,3 +48,14 @@ def test_what_is_inside_of_parts_is_told_apart() -> None:
     session = ort.InferenceSession(whole.SerializeToString())
     (y,) = session.run(None, {"x": np.array([-1, 5], np.float32)})
     assert y.tolist() == [6.0, 30.0]  # max(2, -2), max(2, 10); three times that, at least 3
+
+
+def test_a_constant_that_a_part_gives_keeps_its_name() -> None:
+    first = part("x", "h", 2.0)
+    first.graph.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "given"))
+    first.graph.output.append(helper.make_tensor_value_info("given", TensorProto.FLOAT, [2]))
+    whole = join([first, part("given", "y", 3.0)], ["x"], ["h", "y"])
+    onnx.checker.check_model(whole)
+    session = ort.InferenceSession(whole.SerializeToString())
+    _, y = session.run(None, {"x": np.array([-1, 5], np.float32)})
+    assert y.tolist() == [3.0, 6.0]
