@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
+from qtool.export.deep import keep_deep
 from qtool.export.keep_to_plan import keep_to_plan
 from qtool.export.linear_forms import lower_linears
 from qtool.graph import torch_ops
@@ -55,6 +56,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
     """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
     module = G.clone(quantized)
     lower_linears(module, plan, target)
+    keep_deep(module)
     lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None

@@ -22,6 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
+from qtool.export.plain_sizes import plain_sizes
 from qtool.graph import torch_ops
 
 __all__ = ["SCOPE", "to_program"]
@@ -66,6 +67,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     outputs = [nodes[n] for n in G.output_nodes(module.graph)]
     example = _tensors_alone(graph.example)
     lifted.output(tuple(outputs))
+    plain_sizes(lifted)
     signature = ExportGraphSignature(
         specs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in outputs]
     )

@@ -8,7 +8,7 @@ guards on dynamic sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -197,6 +197,12 @@ def _columns(x: torch.Tensor, codes: torch.Tensor, *rest: torch.Tensor | None) -
     return x.new_empty([*x.shape[:-1], codes.shape[-1]])
 
 
+def _kept(x: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
+    """Sizes of a Reshape in ONNX: 0 is that of the input, where it has one."""
+    zero = [isinstance(size, int) and size == 0 for size in sizes]
+    return [x.shape[i] if z and i < x.dim() else sizes[i] for i, z in enumerate(zero)]
+
+
 def _gemm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return F.linear(x, weight.t(), bias)
 
@@ -358,8 +364,8 @@ rescale = define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: 
 
 reshape = define(
     "reshape(Tensor x, SymInt[] sizes) -> Tensor",
-    lambda x, sizes: x.reshape(sizes).clone(),
-    fake=lambda x, sizes: x.new_empty(x.reshape(sizes).shape),
+    lambda x, sizes: x.reshape(_kept(x, sizes)).clone(),
+    fake=lambda x, sizes: x.new_empty(x.reshape(_kept(x, sizes)).shape),
 )
 """Reshape: ATen's, but opaque."""
 

@@ -23,17 +23,42 @@ def _attention(
     """As torch.onnx writes it, but where the mask lets a query see nothing it gets zeros, as from
     torch; the softmax alone would give it the mean of all values, or NaN."""
     from onnxscript import ir
-    from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention as plain
 
     if attn_mask is None:
-        return plain(query, key, value, None, *options, **named)
+        return _attended(query, key, value, None, *options, **named)
     nothing, zero = -math.inf, op.Constant(value_float=0.0)
     if attn_mask.dtype == ir.DataType.BOOL:
         nothing = torch.finfo(torch.float32).min
         attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=nothing))
-    found = plain(query, key, value, attn_mask, *options, **named)
+    found = _attended(query, key, value, attn_mask, *options, **named)
     most = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
     return op.Where(op.Greater(most, op.Constant(value_float=nothing)), found, zero)
+
+
+def _attended(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Scores, softmax, sum. The keys are turned by one Transpose, which the runtime takes into its
+    product; torch.onnx, which does not know their rank, computes three shapes for it."""
+    from onnxscript import ir
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention as plain
+
+    width = query.shape[3] if query.shape is not None else None
+    usual = not is_causal and not enable_gqa and (scale is None or scale > 0)
+    if not usual or not isinstance(width, int) or query.dtype != ir.DataType.FLOAT:
+        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return plain(query, key, value, mask, dropout_p, **options)
+    root = op.Constant(value_float=math.sqrt(width**-0.5 if scale is None else scale))
+    turned = op.Transpose(key, perm=[0, 1, 3, 2])
+    scores = op.MatMul(op.Mul(query, root), op.Mul(turned, root))
+    return op.MatMul(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), value)
 
 
 PRODUCTS = (

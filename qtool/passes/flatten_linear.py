@@ -11,10 +11,10 @@ from qtool import graph as G
 from qtool.passes.infra import GraphPass
 from qtool.passes.rules import leading
 
-__all__ = ["flatten_linear"]
+__all__ = ["ELEMENTWISE", "flatten_linear"]
 
 aten = torch.ops.aten
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     {
         aten.relu.default,
         aten.clamp.default,
@@ -26,7 +26,7 @@ _ELEMENTWISE = frozenset(
         aten.leaky_relu.default,
     }
 )
-
+"""What stays flat, next to its layer."""
 
 Valued = dict[tuple[Any, ...], fx.Node]
 """Sizes and dtype -> a flat node that has them: what is known need not be inferred again."""
@@ -74,7 +74,7 @@ def _flatten(node: fx.Node, valued: Valued) -> None:
 def _only_elementwise(node: fx.Node) -> fx.Node | None:
     """The one reader of a node, if it works element by element."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
-    return reader if reader is not None and reader.target in _ELEMENTWISE else None
+    return reader if reader is not None and reader.target in ELEMENTWISE else None
 
 
 def _join_reshapes(node: fx.Node) -> None:

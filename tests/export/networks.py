@@ -276,8 +276,6 @@ NETWORKS: dict[str, Network] = {
         {
             **dict.fromkeys(("FusedMatMul", "Softmax", "MatMul", "Tanh", "Add"), 1),
             "QGemm": 5,
-            "Cast": 1,  # the scale of the keys,
-            "Mul": 1,  # and its product with them
         },
         5 * (6 * 8 + 3 * 8 * 8 + 8 * 3) + 2 * 2 * 5 * 5 * 4,
         ("first", "query", "scaled_dot_product_attention", "last"),

@@ -1,0 +1,75 @@
+"""Sizes that follow from the input are not computed: a Reshape and an Expand keep them.
+
+A model of dynamic batch and length asks for its sizes at each view, and ONNX would compute each of
+them by four small nodes: half of all nodes of a language model, and a third of the time of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.graph import torch_ops
+
+__all__ = ["plain_sizes"]
+
+aten = torch.ops.aten
+
+
+def plain_sizes(graph: fx.Graph) -> None:
+    """In a graph about to be written, in place; what computed sizes and is not read now goes.
+
+    A size that has to be computed is computed once.
+    """
+    first: dict[str, fx.Node] = {}
+    for node in graph.nodes:
+        if isinstance(size := G.value(node), torch.SymInt) and node.op == "call_function":
+            _replace(node, first.setdefault(str(size), node))
+        find = _FINDS.get(node.target)
+        if find is None or all(isinstance(size, int) for size in node.args[1]):
+            continue
+        sizes = find(G.shape(node.args[0]), G.shape(node))
+        if sizes is not None:
+            node.args = (node.args[0], sizes, *node.args[2:])
+    graph.eliminate_dead_code()
+
+
+def _replace(node: fx.Node, same: fx.Node) -> None:
+    if same is not node:
+        node.replace_all_uses_with(same)
+
+
+def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+    """0 where the size is that of the input at the same place, -1 for one that is left over."""
+    if 0 in after:  # which 0 would keep
+        return None
+    kept = [_same(size, axis, before) for axis, size in enumerate(after)]
+    sizes = [
+        size if isinstance(size, int) else 0 if same else -1
+        for size, same in zip(after, kept, strict=True)
+    ]
+    return sizes if sizes.count(-1) < 2 else None
+
+
+def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+    """-1 where the size is that of the input."""
+    new = len(after) - len(before)
+    sizes = [
+        size if isinstance(size, int) else -1 if _same(size, axis - new, before) else None
+        for axis, size in enumerate(after)
+    ]
+    return None if None in sizes else [size for size in sizes if size is not None]
+
+
+def _same(size: Any, axis: int, before: Sequence[Any]) -> bool:
+    return 0 <= axis < len(before) and str(before[axis]) == str(size)
+
+
+_FINDS: Mapping[Any, Callable[[Sequence[Any], Sequence[Any]], list[int] | None]] = {
+    torch_ops.reshape: _reshaped,
+    aten.expand.default: _expanded,
+}
