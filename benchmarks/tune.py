@@ -1,25 +1,21 @@
-"""What the search finds, beside the truth.
+"""What the search finds on real networks, hostile ones, and when it is killed.
 
-    python benchmarks/tune.py front [--keep FILE]                   # 1,024 files of ten layers
     python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002] [--twins fast]
     python benchmarks/tune.py hostile FOLDER
     python benchmarks/tune.py kills [--kills 100]
     python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
 
-front: every choice between static and float for the ten layers of the sample network is a file,
-evaluated once; a search with 20 evaluations is judged by the hypervolume of what it evaluated, up
-to the time of the float model, all errors and times as the table of truth has them. goals: networks
-of the folder (see networks.py) and their unbalanced twins, without recovery (fast) and with its
-levels to choose from. hostile: three layers whose weights hold pairs of huge values that cancel.
-kills: a search is killed at random moments until it ends, and has to find what one that was left
-alone finds. explain: flips mended by the layers that are named, some of them really exported.
+goals: networks of the folder (see networks.py) and their unbalanced twins, without recovery (fast)
+and with its levels to choose from. hostile: three layers whose weights hold pairs of huge values
+that cancel. kills: a search is killed at random moments until it ends, and has to find what one
+that was left alone finds. explain: flips mended by the layers that are named, some of them really
+exported. `tune_front.py` has the search beside the truth of all files.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import os
 import shutil
 import signal
@@ -36,91 +32,18 @@ import numpy as np
 import torch
 from kills import run as ended
 from kills import warm
-from safetensors.torch import load_file
 from torch import nn
 from unbalanced import twin_of
 
 import qtool
-from qtool.analysis.latency import timed, worked
 from qtool.analysis.sensitivity import pieces
 from qtool.data import to_batch
-from qtool.recipe import Recipe, Rule
 from qtool.runtimes.onnxruntime import run, session
 from qtool.search.explain import Explainer
-from qtool.search.judge import Judge
-from qtool.search.knapsack import hypervolume
 
 ROOT = Path(__file__).parents[1]
 EVALUATIONS = 20
 SAMPLES = 10  # that are explained one by one, to time it
-
-
-# --- the front ---------------------------------------------------------------------------------
-
-
-def _digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndarray]:
-    sys.path.insert(0, str(ROOT))
-    from examples.digits.network import digits_net
-
-    net = digits_net()
-    net.load_state_dict(load_file(ROOT / "examples/digits/weights.safetensors"))
-    with np.load(ROOT / "calib_data/digits/images.npz") as file:
-        seen = torch.from_numpy(file["x"])
-    with np.load(ROOT / "examples/digits/eval.npz") as file:
-        asked, labels = torch.from_numpy(file["x"]), file["labels"]
-    return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
-
-
-def _all_files(
-    net: nn.Module, seen: Any, asked: Any, found: qtool.TunedModel, keep: Path
-) -> np.ndarray:
-    """[1024, 2] noise and microseconds of every choice; bit i: layer i in float. Goes on where an
-    interrupted run has left off."""
-    names = [layer for g in found.groups for layer in g.layers]
-    captured, part = qtool.capture_model(net, seen[0]), keep.with_suffix(".part.npy")
-    rows = np.load(part).tolist() if part.exists() else []
-    with tempfile.TemporaryDirectory() as made:
-        plain = captured.export_float(Path(made) / "float.onnx")
-        judge, file = Judge(plain, asked), Path(made) / "int8.onnx"
-        one = [asked[0][:1].numpy()]
-        for bits in list(itertools.product((0, 1), repeat=len(names)))[len(rows) : -1]:
-            rules = tuple(
-                Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b
-            )
-            found.convert(Recipe(rules)).export(file, verify=False)
-            timing = timed([plain, file], one, seconds=0.2, least_rounds=15, clock=worked)
-            rows.append((judge.score(file).noise, 1 / timing.ratios[1].median))
-            np.save(part, rows)
-    return np.array([*rows, (0.0, 1.0)])
-
-
-def front(options: argparse.Namespace) -> None:
-    net, seen, asked, labels = _digits()
-    search = qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS, front=True)
-    start = time.monotonic()
-    found = qtool.tune(net, seen, asked, labels, options=search, accuracy=("fast",))
-    spent = time.monotonic() - start
-    keep = Path(options.keep)
-    if not keep.exists():
-        np.save(keep, _all_files(net, seen, asked, found, keep))
-    truth = np.load(keep)[:-1]  # the last is the float model: there is no use for what is slower
-    noise, cost = 10 * np.log10(np.maximum(truth[:, 0], 1e-9)), truth[:, 1]
-    worst = 1.0, float(noise.max()) + 1.0
-    whole = hypervolume(cost, noise, worst)
-    bits = ("".join("1" if c == "float" else "0" for c in e.choices) for e in found.evaluated)
-    numbers = [int(b, 2) for b in bits]
-    own = hypervolume(cost[numbers], noise[numbers], worst)
-    again = np.array([(10 * np.log10(e.score.noise), 1 / e.speedup) for e in found.evaluated])
-    off = np.abs(again - np.stack([noise, cost], 1)[numbers])
-    print(found)
-    print(
-        f"beside the table: error within {off[:, 0].max():.2f} dB, "
-        f"time off by {np.median(off[:, 1] / cost[numbers]):.1%} (median)"
-    )
-    print(
-        f"{len(truth)} files; {len(numbers)} evaluations in {spent:.0f} s reach "
-        f"{own / whole:.2%} of the true hypervolume"
-    )
 
 
 # --- goals -------------------------------------------------------------------------------------
@@ -328,13 +251,11 @@ def _exported(explainer: Explainer, network: Any, flip: Any, folder: Path) -> bo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    for command in (front, goals, hostile, kills, explain):
+    for command in (goals, hostile, kills, explain):
         sub = commands.add_parser(command.__name__)
         sub.set_defaults(run=command)
         if command in (goals, hostile, explain):
             sub.add_argument("folder", type=Path)
-        if command is front:
-            sub.add_argument("--keep", default="front.npy")
         if command is goals:
             of_goals(sub)
         if command is kills:

@@ -174,7 +174,7 @@ def command(
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):
-        found.quantized().export(output_, timing=0)
+        found.export(output_)
         if front is not None:
             found.write_front(front)
     if page is not None:

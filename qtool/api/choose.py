@@ -22,6 +22,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError, FileError, PlanError
 from qtool.graph import FloatGraph
+from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current
 from qtool.recipe import ACCURACIES, Recipe
@@ -44,10 +45,27 @@ class TunedModel(Tuned):
     """What a search has found, and the models of it."""
 
     convert: Callable[[Recipe], QuantizedModel]
+    write_float: Callable[[Path], Path]
 
     def quantized(self, key: str | None = None) -> QuantizedModel:
-        """The best model, or the one of another evaluation."""
+        """The best model, or the one of another evaluation.
+
+        Raises:
+            PlanError: it is the float model itself, of which `export` writes a file.
+        """
         return self.convert(self.recipes[key or self.best.key])
+
+    def export(self, path: str | Path, key: str | None = None) -> None:
+        """Writes the best model, or the one of another evaluation, verified; where it is the float
+        model itself, that one.
+
+        Raises:
+            FileError: it cannot be written. VerificationError: a file does not do what is planned.
+        """
+        if (key or self.best.key) == self.unquantized:
+            self.write_float(Path(path))
+        else:
+            self.quantized(key).export(path, timing=0)
 
     def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
         """A recipe as the text of a file, to read, to edit, and to give to `quantize`."""
@@ -58,6 +76,7 @@ class TunedModel(Tuned):
         said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
         return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
 
+    @takes_paths("folder")
     def write_front(self, folder: str | Path) -> None:
         """Writes every model of the front, verified, each with its recipe beside it.
 
@@ -72,10 +91,12 @@ class TunedModel(Tuned):
         numbers = {e.key: e.number for e in self.evaluated}
         for key in self.front:
             name = place / f"{numbers[key]:02d}"
-            self.quantized(key).export(name.with_suffix(".int8.onnx"), timing=0)
+            kind = ".float.onnx" if key == self.unquantized else ".int8.onnx"
+            self.export(name.with_suffix(kind), key)
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
+@takes_paths("archive")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -168,10 +189,12 @@ def tune(
             plain, target, inputs, recipes, converted, samples, judge, wanted, asked, kept
         )
         found = TunedModel(**vars(search.run(folder)))
-    object.__setattr__(found, "convert", converted)  # of a frozen class: no field of the result
+    object.__setattr__(found, "convert", converted)  # of a frozen class: no fields of the result
+    object.__setattr__(found, "write_float", lambda path: captured.export_float(path, target))
     return found
 
 
+@takes_paths("file", "mended")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -263,8 +286,9 @@ def _calibration(
 def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
     """The first samples, a chunk at a time where the graph takes any number."""
     found: list[Batch] = []
+    splits = graph.splits
     for batch in batches(data, graph.module):
-        found += pieces(batch, CHUNK) if graph.any_number else [batch]
+        found += pieces(batch, CHUNK) if splits else [batch]
         if sum(b.size for b in found) >= SAMPLES:
             break
     return found

@@ -4,8 +4,9 @@ Whole-model choices come first (how much the conversion recovers): each is evalu
 chosen, and the most exact one is searched further. Where a goal bounds what may be lost, the front
 is searched for the cheapest file that keeps it, by bisection of the noise between those that did
 and those that did not; where none does, or the whole front is wanted, the evaluations go where they
-promise most. After each the model is corrected. At the end those that might be the fastest are
-timed beside each other. A search can be ended at any time.
+promise most. After each the model is corrected. The last candidate is the float model itself. At
+the end those that might be the fastest are timed beside each other. A search can be ended at any
+time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from qtool.recipe import Recipe
 from qtool.recovery import steps_of
 from qtool.search.additive import Additive, items_of
 from qtool.search.archive import Archive, Evaluated, key_of
-from qtool.search.choices import Config, Space, observers_of, space_of
+from qtool.search.choices import FLOAT, Config, Space, observers_of, space_of
 from qtool.search.correct import agreement, corrected
 from qtool.search.costs import NodeCosts, measured_costs, probes
 from qtool.search.errors import point_errors
@@ -39,7 +40,7 @@ from qtool.search.judge import Judge
 from qtool.search.knapsack import front
 from qtool.search.next import Seen, leaner, next_of
 from qtool.search.sizes import sizes_of
-from qtool.search.tuned import Chosen, Tuned, front_of
+from qtool.search.tuned import Tuned, chosen_of, front_of
 from qtool.types import Array
 
 __all__ = ["Search", "SearchOptions"]
@@ -48,6 +49,7 @@ TIMING = 0.5
 LEAST_ROUNDS = 11
 LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
+ITSELF = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Search:
         self.refused: set[Config] = set()
         self.fresh = self.lean = 0
         self.notes: list[str] = []
-        self.stopped = ""
+        self.stopped = self.unquantized = ""
 
     def run(self, folder: Path) -> Tuned:
         """Searches, and says what was found.
@@ -133,6 +135,7 @@ class Search:
             if self._time_left():
                 raw = self._additive(space)
                 self._search(space, raw)
+                self._in_float(space)
             known = tuple(self.found.values())
             self.finals = compared(self.goals, known, self.archive.store, self._anew)
             self.found |= {e.key: e for e in self.finals}
@@ -169,6 +172,15 @@ class Search:
             known = front(model, self.goals.smallest, {s.config for s in seen} | self.refused)
             number = next_of(known, seen, self.goals, explore=True, refused=self.refused)
         return None if number is None else known.config(number)
+
+    def _in_float(self, space: Space) -> None:
+        """The last candidate, where losses alone are bounded and nothing keeps them: all that is
+        chosen for left in float. It needs no search, and comes on top of the evaluations."""
+        goals = self.goals
+        bounded = goals.min_speedup is not None or goals.max_size is not None
+        kept = any(map(goals.kept, self.found.values()))
+        if not (bounded or kept) and self._time_left():
+            self._evaluated(space, space.config(FLOAT))
 
     def _time_left(self) -> bool:
         """Whether another evaluation fits into the budget, as long as they took so far."""
@@ -223,14 +235,15 @@ class Search:
         """What is known of a configuration, from the archive or by running it."""
         recipe = space.recipe_of(config)
         key = key_of(recipe)
-        self.made[key] = recipe
+        self.made[key], plain = recipe, space.is_float(config)
+        self.unquantized = key if plain else self.unquantized
         found = self.archive.found.get(key)
         if found is None:
             start = time.monotonic()
-            quantized = made or self.convert(recipe)
-            file = self._written(key, lambda: quantized)
+            quantized = made or (None if plain else self.convert(recipe))
+            file = self._written(key, lambda: quantized or self.convert(recipe))
             score = self.judge.score(file)
-            (ratio,) = self._timed([file])
+            (ratio,) = (ITSELF,) if plain else self._timed([file])
             found = Evaluated(
                 key,
                 len(self.found) + 1,
@@ -241,7 +254,7 @@ class Search:
                 ratio.low,
                 ratio.high,
                 _bytes(file),
-                _integer_share(quantized),
+                0.0 if quantized is None else _integer_share(quantized),
                 time.monotonic() - start,
                 noise,
                 spent,
@@ -271,6 +284,8 @@ class Search:
         return found.ratios[1:]
 
     def _written(self, key: str, make: Callable[[], Quantized]) -> Path:
+        if key == self.unquantized:
+            return self.float_file
         file = self.folder / f"{key}.onnx"
         if not file.exists():
             make().export(file, verify=False)
@@ -332,8 +347,9 @@ class Search:
             missed=tuple(self.goals.told(best)),
             evaluated=evaluated,
             front=front_of(evaluated, self.goals.smallest),
-            groups=_chosen(space, best, fitted),
+            groups=chosen_of(space, best, fitted),
             recipes={e.key: self.made[e.key] for e in evaluated},
+            unquantized=self.unquantized,
             float_size=_bytes(self.float_file),
             float_time=0.0 if raw is None else raw.float_time,
             agreement=self._agreement(space, raw),
@@ -355,24 +371,6 @@ class Search:
             agreement(np.log(np.maximum(noise, LEAST)), np.log(real)),
             agreement(spent, raw.float_time / speedups),
         )
-
-
-def _chosen(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chosen, ...]:
-    """What each group got, and what it would gain and cost in float."""
-    config = space.numbered(best.choices)
-    shares = np.zeros(len(config)) if model is None else model.shares(space.usual)
-    found = []
-    for i, group in enumerate(space.groups):
-        gain = cost = None
-        lifted = (*config[:i], len(group.choices) - 1, *config[i + 1 :])
-        if model is not None and lifted != config and not space.is_float(lifted):
-            noise, spent, _ = model.predict(np.array([config, lifted]))
-            cost = float(spent[1] - spent[0])
-            gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
-        share = float(shares[i] / (shares.sum() or 1.0))
-        facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
-        found.append(Chosen(*facts, share, gain, cost))
-    return tuple(found)
 
 
 def _by_steps(recipe: Recipe) -> Recipe:

@@ -11,11 +11,13 @@ import numpy as np
 from qtool.formats import db, percent, size, table, times
 from qtool.recipe import Recipe
 from qtool.records import to_json
+from qtool.search.additive import Additive
 from qtool.search.archive import Evaluated
+from qtool.search.choices import Space
 from qtool.search.goals import TuneGoals
 from qtool.search.knapsack import undominated
 
-__all__ = ["Chosen", "Tuned", "front_of"]
+__all__ = ["Chosen", "Tuned", "chosen_of", "front_of"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Tuned:
     best: what is delivered. reached: whether it keeps every goal; missed: where not, how far it is,
     in sentences. evaluated: all files that were run, in order. front: keys of those of which none
     other is both faster (smaller) and more exact. groups: what the best one's layers got.
-    recipes: key -> recipe, of every file. samples: of the evaluation data. float_size,
+    recipes: key -> recipe, of every file. unquantized: the key of the
+    float model itself, where it was tried, or nothing. float_size,
     float_time: bytes and microseconds of the float model. agreement: correlations of what the
     additive model predicts with what was measured: dB of the error, and time. stopped: why before
     its end, if it was. notes: what could not be tried, in sentences. fresh, seconds: evaluations
@@ -60,6 +63,7 @@ class Tuned:
     front: tuple[str, ...]
     groups: tuple[Chosen, ...]
     recipes: Mapping[str, Recipe]
+    unquantized: str
     float_size: int
     float_time: float
     agreement: tuple[float | None, float | None]
@@ -72,6 +76,11 @@ class Tuned:
     def recipe(self) -> Recipe:
         """The recipe of the best model: what `quantize` makes it from."""
         return self.recipes[self.best.key]
+
+    @property
+    def in_float(self) -> bool:
+        """Whether the best is the float model itself: nothing is quantized."""
+        return self.best.key == self.unquantized
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = to_json(self)
@@ -93,7 +102,13 @@ class Tuned:
             f"{times(best.speedup)} as fast as float {speeds}, {sizes}, "
             f"{percent(best.share)} of the MACs in integers"
         )
-        lines.append(f"outputs at {db(best.score.sqnr_db)} dB{metric}")
+        exact = best.score.sqnr_db is None
+        outputs = "outputs without error" if exact else f"outputs at {db(best.score.sqnr_db)} dB"
+        lines.append(outputs + metric)
+        if self.in_float:
+            lines.append(
+                "this is the float model itself: nothing else that was tried keeps the goals"
+            )
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         lines += [f"note: {note}" for note in self.notes]
@@ -151,6 +166,24 @@ def _lifted(choices: tuple[str, ...]) -> str:
     """How many groups have which choice."""
     names = dict.fromkeys(choices)
     return ", ".join(f"{choices.count(n)} {n}" for n in names)
+
+
+def chosen_of(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chosen, ...]:
+    """What each group got, and what it would gain and cost in float."""
+    config = space.numbered(best.choices)
+    shares = np.zeros(len(config)) if model is None else model.shares(space.usual)
+    found = []
+    for i, group in enumerate(space.groups):
+        gain = cost = None
+        lifted = (*config[:i], len(group.choices) - 1, *config[i + 1 :])
+        if model is not None and lifted != config and not space.is_float(lifted):
+            noise, spent, _ = model.predict(np.array([config, lifted]))
+            cost = float(spent[1] - spent[0])
+            gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
+        share = float(shares[i] / (shares.sum() or 1.0))
+        facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
+        found.append(Chosen(*facts, share, gain, cost))
+    return tuple(found)
 
 
 def front_of(evaluated: tuple[Evaluated, ...], smallest: bool) -> tuple[str, ...]:

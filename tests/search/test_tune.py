@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import qtool
+from qtool.page import tuned_page
 from qtool.search.loop import Search
 from tests.search.nets import ladder
 
@@ -81,6 +82,24 @@ def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
     assert "too slow" in found.missed[0]
     assert found.best.score.sqnr_db is not None
     assert found.best.score.sqnr_db >= 30
+
+
+def test_the_float_model_is_the_last_candidate(tmp_path: Path) -> None:
+    """What no file in integers keeps it keeps; a goal that it misses, too, is not tried with it."""
+    found = _tuned(qtool.TuneGoals(min_sqnr=130.0), evaluations=1)
+    assert found.reached
+    assert found.in_float
+    assert (found.best.share, found.best.score.noise, found.best.speedup) == (0.0, 0.0, 1.0)
+    assert "this is the float model itself" in str(found)
+    assert b"This is the float model itself" in tuned_page(found, "best")
+    found.export(tmp_path / "best.onnx")
+    plain = _captured().export_float(tmp_path / "plain.onnx")
+    assert (tmp_path / "best.onnx").read_bytes() == plain.read_bytes()
+    with pytest.raises(qtool.PlanError, match="left in float by the recipe"):
+        found.quantized()
+    missed = _tuned(qtool.TuneGoals(min_sqnr=130.0, max_size=10), evaluations=1)
+    assert not missed.reached
+    assert not missed.in_float
 
 
 def test_an_unknown_choice_is_refused() -> None:

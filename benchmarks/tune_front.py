@@ -1,0 +1,172 @@
+"""Searches of a few evaluations beside the truth: all files of ten layers.
+
+    python benchmarks/tune_front.py KEEP [--searches 8]
+
+Every choice between static and float for the ten layers of the sample network is a file: 1,023 and
+the float model. Each runs once on all data, which gives its error exactly, and is timed once beside
+float, which does not give its time: of a thousand files those that seem fastest were lucky. So
+this first look only says which may be on the front: those that no file at least as exact beats by
+SLACK. They, and whatever the searches evaluated, are timed again, in turns, ROUNDS times, each time
+in sessions of their own beside float. The median is their time; the first look does not count.
+
+A search is judged by the hypervolume of what it evaluated (noise in dB, time, up to that of the
+float model), all errors and times from the table. The interval is that of other rounds: a bootstrap
+over them. What lies in the folder KEEP is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import qtool
+from qtool.analysis.latency import timed, worked
+from qtool.recipe import Recipe, Rule
+from qtool.search.judge import Judge
+from qtool.search.knapsack import hypervolume
+
+ROOT = Path(__file__).parents[1]
+EVALUATIONS = 20
+SLACK = 0.15  # of the time: what one session may be wrong by
+ROUNDS, RUNS = 15, 150  # sessions of a file, and runs in each
+DRAWS = 200
+ENOUGH = 0.99
+
+Write = Callable[[int, Path], None]
+"""Writes the file of a number: bit i, from the left, is 1 where layer i is in float."""
+
+
+def digits() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor], np.ndarray]:
+    sys.path.insert(0, str(ROOT))
+    from examples.digits.network import digits_net
+
+    net = digits_net()
+    net.load_state_dict(load_file(ROOT / "examples/digits/weights.safetensors"))
+    with np.load(ROOT / "calib_data/digits/images.npz") as file:
+        seen = torch.from_numpy(file["x"])
+    with np.load(ROOT / "examples/digits/eval.npz") as file:
+        asked, labels = torch.from_numpy(file["x"]), file["labels"]
+    return net.eval(), list(seen.split(50)), list(asked.split(50)), labels
+
+
+def _written(found: qtool.TunedModel, number: int, file: Path) -> None:
+    names = [layer for g in found.groups for layer in g.layers]
+    bits = f"{number:0{len(names)}b}"
+    rules = tuple(
+        Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b == "1"
+    )
+    found.convert(Recipe(rules)).export(file, verify=False)
+
+
+def _cost(plain: Path, file: Path, one: Sequence[Any]) -> float:
+    """Time over that of float, in new sessions."""
+    return (
+        1 / timed([plain, file], one, seconds=0, least_rounds=RUNS, clock=worked).ratios[1].median
+    )
+
+
+def _kept(path: Path, rows: int, make: Callable[[int], Any]) -> np.ndarray:
+    """An array, row by row; goes on where an interrupted run has left off."""
+    found = np.load(path).tolist() if path.exists() else []
+    for number in range(len(found), rows):
+        found.append(make(number))
+        np.save(path, found)
+    return np.array(found)
+
+
+def _first_look(write: Write, plain: Path, asked: Any, keep: Path, files: int) -> np.ndarray:
+    """[files, 2] noise and time."""
+    judge, file, one = Judge(plain, asked), keep / "now.onnx", [asked[0][:1].numpy()]
+
+    def row(number: int) -> tuple[float, float]:
+        write(number, file)
+        return judge.score(file).noise, _cost(plain, file, one)
+
+    return _kept(keep / "first.npy", files, row)
+
+
+def _contenders(noise: np.ndarray, cost: np.ndarray) -> list[int]:
+    """Those that may be on the front, as far as one look can tell."""
+    better = (noise[:, None] <= noise) & (cost[:, None] < (1 - SLACK) * cost)
+    return np.flatnonzero(~better.any(0)).tolist()
+
+
+def _again(write: Write, plain: Path, asked: Any, keep: Path, chosen: list[int]) -> np.ndarray:
+    """[ROUNDS, chosen] times: every file once in each round."""
+    one, mark = [asked[0][:1].numpy()], hash(tuple(chosen)) % 10**8
+    with tempfile.TemporaryDirectory() as made:
+        files = [Path(made) / f"{number}.onnx" for number in chosen]
+        for number, file in zip(chosen, files, strict=True):
+            write(number, file)
+        return _kept(
+            keep / f"again{mark}.npy", ROUNDS, lambda _: [_cost(plain, f, one) for f in files]
+        )
+
+
+def _shares(times: np.ndarray, noise: np.ndarray, own: list[list[int]]) -> list[float]:
+    """Of the hypervolume of all, that of the places of each search."""
+    worst = 1.0, float(noise.max()) + 1.0
+    whole = hypervolume(times, noise, worst)
+    return [hypervolume(times[o], noise[o], worst) / whole for o in own]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("keep", type=Path)
+    parser.add_argument("--searches", type=int, default=8)
+    options = parser.parse_args()
+    net, seen, asked, labels = digits()
+    keep: Path = options.keep
+    keep.mkdir(parents=True, exist_ok=True)
+    search = qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS, front=True)
+    searches = []
+    for number in range(options.searches):
+        start = time.monotonic()
+        place = keep / f"search{number}"
+        searches.append(
+            qtool.tune(net, seen, asked, labels, options=search, accuracy=("fast",), archive=place)
+        )
+        print(f"search {number}: {time.monotonic() - start:.0f} s", flush=True)
+    write = partial(_written, searches[0])
+    plain = qtool.capture_model(net, seen[0]).export_float(keep / "float.onnx")
+    files = 2 ** len(searches[0].groups) - 1  # the last is the float model
+    noise, first = _first_look(write, plain, asked, keep, files).T
+    own = [[_number(e.choices) for e in s.evaluated] for s in searches]
+    chosen = sorted({*_contenders(noise, first), *itertools.chain(*own)} - {files})
+    again = _again(write, plain, asked, keep, chosen)
+    decibels = 10 * np.log10(np.maximum(noise[chosen], 1e-9))
+    places = [[chosen.index(n) for n in o if n != files] for o in own]
+    shares = _shares(np.median(again, 0), decibels, places)
+    draw = np.random.default_rng(0)
+    drawn = [draw.integers(ROUNDS, size=ROUNDS) for _ in range(DRAWS)]
+    others = np.array([_shares(np.median(again[d], 0), decibels, places) for d in drawn])
+    off = np.percentile(np.median(again, 0) / first[chosen] - 1, [5, 95])
+    print(
+        f"{files} files, {len(chosen)} timed again {ROUNDS} times: {off[0]:+.1%} to {off[1]:+.1%} "
+        "beside the first look"
+    )
+    ends = np.percentile(others, [2.5, 97.5], 0).T
+    for o, share, (low, high) in zip(own, shares, ends, strict=True):
+        print(f"{len(o)} evaluations reach {share:.2%} ({low:.2%} to {high:.2%})")
+    enough = sum(share >= ENOUGH for share in shares)
+    print(f"median {np.median(shares):.2%}; {enough} of {len(shares)} reach {ENOUGH:.0%}")
+
+
+def _number(choices: Sequence[str]) -> int:
+    return int("".join("1" if c == "float" else "0" for c in choices), 2)
+
+
+if __name__ == "__main__":
+    main()
