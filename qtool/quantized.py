@@ -25,6 +25,7 @@ from qtool.graph.run import Executor
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
+from qtool.path_arguments import takes_paths
 from qtool.plan import Execution
 from qtool.points import insert_points, points_of
 from qtool.runtimes import Runtime, runtime
@@ -131,6 +132,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
+            chosen.file.extremes_apart,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -142,6 +144,7 @@ class Quantized:
             self._kept[what] = make()
         return self._kept[what]
 
+    @takes_paths("path")
     @alone
     @rarely_collecting()
     def export(
@@ -194,6 +197,7 @@ class Quantized:
         if sum(p.nbytes for p in self.reference.module.parameters()) >= LARGE:
             give_back()
 
+    @takes_paths("path")
     @alone
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
         """Checks an exported file (by default a fresh export) against this model.

@@ -196,3 +196,40 @@ def test_a_disk_that_fails_leaves_what_was_there(
     monkeypatch.setattr(Path, "write_bytes", full)
     message = refuses(qtool.FileError, calibration.save, path)
     assert message == f"cannot write {path}: No space left on device"
+
+
+WRONG = pytest.mark.parametrize("wrong", [3, None, b"model.onnx", 1.5, True])
+READ: dict[str, Callable[[object], object]] = {
+    "inspect": qtool.inspect,
+    "verify": qtool.verify,
+    "bench": lambda wrong: qtool.bench([wrong]),
+    "evaluate": lambda wrong: qtool.evaluate(wrong, nn.Identity(), [x]),
+    "explain": lambda wrong: qtool.explain(nn.Identity(), wrong, [x]),
+    "compare": lambda wrong: qtool.compare([wrong], nn.Identity(), [x]),
+    "convert": lambda wrong: qtool.convert(nn.Identity(), wrong),
+    "load": qtool.Calibration.load,
+    "export_float": lambda wrong: qtool.Captured.export_float(None, wrong),
+    "report": lambda wrong: qtool.report(nn.Identity(), data=[x], folder=wrong),
+    "report of": lambda wrong: qtool.report(wrong, data=[x], folder="report"),
+    "export": lambda wrong: qtool.QuantizedModel.export(None, wrong),
+    "by blocks": lambda wrong: qtool.quantize_by_blocks(wrong, [], "model.onnx"),
+}
+
+
+@WRONG
+@pytest.mark.parametrize("name", READ)
+def test_a_path_that_is_none(name: str, wrong: object, refuses: Callable[..., str]) -> None:
+    message = refuses(qtool.FileError, READ[name], wrong)
+    assert "give a path as a str or a pathlib.Path" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_path_of_any_kind(tmp_path: Path, refuses: Callable[..., str]) -> None:
+    class Bytes:
+        def __fspath__(self) -> bytes:
+            return b"model.onnx"
+
+    assert "of the type Bytes" in refuses(qtool.FileError, qtool.inspect, Bytes())
+    assert "No such file" in refuses(qtool.FileError, qtool.inspect, tmp_path / "none.onnx")
+    with pytest.raises(TypeError, match="missing"):
+        qtool.inspect()

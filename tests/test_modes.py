@@ -17,8 +17,10 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
+from qtool.analysis.restore import restore
 from qtool.api import quantize
 from qtool.conversion import capture_model
+from qtool.data import Batch
 from qtool.graph import torch_ops
 from qtool.points import DynamicPoint
 from qtool.types import UINT4, UINT8
@@ -265,3 +267,30 @@ def test_a_target_without_the_kernel_says_so() -> None:
     assert found.reason == (
         'openvino has no kernel for int4-weights (rule 1: select = "key", as = "int4-weights")'
     )
+
+
+ZEROS = {
+    "int8": {"as": "int8-weights"},
+    "int8 in blocks": {"as": "int8-weights", "block": 16},
+    "int4": {"as": "int8-weights", "weights": "int4", "block": 32},
+    "uint4": {"as": "int4-weights"},
+    "dynamic": {"as": "dynamic"},
+    "static": {"as": "static"},
+}
+
+
+@pytest.mark.parametrize("rule", ZEROS.values(), ids=ZEROS.keys())
+def test_channels_of_zeros_give_zero(rule: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    only, x = nn.Sequential(nn.Linear(INPUTS, 6)).eval(), torch.randn(64, INPUTS)
+    with torch.no_grad():
+        only[0].weight[2:4], only[0].bias[2:4] = 0, 0
+    made = quantize(only, [x], recipe=[{"op": "linear", **rule}])
+    file = tmp_path / "model.onnx"
+    made.export(file)
+    assert "0.weight: its weights are zero" in "\n".join(made.notes)
+    (found,) = run(onnx.load(file), (x,))
+    assert not found[:, 2:4].any()
+    assert np.abs(found[:, [0, 1, 4, 5]]).min() > 0
+    with torch.no_grad():
+        assert torch.equal(restore(file, capture_model(only, x), Batch((x,)))(x), made(x))

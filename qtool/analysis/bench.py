@@ -14,6 +14,7 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.restore import read_onnx
 from qtool.errors import DataError
 from qtool.formats import table
+from qtool.path_arguments import takes_paths
 from qtool.records import to_json
 from qtool.types import Array
 from qtool.verification.inputs import Feeder, check_same_inputs, random_inputs, resized
@@ -80,6 +81,7 @@ class Bench:
         return found
 
 
+@takes_paths("files")
 def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 from qtool.calibration import Calibration
 from qtool.formats import table
 from qtool.onnx_graph.reading import Reading, array_of, input_at, name_of
+from qtool.path_arguments import takes_paths
 from qtool.verification import Coverage, audit
 
 __all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
@@ -87,6 +88,7 @@ class CalibrationContents:
         )
 
 
+@takes_paths("file")
 def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """What a file holds.
 

@@ -127,6 +127,7 @@ class _Stored:
         if scale is None:
             raise VerificationError(f"the file holds no parameters of '{point}'")
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+        scale = np.where(scale == 0, 1, scale)  # of zeros alone
         return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
 
     def codes(self, point: str) -> torch.Tensor | None:

@@ -22,6 +22,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError, FileError, PlanError
 from qtool.graph import FloatGraph
+from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current
 from qtool.recipe import ACCURACIES, Recipe
@@ -75,6 +76,7 @@ class TunedModel(Tuned):
         said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
         return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
 
+    @takes_paths("folder")
     def write_front(self, folder: str | Path) -> None:
         """Writes every model of the front, verified, each with its recipe beside it.
 
@@ -94,6 +96,7 @@ class TunedModel(Tuned):
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
+@takes_paths("archive")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -191,6 +194,7 @@ def tune(
     return found
 
 
+@takes_paths("file", "mended")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -282,8 +286,9 @@ def _calibration(
 def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
     """The first samples, a chunk at a time where the graph takes any number."""
     found: list[Batch] = []
+    splits = graph.splits
     for batch in batches(data, graph.module):
-        found += pieces(batch, CHUNK) if graph.any_number else [batch]
+        found += pieces(batch, CHUNK) if splits else [batch]
         if sum(b.size for b in found) >= SAMPLES:
             break
     return found

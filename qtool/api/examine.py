@@ -24,6 +24,7 @@ from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
+from qtool.path_arguments import takes_paths
 from qtool.ranks import Share, current, together, within
 from qtool.targets import DEFAULT
 from qtool.types import Array, Progress
@@ -33,6 +34,7 @@ from qtool.verification.inputs import data_inputs, random_inputs
 __all__ = ["compare", "evaluate", "report", "verify"]
 
 
+@takes_paths("file")
 def verify(
     file: str | Path,
     data: Iterable[Any] | None = None,
@@ -60,6 +62,7 @@ def verify(
     return compare_codes(file, progress(inputs))
 
 
+@takes_paths("file")
 @together
 def evaluate(
     file: str | Path,
@@ -107,6 +110,7 @@ def evaluate(
         )
 
 
+@takes_paths("files", "folder", "reference")
 def compare(
     files: Sequence[str | Path],
     data: Iterable[Any],
@@ -153,6 +157,7 @@ def compare(
     return write_report(place, measure)
 
 
+@takes_paths("folder", besides="source model calibration")
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],

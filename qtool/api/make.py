@@ -22,6 +22,7 @@ from qtool.data.kept import ASIDE
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone, rarely_collecting
+from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import Ranks, current, together
 from qtool.recipe import Recipe
@@ -91,6 +92,7 @@ def calibrate(
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
+@takes_paths(besides="calibration")
 def convert(
     model: Model | Captured,
     calibration: Calibration | str | Path,

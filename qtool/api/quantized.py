@@ -13,6 +13,7 @@ from qtool.analysis.report import Report
 from qtool.analysis.side_by_side import measure_quantized
 from qtool.analysis.speed import Speed, speed_of
 from qtool.atomic import resolved, scratch_folder
+from qtool.path_arguments import takes_paths
 from qtool.quantized import Quantized
 from qtool.verification import Verification
 
@@ -29,6 +30,7 @@ class QuantizedModel(Quantized):
     of the weights); `export` writes the integer model, `report` says whether to ship it.
     """
 
+    @takes_paths("path")
     def export(
         self,
         path: str | Path,
@@ -64,6 +66,7 @@ class QuantizedModel(Quantized):
             return ()
         return (found.warning() or "",)
 
+    @takes_paths("folder")
     def report(
         self,
         data: Iterable[Any],
@@ -101,6 +104,7 @@ class QuantizedModel(Quantized):
 
             return write_report(place, measure, file)
 
+    @takes_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
 

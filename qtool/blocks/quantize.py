@@ -41,6 +41,7 @@ from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.join import join
 from qtool.onnx_graph.storage import appended, files_of, named
 from qtool.passes import CANONICAL
+from qtool.path_arguments import takes_paths
 from qtool.plan import QuantPlan
 from qtool.progress import counted
 from qtool.quantized import Quantized
@@ -93,6 +94,7 @@ class BlockResult:
         return "\n".join([head, f"on the data, against float: {near}", *notes])
 
 
+@takes_paths("folder", "path")
 @alone
 def quantize_by_blocks(
     folder: str | Path,

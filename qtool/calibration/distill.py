@@ -108,7 +108,7 @@ def distilled(graph: FloatGraph) -> Distilled:
     probes = [Probe(f"{s.tensor}.seen", s.tensor, ObserverSpec("mean")) for s in seen]
     watched = insert_probes(module, probes)
     targets = {watched[p.name]: s for p, s in zip(probes, seen, strict=True)}
-    sizes = [(BATCH, *t.shape[1:]) if graph.any_number else tuple(t.shape) for t in tensors]
+    sizes = [(BATCH, *t.shape[1:]) if graph.splits else tuple(t.shape) for t in tensors]
     generator = torch.Generator().manual_seed(0)
     count = math.ceil(SAMPLES / sizes[0][0])
     made = []

@@ -26,6 +26,7 @@ from qtool.data.kept import Kept
 from qtool.errors import CalibrationError, PlanError
 from qtool.graph import Input
 from qtool.observers import Statistic
+from qtool.path_arguments import takes_paths
 from qtool.paths import is_file
 from qtool.recipe import Recipe
 from qtool.types import UINT8, ObserverSpec
@@ -96,6 +97,7 @@ class Calibration:
             found.append((name, float(low), float(high)))
         return found
 
+    @takes_paths("path")
     def save(self, path: str | Path) -> None:
         """Writes the file, atomically."""
         write_atomic(path, self.to_bytes())
@@ -126,6 +128,7 @@ class Calibration:
         return safetensors.numpy.save(tensors, metadata)
 
     @classmethod
+    @takes_paths("path")
     def load(cls, path: str | Path) -> Calibration:
         """Reads a file written by `save`.
 

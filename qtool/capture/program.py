@@ -178,7 +178,7 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
 
 def _objection(node: fx.Node) -> str | None:
     """Why no graph with this node can be quantized, and what to do about it."""
-    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor):
+    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
         return (
             f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
             "takes tensors only and fixes the other arguments"

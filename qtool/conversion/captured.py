@@ -25,6 +25,7 @@ from qtool.graph.agreement import COMPARED, own_noise
 from qtool.graph.alone import alone
 from qtool.graph.fingerprint import fingerprint
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
+from qtool.path_arguments import takes_paths
 from qtool.plan import QuantPlan, Rewrite, make_plan
 from qtool.recipe import Recipe
 from qtool.types import ObserverSpec
@@ -117,6 +118,7 @@ class Captured:
         found = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
         return replace(found, rewrites=rewrites)
 
+    @takes_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
         """Writes the float model as ONNX in a target's operator set, and returns the path.
 

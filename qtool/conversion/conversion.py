@@ -64,10 +64,10 @@ class Conversion:
         as many as the graph takes, and no fewer, where it takes one number alone."""
         if self.calibration is None:
             return []
-        if not self.graph.any_number:
-            size = Batch(*self.graph.example).size
+        splits = self.graph.splits
+        size = size if splits else Batch(*self.graph.example).size
         found = self.calibration.kept.batches(size, most, aside)
-        whole = [t for t in found if self.graph.any_number or Batch(tuple(t)).size == size]
+        whole = [t for t in found if splits or Batch(tuple(t)).size == size]
         return [self.graph.call_of(t) for t in whole]
 
     def quick_batches(

@@ -61,7 +61,9 @@ def solve_parameters(
         if isinstance(point.spec, Fixed):
             solver.params[point.name] = point.spec.params
         elif isinstance(point.spec, Observed) and point.spec.block is not None:
-            solver.params[point.name] = _in_blocks(solver.source(point).cpu(), point.spec)
+            values = solver.source(point).cpu()
+            solver.params[point.name] = _in_blocks(values, point.spec)
+            solver.notes += _of_zeros(point, values)
         elif isinstance(point.spec, Observed):
             ends = ranges.get(point.name)
             solver.params[point.name] = _observed(solver, point, point.spec, ends)
@@ -148,6 +150,13 @@ def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParam
             f"{point.name}: values so large{channels.format(clipped)} that their codes would be "
             "Inf; they are clipped; scale the layer down"
         )
+
+
+def _of_zeros(point: Point, weight: torch.Tensor) -> Iterator[str]:
+    """The note of `_odd`, of a weight in blocks: the outputs that are zero whatever goes in."""
+    channels = weight.flatten(1)
+    if empty := int((channels == 0).all(1).sum()):
+        yield f"{point.name}: its weights are zero in {empty} of {len(channels)} channels"
 
 
 def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:

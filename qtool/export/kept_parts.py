@@ -24,6 +24,7 @@ __all__ = ["KEPT", "needed_opset", "write_back"]
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset in which Resize got its positions
+_ROWS = 13  # before which Hardmax was of all dimensions from its axis on
 _Schema = onnx.defs.OpSchema
 
 
@@ -66,8 +67,21 @@ def needed_opset(module: fx.GraphModule, opset: int) -> int:
         if node.target is onnx_part:
             model = part_of(str(node.args[1])).model
             for each in nodes_in(model.graph.node):
-                found = max(found, _since(each.op_type, _opset_of(model)) if _own(each) else 0)
+                found = max(found, _needed(each, _opset_of(model), opset))
     return found
+
+
+def _needed(node: onnx.NodeProto, own: int, opset: int) -> int:
+    """The opset from which on there is what a node of a part is, or becomes: one that is deprecated
+    in the file's stands in the first in which it is not."""
+    if not _own(node):
+        return 0
+    newest = onnx.defs.onnx_opset_version()
+    later = range(max(own, opset), newest + 1)
+    return max(
+        _since(node.op_type, own),
+        next((v for v in later if not _is_deprecated(node.op_type, v)), 0),
+    )
 
 
 def write_back(model: ir.Model) -> None:
@@ -118,6 +132,9 @@ def _in_opset(part: Part, opset: int) -> onnx.ModelProto:
     nodes = [n for n in nodes_in(model.graph.node) if _own(n)]
     if all(_since(n.op_type, own) == _since(n.op_type, opset) for n in nodes):
         return model
+    if own < _ROWS <= opset and [n.op_type for n in nodes] == ["Hardmax"]:
+        _hardmax_anew(model)
+        return model
     try:
         if own < _RESIZE and all(_same_up_to_resize(n, own) for n in nodes):
             for graph in (model.graph, *_subgraphs(model.graph)):
@@ -163,12 +180,36 @@ def _resize_anew(graph: onnx.GraphProto) -> None:
         node.attribute.extend(helper.make_attribute(k, v) for k, v in words.items())
 
 
+def _hardmax_anew(model: onnx.ModelProto) -> None:
+    """Between two reshapes, as it was; onnx has no converter of it."""
+    (old,) = model.graph.node
+    axis = next((a.i for a in old.attribute if a.name == "axis"), 1)
+    x, y = old.input[0], old.output[0]
+    shape, rows, found = (f"{y}/{word}" for word in ("shape", "rows", "hardmax"))
+    new = [
+        helper.make_node("Shape", [x], [shape]),
+        helper.make_node("Flatten", [x], [rows], axis=axis),
+        helper.make_node("Hardmax", [rows], [found], axis=1),
+        helper.make_node("Reshape", [found, shape], [y], old.name),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(new)
+    next(o for o in model.opset_import if o.domain in ("", "ai.onnx")).version = _ROWS
+
+
 def _opset_of(model: onnx.ModelProto) -> int:
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
 def _own(node: onnx.NodeProto) -> bool:
     return node.domain in ("", "ai.onnx")
+
+
+def _is_deprecated(kind: str, opset: int) -> bool:
+    try:
+        return bool(onnx.defs.get_schema(kind, opset, "").deprecated)
+    except onnx.defs.SchemaError:
+        return False
 
 
 def _since(kind: str, opset: int) -> int:

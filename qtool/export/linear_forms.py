@@ -7,6 +7,8 @@ that it takes for MatMulNBits), weights in blocks and 4-bit weights as MatMulNBi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import fx
 from torch.nn import functional as F
@@ -136,9 +138,25 @@ def _tensors(
     if key not in stored:
         head = next(iter(module.graph.nodes))
         codes = params.quantize(G.tensor(module, source).detach()).cpu()
+        if form != "dynamic":
+            params = replace(params, scale=_without_zeros(codes, params))
         write = _write_blocks if form == "blocks" else _write_codes
         stored[key] = write(module, head, codes, params, point.point)
     return stored[key]
+
+
+def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
+    """The scales, 0 where all that one scales is zero: MatMulNBits takes zero points away from sums
+    in float, and what rounding leaves of the two is multiplied by the scale."""
+    zero, scale = params.zero_point.cpu(), params.scale.cpu()
+    some = codes.to(torch.int64) != params.along(zero, codes.shape)
+    axis = params.axis
+    if axis is None:
+        return scale if bool(some.any()) else torch.zeros_like(scale)
+    if params.block is None:
+        return scale.where(some.movedim(axis, 0).flatten(1).any(1), 0.0)
+    lines = F.pad(some.movedim(axis, -1), (0, -codes.shape[axis] % params.block))
+    return scale.where(lines.unflatten(-1, (-1, params.block)).any(-1).movedim(-1, axis), 0.0)
 
 
 def _write_codes(

@@ -19,6 +19,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.errors import ExportError
+from qtool.export.hold_extremes import hold_extremes
 from qtool.export.hold_pads import hold_pads
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.program import to_program
@@ -40,12 +41,13 @@ def to_onnx(
     ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
+    extremes_apart: bool = False,
 ) -> onnx.ModelProto:
     """The ONNX model of a graph (QDQ or float).
 
     Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
     lines that the exporter adds are removed. `contrib`: operators of ONNX Runtime's own domain may
-    be used.
+    be used. `extremes_apart`: a reshape stands behind a largest value.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -62,6 +64,8 @@ def to_onnx(
     _simplify(model)
     _rename(model, module, graph)
     hold_pads(model)
+    if extremes_apart:
+        hold_extremes(model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():

@@ -52,7 +52,10 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         state[target] = data.cpu()
         env[target] = holder
     nodes: dict[fx.Node, fx.Node] = {}
+    given = set(G.placeholders(module.graph))
     for node in module.graph.nodes:
+        if node.op == "placeholder" and node not in given:
+            continue  # None
         if node.op == "get_attr":
             nodes[node] = env[str(node.target)]
         elif node.op != "output":
@@ -62,6 +65,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         if node.op == "placeholder":
             specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
     outputs = [nodes[n] for n in G.output_nodes(module.graph)]
+    example = _tensors_alone(graph.example)
     lifted.output(tuple(outputs))
     plain_sizes(lifted)
     signature = ExportGraphSignature(
@@ -73,8 +77,8 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         graph_signature=signature,
         state_dict=state,
         range_constraints=dict(graph.constraints),
-        module_call_graph=[_call_entry(graph, len(outputs))],
-        example_inputs=graph.example,
+        module_call_graph=[_call_entry(example, len(outputs))],
+        example_inputs=example,
         constants={},
     )
     program._guards_code = []  # shapes were checked at capture; here guards only fail to parse
@@ -102,8 +106,15 @@ def _attributes(module: fx.GraphModule) -> dict[str, tuple[str, fx.Node]]:
     return found
 
 
-def _call_entry(graph: G.FloatGraph, outputs: int) -> ModuleCallEntry:
-    in_spec: Any = pytree.tree_structure(graph.example)
+def _tensors_alone(example: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """The example; one after the other where some arguments are None, which no file takes."""
+    leaves = pytree.tree_leaves(example)
+    some = [x for x in leaves if x is not None]
+    return example if len(some) == len(leaves) else (tuple(some), {})
+
+
+def _call_entry(example: Any, outputs: int) -> ModuleCallEntry:
+    in_spec: Any = pytree.tree_structure(example)
     out_spec: Any = pytree.tree_structure(tuple(range(outputs)))
     signature = ModuleCallSignature([], [], in_spec=in_spec, out_spec=out_spec)
     return ModuleCallEntry(fqn="", signature=signature)

@@ -107,6 +107,13 @@ class FloatGraph:
         numbers of their own."""
         return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
 
+    @property
+    def splits(self) -> bool:
+        """Whether a batch may be cut into parts of any number of samples: as `any_number`, and not
+        where something counts them (see `fewer`)."""
+        example = Batch(*self.example)
+        return self.any_number and (example.size < FEWEST or self.fewer(example, 1) is not example)
+
     def restrictions(self) -> tuple[str, ...]:
         """In sentences, which numbers of samples it was not captured for."""
         first = next((i for i in self.inputs if i.shape), None)
@@ -143,6 +150,15 @@ class FloatGraph:
             raise DataError(
                 f"batch {index} has {len(found)} tensors, the model takes {len(self.inputs)}: "
                 f"{'; '.join(map(str, self.inputs))}"
+            )
+        ours, theirs = (
+            [x is None for x in pytree.tree_leaves((a, {k: kw[k] for k in kwargs}))]
+            for a, kw in ((args, kwargs), (batch.args, batch.kwargs))
+        )
+        if len(ours) == len(theirs) and ours != theirs:
+            raise DataError(
+                f"batch {index} has None for other arguments than the batch that the model was "
+                "captured with; a graph has one path: give the same ones"
             )
         for expected, actual in zip(self.inputs, found, strict=True):
             _check_input(expected, actual, index)

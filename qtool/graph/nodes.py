@@ -101,7 +101,8 @@ def calls(graph: fx.Graph) -> Iterable[fx.Node]:
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "placeholder"]
+    """The tensors that a graph is given; not what was None when it was captured, and stays so."""
+    return [n for n in graph.nodes if n.op == "placeholder" and value(n) is not None]
 
 
 def output_nodes(graph: fx.Graph) -> list[fx.Node]:

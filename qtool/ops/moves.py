@@ -39,7 +39,7 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
         align: bool = False,
         factors: Sequence[float] | None = None,
     ) -> Any:
-        mapping = "align_corners" if align else "pytorch_half_pixel"
+        mapping = "align_corners" if align else "half_pixel"  # pytorch_half_pixel: 0 of a size of 1
         options = {"coordinate_transformation_mode": mapping, **fixed, "mode": mode}
         scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
         if scales is not None:

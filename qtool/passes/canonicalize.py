@@ -5,7 +5,8 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
 `aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
 recurrent cells, lookups, pools, numbers and what moves elements have files of their own
-(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py).
+(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py,
+order_forms.py).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from qtool.graph import torch_ops
 from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.infra import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
-from qtool.passes.move_forms import MOVE_RULES
+from qtool.passes.move_forms import MOVE_RULES, wrapped
 from qtool.passes.number_forms import NUMBER_RULES, with_tensors
+from qtool.passes.order_forms import ORDER_RULES
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.rules import Rule, again, ints, made
@@ -153,7 +155,10 @@ def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    if G.argument(node, 2, "mode", "constant") != "constant":
+    mode = G.argument(node, 2, "mode", "constant")
+    if mode == "circular":
+        return wrapped(node)
+    if mode != "constant":
         return None
     fill = G.argument(node, 3, "value") or 0.0
     return again(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
@@ -230,6 +235,7 @@ RULES: Mapping[Any, Rule] = {
     **POOL_RULES,
     **PRODUCT_RULES,
     **MOVE_RULES,
+    **ORDER_RULES,
 }
 _ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _conv_transpose, _convolution)}
 

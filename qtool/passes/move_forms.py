@@ -12,7 +12,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.passes.rules import Rule, made
 
-__all__ = ["MOVE_RULES"]
+__all__ = ["MOVE_RULES", "wrapped"]
 
 aten = torch.ops.aten
 LAST = 2**63 - 1  # as torch writes an open end
@@ -106,6 +106,30 @@ def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]])
         for i, (begin, end) in enumerate(ranges)
     ]
     return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
+
+
+def wrapped(node: fx.Node) -> fx.Node | None:
+    """A circular padding: what is at the end stands before the beginning and the other way round,
+    along one axis after the other. It stays in codes so, and OpenVINO knows no such Pad."""
+    x, widths = node.args[:2]
+    assert isinstance(x, fx.Node)
+    assert isinstance(widths, list | tuple)
+    numbers = [w for w in widths if isinstance(w, int) and w >= 0]
+    if len(numbers) != len(widths):
+        return None
+    axes = [i for i in range(len(numbers) // 2) if any(numbers[2 * i : 2 * i + 2])]
+    for i in axes:
+        axis, (begin, end) = G.rank(node) - 1 - i, numbers[2 * i : 2 * i + 2]
+        before, behind = (axis, -begin, LAST), (axis, 0, end)
+        cuts = {"before": before, "behind": behind}
+        parts = {
+            side: made(node, aten.slice.Tensor, (x, *cut), f"{side}{axis}")
+            for (side, cut), width in zip(cuts.items(), (begin, end), strict=True)
+            if width
+        }
+        whole = [p for p in (parts.get("before"), x, parts.get("behind")) if p is not None]
+        x = made(node, aten.cat.default, (whole, axis), "" if i == axes[-1] else f"wrap{axis}")
+    return x
 
 
 def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

@@ -14,9 +14,12 @@ from qtool.data import Batch
 from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
 
-__all__ = ["coded", "loss_of", "noise_of", "outputs"]
+__all__ = ["as_near", "coded", "growths", "loss_of", "noise_by_sample", "noise_of", "outputs"]
 
+JUDGES = 64  # samples that nothing was made of
+CLEAR = 3  # standard errors of a mean
 FAINTEST = 1e-30  # the power of an output that is zero throughout
+HARDLY = 1e-3  # of the mean noise: less is none, so that no sample counts without end
 
 
 def outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
@@ -46,40 +49,64 @@ def noise_of(
     work: Conversion, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
 ) -> list[float]:
     """Of each quantized network, the noise of its outputs over their power in the float one."""
+    return [float(each.sum()) for each in noise_by_sample(work, modules, batches)]
+
+
+def noise_by_sample(
+    work: Conversion, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
+) -> list[torch.Tensor]:
+    """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
+    one sample each."""
     found = []
     with torch.inference_mode():
         wanted = [outputs(work.captured.graph.module, batch) for batch in batches]
+        power = [sum(_power(one) for one in each) for each in zip(*wanted, strict=True)]
         for module in modules:
-            run, total = Executor(replace(work.graph, module=module)), _Total()
+            run, each = Executor(replace(work.graph, module=module)), []
             for batch, exact in zip(batches, wanted, strict=True):
                 results = run.results(batch, run.points)
-                total.add(exact, [t for t in results if t.is_floating_point()])
-            found.append(total.ratio)
+                given = [t for t in results if t.is_floating_point()]
+                each.append(_noise(exact, given, power, batch.size))
+            found.append(torch.cat(each))
     return found
 
 
-class _Total:
-    """Sums over batches, output by output."""
+def as_near(before: Conversion, after: Conversion, size: int) -> bool:
+    """Whether a quantized network after a step is as near to the float one as it was, on samples
+    kept aside, so many at once; so it is where there are none.
 
-    def __init__(self) -> None:
-        self._noise: list[float] = []
-        self._power: list[float] = []
-
-    def add(self, exact: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> None:
-        noise = [_power(one.double() - two) for one, two in zip(exact, found, strict=True)]
-        power = [_power(one.double()) for one in exact]
-        self._noise = _added(self._noise, noise)
-        self._power = _added(self._power, power)
-
-    @property
-    def ratio(self) -> float:
-        pairs = zip(self._noise, self._power, strict=True)
-        return sum(noise / max(power, FAINTEST) for noise, power in pairs)
+    Sample by sample, by the mean of the logarithms of how many times the noise is what it was: a
+    few that are far off would decide the ratio of sums. Half of the samples where they can tell.
+    """
+    batches = before.quick_batches(size, JUDGES, aside=True)
+    if not batches:
+        return True
+    modules, half = [coded(each) for each in (before, after)], (len(batches) + 1) // 2
+    found = growths(*noise_by_sample(before, modules, batches[:half]))
+    if abs(found.mean()) < CLEAR * found.std(correction=0) / len(found) ** 0.5 and batches[half:]:
+        rest = growths(*noise_by_sample(before, modules, batches[half:]))
+        found = torch.cat([found, rest])
+    return bool(found.mean() <= 0)
 
 
-def _added(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(one, other, strict=True)] if one else list(other)
+def growths(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Logarithms of how many times the noise of each sample is what it was."""
+    least = (HARDLY * (before + after).mean()).clamp(min=FAINTEST)
+    return ((after + least) / (before + least)).log()
+
+
+def _noise(
+    exact: Sequence[torch.Tensor],
+    found: Sequence[torch.Tensor],
+    power: Sequence[float],
+    samples: int,
+) -> torch.Tensor:
+    pairs = zip(exact, found, power, strict=True)
+    squares = [(one.double() - two).square() / max(p, FAINTEST) for one, two, p in pairs]
+    if all(t.dim() and len(t) == samples for t in squares):
+        return torch.stack([t.flatten(1).sum(1).cpu() for t in squares]).sum(0)
+    return torch.stack([t.sum().cpu() for t in squares]).sum(0, keepdim=True)
 
 
 def _power(t: torch.Tensor) -> float:
-    return float(t.square().sum())
+    return float(t.double().square().sum())

@@ -118,11 +118,11 @@ def _rounds(work: Conversion) -> int:
 def _drawn(work: Conversion, groups: Sequence[Batch]) -> Iterator[Batch]:
     """Batches of samples drawn by a fixed seed, each of samples of one shape."""
     generator = torch.Generator().manual_seed(0)
-    sizes = torch.tensor([float(g.size) for g in groups])
+    sizes, splits = torch.tensor([float(g.size) for g in groups]), work.graph.splits
     while True:
         group = groups[int(torch.multinomial(sizes, 1, generator=generator))]
         tensors = work.graph.tensors_of(group)
-        if not work.graph.any_number or len({t.shape[:1] for t in tensors}) > 1:
+        if not splits or len({t.shape[:1] for t in tensors}) > 1:
             yield group
             continue
         chosen = torch.randint(group.size, (min(BATCH, group.size),), generator=generator)

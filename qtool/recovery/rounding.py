@@ -24,7 +24,7 @@ from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
-from qtool.recovery.judging import coded, noise_of
+from qtool.recovery.judging import as_near, coded
 from qtool.recovery.layer_rows import (
     as_matrix,
     as_weight,
@@ -60,7 +60,7 @@ KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 24  # for each of them, in all
 FEWEST = 2048
-JUDGES = 32  # samples that nothing was made of
+JUDGES = 32  # samples at once that judge
 SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
@@ -269,11 +269,8 @@ def _round_all(conversion: Conversion) -> Conversion:
     if not free:
         work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
-    judges = conversion.quick_batches(BATCH, JUDGES, aside=True)
-    if judges:
-        before, now = noise_of(conversion, [coded(conversion), coded(after)], judges)
-        if now > before:
-            return conversion.warned(f"round: {FURTHER}")
+    if not as_near(conversion, after, JUDGES):
+        return conversion.warned(f"round: {FURTHER}")
     return after
 
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.targets import rules
-from qtool.targets.base import INTEGER, STORED, KernelRule, Target, Types
+from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
 from qtool.types import UINT8
 
 __all__ = ["OPENVINO"]
@@ -57,6 +57,7 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
+    file=FileForm(extremes_apart=True),
     rewrites=("batch_norm_as_conv", "hold_bias"),
     runtime="openvino",
 )

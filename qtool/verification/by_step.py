@@ -25,11 +25,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool.data import Batch
 from qtool.graph.agreement import NOISES, TOLERANCE, distance, last_bits_moved, own_noise
+from qtool.graph.conditioning import DRAWS, Moved, within
 from qtool.integer import Program
 from qtool.integer.program import Step
 from qtool.onnx_graph import names
@@ -54,6 +55,7 @@ _JUMPS = frozenset(
 """Operators whose results jump where their inputs move by their last bit, or that round inside."""
 
 Arrays = Sequence[np.ndarray[Any, Any]]
+Pair = tuple[torch.Tensor, torch.Tensor]
 Values = Mapping[str, torch.Tensor]
 
 
@@ -145,9 +147,60 @@ def _as_planned(
         with _given(module, seen), LowestFirst():
             moved = own_noise(module, batch.args, batch.kwargs)
         far = {n: p for n, p in far.items() if not _near(*p, moved, n in jumping)}
+    if high or far:
+        high, far = _beyond_conditioning(module, batch, seen, high, far, list(outputs))
     wrong = [f"{name} ({_SPAN * d:.3g} codes beyond rounding)" for name, d in high.items()]
     wrong += [f"output {name} ({_SPAN * distance(*p):.3g} codes)" for name, p in far.items()]
     return len(off) + len(pairs), wrong
+
+
+def _beyond_conditioning(
+    module: nn.Module,
+    batch: Batch,
+    seen: Values,
+    high: dict[str, float],
+    far: dict[str, Pair],
+    outputs: Sequence[str],
+) -> tuple[dict[str, float], dict[str, Pair]]:
+    """What is left of values too far off where each is allowed what its own rounding does."""
+    if not isinstance(module, fx.GraphModule):
+        return high, far
+    points, run = points_of(module), Moved(module)
+    plain: dict[str, torch.Tensor] = {}
+    open_: dict[str, torch.Tensor] = {}
+
+    def look(name: str, x: torch.Tensor) -> None:
+        if name in high:
+            _widen(plain, open_, name, x.cpu())
+
+    with _given(module, seen, look), LowestFirst():
+        for draw in range(1 + DRAWS):
+            run.still = draw == 0
+            for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
+                if name in far:
+                    _widen(plain, open_, f"output {name}", x.cpu())
+    left = {}
+    for name, d in high.items():
+        params = points[name].params
+        assert params is not None
+        beyond = _beyond(plain[name], seen[names.quantize(name)], points[name])
+        step = float(params.scale) * params.qtype.levels
+        if beyond.shape != open_[name].shape or not bool(
+            (beyond <= TOLERANCE + NOISES * open_[name] / step).all()
+        ):
+            left[name] = d
+    return left, {n: p for n, p in far.items() if not within(*p, open_[f"output {n}"])}
+
+
+def _widen(
+    plain: dict[str, torch.Tensor], open_: dict[str, torch.Tensor], name: str, x: torch.Tensor
+) -> None:
+    """The first of several is the value, and how far the others are from it is what is open."""
+    if name not in plain:
+        plain[name], open_[name] = x, torch.zeros(x.shape, dtype=torch.float64)
+    elif x.shape == plain[name].shape:
+        away = (x.double() - plain[name].double()).abs().nan_to_num(nan=0.0, posinf=0.0)
+        open_[name] = torch.maximum(open_[name], away)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ suffix of its own); where it does not, the node is found by the tensor it comput
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from qtool.plan import Decision, Execution, QuantPlan
 from qtool.runtimes import Kernel, Runtime
 from qtool.runtimes.onnxruntime import RUNTIME, without_suffix
 from qtool.verification.artefact import Artefact
+from qtool.verification.twins import twins
 
 __all__ = ["AuditRow", "Coverage", "audit", "executed", "planned"]
 
@@ -59,6 +60,7 @@ ON_WEIGHTS = _names("MatMulNBits")  # integer weights under float inputs and res
 _ON_CODES = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _TAKE_IN = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # a scale, a bias
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_AFFINE = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
 _MOVES = ("ReorderOutput", "Transpose")  # added by the runtime behind a kernel
 _DATA = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8, ir.DataType.INT8)
 
@@ -172,12 +174,17 @@ def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
     assert runtime.executed is not None
     kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
     nodes = {str(n.name): n for n in graph_of(message_of(path)) if n.outputs}
+    alike = twins(nodes.values())
     rows, taken_in = [], set[str]()
     for d in _operators(plan):
         kernel = _kernel_of(nodes.get(d.node), d.node, kernels)
-        if kernel is None and d.macs and (scaled := _scaled(nodes.get(d.node))) is not None:
-            taken_in.add(str(scaled.name))
-            kernel = _kernel_of(scaled, str(scaled.name), kernels)
+        if kernel is None and d.node in alike:
+            kernel = _kernel_of(None, alike[d.node], kernels)
+        behind = _affine_behind(nodes.get(d.node)) if kernel is None and d.macs else ()
+        for each in behind:
+            taken_in.add(str(each.name))
+            if (kernel := _kernel_of(each, str(each.name), kernels)) is not None:
+                break
         if d.node in taken_in or (kernel is None and not d.macs):
             continue  # done where its input is made, without a kernel
         integer = kernel is not None and kernel.integer and d.computes_on_codes
@@ -192,14 +199,15 @@ def _kernel_of(node: ir.Node | None, name: str, kernels: Mapping[str, Kernel]) -
     return kernels.get(name) or (kernels.get(name_of(node.outputs[0])) if node else None)
 
 
-def _scaled(node: ir.Node | None) -> ir.Node | None:
-    """The product with a number that alone reads a result: a runtime takes it into the kernel
-    before it, and calls that after the product."""
-    uses = [] if node is None else list(node.outputs[0].uses())
-    if len(uses) != 1 or uses[0].node.op_type != "Mul":
-        return None
-    found = uses[0].node
-    return found if any(stored(v) for v in found.inputs) else None
+def _affine_behind(node: ir.Node | None) -> Iterator[ir.Node]:
+    """The product with stored numbers, the sum, or the norm, that alone reads a result, and so on:
+    a runtime takes them into the kernel before them, and calls that after the last."""
+    while node is not None:
+        uses = list(node.outputs[0].uses())
+        node = uses[0].node if len(uses) == 1 else None
+        if node is None or node.op_type not in _AFFINE or not any(stored(v) for v in node.inputs):
+            return
+        yield node
 
 
 def _operators(plan: QuantPlan) -> list[Decision]:

@@ -72,9 +72,10 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
     scale = _constant(node, 1)
     if scale is None:
         raise VerificationError(f"{node.name}: its scale is not a constant")
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
+    weight = stored(input_at(node, 0))  # one of zeros alone may have a scale of 0
+    if not (np.isfinite(scale).all() and ((scale > 0) | (weight & (scale == 0))).all()):
         raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
-    if not stored(input_at(node, 0)) and scale.ndim != 0:
+    if not weight and scale.ndim != 0:
         raise VerificationError(f"{node.name}: the scale of an activation must be a scalar")
     if expected.symmetric and np.any(_constant(node, 2)):
         raise VerificationError(f"{node.name}: its zero point must be 0 on this target")

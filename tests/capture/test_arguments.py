@@ -142,3 +142,32 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     assert share < 0.9
     assert "less than 90 % of output 'output' as in the float model" in str(found.fidelity.warning)
     assert np.isinf(found.fidelity.worst)
+
+
+class Optional(Two):
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor | None = None, shift: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        z = self.a(x) if y is None else self.a(x) - self.b(y)
+        return z if shift is None else z + shift
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_arguments_that_are_none_stay_out_of_the_file(by_name: bool, tmp_path: Path) -> None:
+    model, (x, shift) = Optional().eval(), (torch.randn(16, 4), torch.randn(16, 3))
+    batch: Any = {"x": x, "y": None, "shift": shift} if by_name else (x, None, shift)
+    made = qtool.quantize(model, [batch])
+    assert made.export(tmp_path / "model.onnx").passed
+    file = onnx.load(tmp_path / "model.onnx")
+    assert [i.name for i in file.graph.input] == ["x", "shift"]
+    (found,) = run(file, (x, shift))
+    real = model(x, None, shift).detach().numpy()
+    assert np.abs(found - real).max() < 0.05 * np.ptp(real)
+    assert qtool.evaluate(tmp_path / "model.onnx", model, [batch]).samples == 16
+
+
+def test_other_arguments_than_at_capture_are_refused() -> None:
+    x, shift = torch.randn(16, 4), torch.randn(16, 3)
+    captured = qtool.capture_model(Optional().eval(), (x, None, shift))
+    with pytest.raises(qtool.DataError, match=r"batch 0 has None for other arguments"):
+        qtool.calibrate(captured, [(x, x, None)])

@@ -19,7 +19,7 @@ from qtool.graph.agreement import distance, own_noise
 from qtool.graph.onnx_part import tensor_of
 from tests.fuzz.draw_graphs import opened
 from tests.fuzz.graph import Graph
-from tests.fuzz.oracle import Verdict, _leaves, check_file, judged
+from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
 
 __all__ = ["check_graph"]
 
@@ -68,7 +68,8 @@ def _taken(graph: Graph, file: Any, data: Any, new: Any, truths: Any) -> Verdict
         right = [tensor_of(a) for a in truth]
         given = [module.as_tensor(n, f) for n, f in zip(module.outputs, found, strict=True)]
         apart = max(distance(a, b) for a, b in zip(right, given, strict=True))
-        if apart > NEAR and apart > own_noise(captured.graph.module, batch, {}):
+        near = apart <= NEAR or apart <= own_noise(captured.graph.module, batch, {})
+        if not near and not rounded_alike(captured.graph, batch, right, given):
             return Verdict("capture", f"{apart:.1e} of the range at batch {len(batch[0])}")
         pairs.append(
             (batch, [module.as_tensor(n, r) for n, r in zip(module.outputs, right, strict=True)])

@@ -49,6 +49,42 @@ def test_convolutions(conv: nn.Module, pads: list[int]) -> None:
     assert list(G.output_nodes(result.graph.graph)[0].args[4]) == pads
 
 
+CUT = torch.tensor([[[[0, 2, 1, 7, 7]]]]).expand(1, 4, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("function", "ops"),
+    [
+        pytest.param(
+            lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"),
+            ["slice", "slice", "cat", "slice", "cat"],
+            id="circular",
+        ),
+        pytest.param(
+            lambda x: x.scatter_add(3, CUT, 2 * x),
+            ["mul", "slice", "slice", "slice", "scatter_add"],
+            id="scatter_add of more",
+        ),
+        pytest.param(
+            lambda x: x.scatter(2, CUT, -x),
+            ["neg", "slice", "slice", "slice", "scatter"],
+            id="scatter",
+        ),
+        pytest.param(
+            lambda x: x.median(-1).values, ["topk", "getitem", "slice", "squeeze"], id="median"
+        ),
+        pytest.param(
+            lambda x: x.kthvalue(3, 1, keepdim=True)[0],
+            ["topk", "getitem", "slice"],
+            id="kthvalue",
+        ),
+    ],
+)
+def test_values_by_place_and_rank(function: Callable[..., object], ops: list[str]) -> None:
+    result = rewritten(Function(function), IMAGE, passes=[canonicalize])
+    assert [op for op in result.ops() if op != "index"] == ops
+
+
 @pytest.mark.parametrize(
     ("model", "bounds"),
     [

@@ -9,7 +9,15 @@ from torch import nn
 import qtool
 from qtool.conversion import Conversion
 from qtool.data import Batch
-from qtool.recovery.judging import coded, loss_of, noise_of, outputs
+from qtool.recovery.judging import (
+    as_near,
+    coded,
+    growths,
+    loss_of,
+    noise_by_sample,
+    noise_of,
+    outputs,
+)
 
 
 class Two(nn.Module):
@@ -59,3 +67,50 @@ def test_noise_is_added_up_over_batches() -> None:
     assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
     assert parts == pytest.approx(whole, rel=1e-6)
     assert noise_of(work, [captured.graph.module], [Batch((x,))]) == [0.0]
+    samples, halves = (
+        noise_by_sample(work, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
+    )
+    each = (exact - found).square().sum(1) / exact.square().sum()
+    assert torch.allclose(samples, each, rtol=1e-6)
+    assert torch.allclose(halves, each, rtol=1e-6)
+
+
+def test_outputs_that_are_not_of_one_sample_each_count_by_the_batch() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    work = qtool.conversion.SOLVE.run(start)
+    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
+    assert found.shape == (4,)
+
+
+def test_one_sample_far_off_does_not_decide() -> None:
+    before, after = torch.ones(64), torch.full((64,), 0.8)
+    after[0] = 30
+    assert after.sum() > before.sum()
+    assert growths(before, after).mean() < -0.1
+    assert not growths(before, before).any()
+    assert not growths(torch.zeros(4), torch.zeros(4)).any()
+    assert 0 < growths(torch.zeros(4), torch.ones(4)).mean() < 10
+
+
+@pytest.mark.parametrize(("apart", "runs"), [(0.5, 1), (0.001, 2)])
+def test_half_of_the_samples_judge_where_they_can_tell(
+    apart: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["round"])
+    work = qtool.conversion.SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
+    seen: list[int] = []
+
+    def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(sum(b.size for b in batches))
+        before = torch.linspace(1, 2, seen[-1])
+        return before, before.flip(0) * (1 + apart)
+
+    monkeypatch.setattr("qtool.recovery.judging.noise_by_sample", noise)
+    assert not as_near(work, work, 16)
+    assert seen == [32] * runs

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
+from qtool.graph.conditioning import Moved, within
 from qtool.integer import Program
 from qtool.verification import Artefact, Steps, check_steps
 from tests.export.networks import NETWORKS, exported, model, quantized
@@ -168,3 +169,53 @@ def test_dynamic_layers_are_compared_at_the_outputs() -> None:
         next(made.module.parameters()).mul_(1.5)
     moved = made.verify()  # exported anew
     assert moved.parity.steps.passed
+
+
+class Tiny(nn.Module):
+    """exp(x) - 1 of numbers so small that what float32 leaves of the 1 shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 4, bias=False), nn.Linear(4, 4, bias=False)
+        with torch.no_grad():
+            self.last.weight *= 1e-4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.celu(self.last(self.first(x)))
+
+
+def tampered(made: qtool.QuantizedModel, name: str, path: Path) -> bool:
+    """Whether a file of which one constant is a hundredth larger passes."""
+    file = made.to_onnx()
+    (held,) = (i for i in file.graph.initializer if i.name == name)
+    array = numpy_helper.to_array(held) * np.float32(1.01)
+    held.CopyFrom(numpy_helper.from_array(array, held.name))
+    onnx.save(file, path)
+    return made.verify(path).passed
+
+
+def test_a_step_is_allowed_its_own_rounding_and_no_more(tmp_path: Path) -> None:
+    made = qtool.quantize(Tiny().eval(), [torch.randn(32, 8) for _ in range(2)])
+    assert made.export(tmp_path / "right.onnx").passed
+    assert not tampered(made, "last.weight.scale", tmp_path / "wrong.onnx")
+
+
+def test_each_value_is_allowed_what_its_rounding_does() -> None:
+    real, open_ = torch.tensor([1.0, -2.0, 500.0]), torch.tensor([1e-7, 1e-7, 1.0])
+    assert within(real, real + torch.tensor([0.0, 0.0, 8.0]), open_)  # beside a pole
+    assert not within(real, real + torch.tensor([0.0, 0.0, 12.0]), open_)
+    assert not within(real, real + torch.tensor([0.2, 0.0, 0.0]), open_)
+    assert not within(real, real.where(real > 0, torch.nan), open_)
+    assert not within(real, real[:2], open_)
+
+
+def test_what_moves_and_what_does_not() -> None:
+    graph = qtool.capture_model(Tiny().eval(), torch.randn(4, 8)).graph
+    run, x = Moved(graph.module), torch.randn(4, 8)
+    run.still = True
+    (still,) = run.outputs((x,), {})
+    assert torch.equal(still, graph.module(x))
+    run.still = False
+    (moved,) = run.outputs((x,), {})
+    assert 1e-9 < float((moved - still).abs().max()) < 2e-7

@@ -21,8 +21,11 @@ _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVG_POOL: Mapping[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def _sides(call: Call, x: Any, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Pads at the beginnings and at the ends."""
+def _sides(
+    call: Call, x: Any, kernel: Sequence[int], dilated: bool = True
+) -> tuple[list[int], list[int]]:
+    """Pads at the beginnings and at the ends. `dilated`: whether they are those of dilated windows,
+    where an operator's own word is that the size stays the same."""
     rank, kind = len(kernel), call.get("auto_pad", "NOTSET")
     if kind in ("NOTSET", "VALID"):
         pads = list(call.get("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
@@ -32,8 +35,11 @@ def _sides(call: Call, x: Any, kernel: Sequence[int]) -> tuple[list[int], list[i
     for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
         if s != 1 and not isinstance(size, int):
             raise call.refuse("auto_pad of a dynamic size")
-        covered = d * (k - 1) + 1
-        total = covered - 1 if s == 1 else max(0, (-(-size // s) - 1) * s + covered - size)
+        covered = d * (k - 1) + 1 if dilated else k
+        total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
+        if total < 0 and not dilated and d != 1:
+            raise call.refuse("strides longer than a dilated window, which the runtime cuts by")
+        total = max(0, total)
         less, more = total // 2, total - total // 2
         begins.append(less if kind == "SAME_UPPER" else more)
         ends.append(more if kind == "SAME_UPPER" else less)
@@ -96,9 +102,7 @@ def dropout(call: Call, x: Any, ratio: Any = None) -> torch.Tensor:
 def max_pool(call: Call, x: Any) -> torch.Tensor:
     kernel = call.get("kernel_shape")
     strides, dilations = _windows(call, len(kernel))
-    if str(call.get("auto_pad", "NOTSET")).startswith("SAME") and any(d != 1 for d in dilations):
-        raise call.refuse("auto_pad with dilations, which the runtime leaves out of its sizes")
-    begins, ends = _sides(call, x, kernel)
+    begins, ends = _sides(call, x, kernel, dilated=False)  # as the runtime counts
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
@@ -135,8 +139,11 @@ def _tested(call: Call) -> None:
 def batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
     call.only("training_mode", 0)
     _tested(call)
-    call.only("spatial", 1)
-    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, call.get("epsilon", 1e-5))
+    epsilon = call.get("epsilon", 1e-5)
+    if not call.get("spatial", 1):  # before opset 9: of each element
+        each: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
+        return each
+    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
 
 
 def layer_norm(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
@@ -159,6 +166,10 @@ def group_norm(call: Call, x: Any, weight: Any, bias: Any) -> torch.Tensor:
     groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
     if len(weight) != x.shape[1]:
         weight, bias = (t.repeat_interleave(x.shape[1] // groups) for t in (weight, bias))
+    inside = list(x.shape[1:])
+    if all(isinstance(size, int) for size in inside) and math.prod(inside) == groups:
+        alone: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
+        return alone  # each value is its own mean, which torch refuses
     return F.group_norm(x, groups, weight, bias, epsilon)
 
 

@@ -244,3 +244,12 @@ def filled(call: Call, shape: Array) -> torch.Tensor:
     array = np.zeros(1, np.float32) if value is None else value
     kind = torch.from_numpy(np.asarray(array).reshape(-1)).dtype
     return torch.full(shape.tolist(), np.asarray(array).reshape(-1)[0].item(), dtype=kind)
+
+
+def eye_like(call: Call, x: Any) -> torch.Tensor:
+    """It reads sizes alone. Where they are known it is a constant."""
+    call.only("k", 0)
+    kind = call.get("dtype")
+    if x.dim() != 2 or not all(isinstance(s, int) for s in x.shape):
+        raise call.refuse("of a dynamic size")
+    return torch.eye(*x.shape, dtype=x.dtype if kind is None else torch_type(call, kind))

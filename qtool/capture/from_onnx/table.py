@@ -190,6 +190,7 @@ OPERATORS: Mapping[str, Row] = {
         lambda call, *parts: torch.einsum(call.get("equation"), *parts), "equation", MANY
     ),
     "CumSum": _row(f.cumulative_sum, "exclusive reverse", 2, known=(1,)),
+    "EyeLike": _row(m.eye_like, "dtype k"),
     "ArgMax": _row(f.arg_max, "axis keepdims select_last_index"),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),

@@ -83,6 +83,12 @@ OTHERS = {
     "average same": 'y0 = AveragePool <kernel_shape = [3, 3], auto_pad = "SAME_UPPER"> (h)',
     "average over the end": """y0 = AveragePool <kernel_shape = [3, 3], strides = [2, 2],
         pads = [1, 1, 1, 1], ceil_mode = 1, count_include_pad = 1> (h)""",
+    **{
+        f"maximum dilated, {kind} {strides}": f"""y0 = MaxPool <kernel_shape = [3, 2],
+        strides = {strides}, dilations = [2, 3], auto_pad = "{kind}"> (h)"""
+        for kind in ("SAME_UPPER", "SAME_LOWER")
+        for strides in ([1, 2], [2, 3])
+    },
     "maximum over the end": """y0 = MaxPool <kernel_shape = [3, 3], strides = [2, 2],
         ceil_mode = 1> (h)""",
     "slices backwards": """s = Constant <value_ints = [-1]> () e = Constant <value_ints = [-9]> ()
@@ -121,6 +127,12 @@ OTHER_OPSETS = {
     ),
     "softmax over the rest": (12, "y0 = Softmax <axis = 2> (h)"),
     "softmax by default": (11, "y0 = Softmax (h)"),
+    "hardmax over the rest": (12, "y0 = Hardmax <axis = 2> (h)"),
+    "a norm of each element": (
+        8,
+        """m = ReduceMean <axes = [0], keepdims = 0> (h) v = Abs (m)
+        y0 = BatchNormalization <spatial = 0> (h, m, m, m, v)""",
+    ),
 }
 CASES = {name: (18, text) for name, text in {**RESIZED, **LINEAR, **OTHERS}.items()} | OTHER_OPSETS
 
@@ -139,6 +151,7 @@ def test_it_is_as_in_the_runtime(name: str) -> None:
 
 
 READ = {
+    "a norm of each element",
     "up, half_pixel, round_prefer_floor",  # every rounding to the nearest of whole copies is one
     "up, asymmetric, floor",
     "part, half_pixel, round_prefer_ceil",
