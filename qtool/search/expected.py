@@ -100,8 +100,8 @@ def learned(
 
 def _alike(configs: Array, others: Array) -> Array:
     """[configs, others] the correlation of what the model misses."""
-    differ = (configs[:, None] != others).mean(2)
-    found: Array = np.exp(-differ / ALIKE)
+    differ = [(configs != other).mean(1) for other in others]  # one by one: there may be many
+    found: Array = np.exp(-np.stack(differ, 1) / ALIKE)
     return found
 
 
