@@ -83,7 +83,7 @@ MOVES: Mapping[str, Case] = {
         lambda m, x: F.pad(x, (1, 2, 0, 1), mode="replicate"), "", {"pad.default": NONE}
     ),
     "pad_circular": image(
-        lambda m, x: F.pad(x, (1, 2, 0, 1), mode="circular"), "", {"pad.default": NONE}
+        lambda m, x: F.pad(x, (1, 2, 0, 1), mode="circular"), "QLinearConcat QLinearConcat"
     ),
     "where": image(
         lambda m, x: torch.where(x > 0, x, m.other(x) * x),

@@ -30,7 +30,7 @@ def attended(**options: Any) -> Any:
     return body
 
 
-ATTENTION = "Cast Mul FusedMatMul Softmax MatMul"
+ATTENTION = "FusedMatMul Softmax MatMul"
 SEQUENCES: Mapping[str, Case] = {
     "matmul": tokens(lambda m, x: x @ x.mT @ x, "FusedMatMul MatMul", {"matmul": PRODUCT}),
     "bmm": tokens(

@@ -90,7 +90,6 @@ def test_folded(model: Callable[[], nn.Module], shape: tuple[int, ...], pads: li
     [
         pytest.param(lambda: nn.Sequential(nn.ConstantPad2d(1, 0.5), conv()), id="another value"),
         pytest.param(lambda: nn.Sequential(nn.ReflectionPad2d(1), conv()), id="reflected"),
-        pytest.param(lambda: conv(padding=1, padding_mode="circular"), id="circular"),
         pytest.param(lambda: nn.Sequential(nn.ZeroPad2d(-1), conv()), id="cropped"),
         pytest.param(lambda: Function(_read_twice, conv()), id="read by another node"),
         pytest.param(
