@@ -15,8 +15,7 @@ from torch import nn
 
 
 def transposed() -> nn.Module:
-    """One layer of it has no integer kernel."""
-    torch.manual_seed(0)
+    """One layer of it has no integer kernel. Its weights are random: no two are the same."""
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 2, 1))
 
 

@@ -172,7 +172,7 @@ def test_a_number_json_cannot_hold_is_null(capsys: pytest.CaptureFixture[str]) -
 def test_progress_is_silent_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "qtool", "calibrate", UP, "--data", f"{M}images"),
+            *(sys.executable, "-m", "qtool", "calibrate", f"{M}seeded", "--data", f"{M}images"),
             *("-o", str(tmp_path / "up.calib")),
         ],
         cwd=ROOT,
