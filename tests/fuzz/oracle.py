@@ -162,9 +162,11 @@ def _lowest(quantized: QuantizedModel, path: Path, optimise: bool) -> float:
         truth = _leaves(
             quantized.reference.module(*quantized.sample.args, **quantized.sample.kwargs)
         )
-    actual = _run(path, [t.numpy() for t in tensors], optimise)
+    actual = _run(path, [t.detach().numpy() for t in tensors], optimise)
     pairs = [
-        (a.numpy(), b) for a, b in zip(truth, actual, strict=True) if tuple(a.shape) == b.shape
+        (a.detach().numpy(), b)
+        for a, b in zip(truth, actual, strict=True)
+        if tuple(a.shape) == b.shape
     ]
     return min((ratio(a, b) for a, b in pairs if _finite(a)), default=200.0)
 
