@@ -1,7 +1,7 @@
 """Sizes that follow from the input are not computed: a Reshape and an Expand keep them.
 
 A model of dynamic batch and length asks for its sizes at each view, and ONNX would compute each of
-them by four small nodes: half of all nodes of a language model, and a third of the time of a token.
+them by four small nodes, a third of all nodes of a language model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plain_sizes(graph: fx.Graph) -> None:
     first: dict[str, fx.Node] = {}
     for node in graph.nodes:
         if isinstance(size := G.value(node), torch.SymInt) and node.op == "call_function":
-            _replace(node, first.setdefault(str(size), node))
+            node.replace_all_uses_with(first.setdefault(str(size), node))
         find = _FINDS.get(node.target)
         if find is None or all(isinstance(size, int) for size in node.args[1]):
             continue
@@ -38,19 +38,13 @@ def plain_sizes(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _replace(node: fx.Node, same: fx.Node) -> None:
-    if same is not node:
-        node.replace_all_uses_with(same)
-
-
 def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
     """0 where the size is that of the input at the same place, -1 for one that is left over."""
     if 0 in after:  # which 0 would keep
         return None
-    kept = [_same(size, axis, before) for axis, size in enumerate(after)]
     sizes = [
-        size if isinstance(size, int) else 0 if same else -1
-        for size, same in zip(after, kept, strict=True)
+        size if isinstance(size, int) else 0 if _same(size, axis, before) else -1
+        for axis, size in enumerate(after)
     ]
     return sizes if sizes.count(-1) < 2 else None
 
@@ -58,11 +52,9 @@ def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
 def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
     """-1 where the size is that of the input."""
     new = len(after) - len(before)
-    sizes = [
-        size if isinstance(size, int) else -1 if _same(size, axis - new, before) else None
-        for axis, size in enumerate(after)
-    ]
-    return None if None in sizes else [size for size in sizes if size is not None]
+    if not all(isinstance(s, int) or _same(s, i - new, before) for i, s in enumerate(after)):
+        return None
+    return [size if isinstance(size, int) else -1 for size in after]
 
 
 def _same(size: Any, axis: int, before: Sequence[Any]) -> bool:

@@ -100,10 +100,11 @@ def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return x
 
 
-def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int]]) -> fx.Node:
+def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int] | None]) -> fx.Node:
+    """Slices of x beside each other; None is all of it."""
     parts = [
-        made(node, aten.slice.Tensor, (x, axis, begin, end), f"slice{axis}_{i}")
-        for i, (begin, end) in enumerate(ranges)
+        made(node, aten.slice.Tensor, (x, axis, *ends), f"slice{axis}_{i}") if ends else x
+        for i, ends in enumerate(ranges)
     ]
     return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
 
@@ -117,18 +118,10 @@ def wrapped(node: fx.Node) -> fx.Node | None:
     numbers = [w for w in widths if isinstance(w, int) and w >= 0]
     if len(numbers) != len(widths):
         return None
-    axes = [i for i in range(len(numbers) // 2) if any(numbers[2 * i : 2 * i + 2])]
-    for i in axes:
-        axis, (begin, end) = G.rank(node) - 1 - i, numbers[2 * i : 2 * i + 2]
-        before, behind = (axis, -begin, LAST), (axis, 0, end)
-        cuts = {"before": before, "behind": behind}
-        parts = {
-            side: made(node, aten.slice.Tensor, (x, *cut), f"{side}{axis}")
-            for (side, cut), width in zip(cuts.items(), (begin, end), strict=True)
-            if width
-        }
-        whole = [p for p in (parts.get("before"), x, parts.get("behind")) if p is not None]
-        x = made(node, aten.cat.default, (whole, axis), "" if i == axes[-1] else f"wrap{axis}")
+    for i, (begin, end) in enumerate(zip(numbers[::2], numbers[1::2], strict=True)):
+        before, behind = [(-begin, LAST)] if begin else [], [(0, end)] if end else []
+        if before or behind:
+            x = _joined(node, x, G.rank(node) - 1 - i, [*before, None, *behind])
     return x
 
 

@@ -67,9 +67,7 @@ class _Run(fx.Interpreter):
 
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
-                size = torch.linalg.vector_norm(
-                    gradient, dim=-1
-                )  # squares in no memory of their own
+                size = torch.linalg.vector_norm(gradient, dim=-1)  # its squares are not stored
                 self.found[name].append((size.square() / gradient.shape[-1]).cpu())
 
         value = value if value.requires_grad else value.detach().requires_grad_()

@@ -11,27 +11,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
-from torch import nn
 
 from qtool import capture_model
 from qtool.export import float_onnx
+from tests.export.networks import Applied
 
 SIZES = ("Shape", "Concat", "Squeeze", "Gather")
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
 
 
 def written(function: Callable[[torch.Tensor], torch.Tensor]) -> onnx.ModelProto:
     """Of [batch, time, 12], both dynamic; shown to be right at other sizes."""
     captured = capture_model(
-        Applied(function).eval(), torch.randn(2, 5, 12), {"x": {0: "batch", 1: "time"}}
+        Applied(lambda _, x: function(x)).eval(),
+        torch.randn(2, 5, 12),
+        {"x": {0: "batch", 1: "time"}},
     )
     model = float_onnx(captured.graph)
     session = ort.InferenceSession(model.SerializeToString())
