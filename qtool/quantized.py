@@ -132,7 +132,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
-            chosen.file.extremes_apart,
+            chosen.file.apart,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
