@@ -42,6 +42,23 @@ def test_gives_the_same_and_its_sizes_are_those_that_onnx_infers(pool: str, size
     assert not any(a.name == "ceil_mode" and a.i for a in after.graph.node[0].attribute)
 
 
+def test_a_window_that_hangs_over_beside_one_that_would_begin_in_the_padding() -> None:
+    pool = (
+        "MaxPool <kernel_shape = [2, 2], dilations = [2, 2], pads = [1, 1, 1, 1], strides = [3, 3]"
+    )
+    text = f"{HEAD}(float[1, 2, 11, 9] x) => (y) {{ y = {pool}, ceil_mode = 1> (x) }}"
+    before = parser.parse_model(text)
+    x = np.random.default_rng(0).normal(size=(1, 2, 11, 9)).astype(np.float32) - 3
+    truth = _run(before, x)
+    read = ir.from_proto(before)
+    read.graph.outputs[0].shape = ir.Shape(truth.shape)
+    read.graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    plain_pools(read)
+    after = ir.to_proto(read)
+    onnx.checker.check_model(after, full_check=True)
+    assert np.array_equal(_run(after, x), truth)
+
+
 def test_what_counts_and_hangs_over_stays() -> None:
     pool = f"AveragePool <{SAID}, strides = [2], count_include_pad = 1>"
     text = f"{HEAD}(float[1, 2, 5] x) => (float[1, 2, 3] y) {{ y = {pool} (x) }}"
