@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -9,12 +11,24 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from qtool import ranks
 from qtool.conversion import Conversion
 from qtool.data import Batch
+from qtool.graph.fingerprint import fingerprint
 from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
+from qtool.ranks import Ranks, in_turn
 
-__all__ = ["as_near", "coded", "growths", "loss_of", "noise_by_sample", "noise_of", "outputs"]
+__all__ = [
+    "as_near",
+    "coded",
+    "growths",
+    "loss_of",
+    "noise_by_sample",
+    "noise_of",
+    "outputs",
+    "sharing",
+]
 
 JUDGES = 64  # samples that nothing was made of
 CLEAR = 3  # standard errors of a mean
@@ -57,18 +71,41 @@ def noise_by_sample(
 ) -> list[torch.Tensor]:
     """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
     one sample each."""
-    found = []
+    among, told = sharing(work), list[list[float]]()
+    own = batches[among.rank :: among.size]
     with torch.inference_mode():
-        wanted = [outputs(work.captured.graph.module, batch) for batch in batches]
-        power = [sum(_power(one) for one in each) for each in zip(*wanted, strict=True)]
+        wanted = [outputs(work.captured.graph.module, batch) for batch in own]
+        powers = _told(among, [[_power(one) for one in each] for each in wanted])
+        power = [sum(each) for each in zip(*powers, strict=True)]
         for module in modules:
-            run, each = Executor(replace(work.graph, module=module)), []
-            for batch, exact in zip(batches, wanted, strict=True):
+            run, each = Executor(replace(work.graph, module=module)), list[list[float]]()
+            for batch, exact in zip(own, wanted, strict=True):
                 results = run.results(batch, run.points)
                 given = [t for t in results if t.is_floating_point()]
-                each.append(_noise(exact, given, power, batch.size))
-            found.append(torch.cat(each))
-    return found
+                each.append(_noise(exact, given, power, batch.size).tolist())
+            told.append([noise for noises in _told(among, each) for noise in noises])
+    return [torch.tensor(noises, dtype=torch.float64) for noises in told]
+
+
+def sharing(work: Conversion) -> Ranks:
+    """The ranks that share what is done with a conversion's samples: where they have the same one,
+    to the last bit."""
+    return ranks.sharing(lambda: _mark(work))
+
+
+def _mark(work: Conversion) -> str:
+    digest = hashlib.sha256(fingerprint(work.graph.module).encode())
+    if work.parameters is not None:
+        for name, params in sorted(work.parameters.params.items()):
+            digest.update(name.encode())
+            for tensor in (params.scale, params.zero_point):
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _told(among: Ranks, own: list[list[float]]) -> list[list[float]]:
+    """What was found of each batch, on all ranks: no float loses a bit as text."""
+    return in_turn([json.loads(text) for text in among.tell(json.dumps(own))])
 
 
 def as_near(before: Conversion, after: Conversion, size: int) -> bool:
