@@ -52,6 +52,7 @@ from qtool.verification import (
 )
 from qtool.verification.fidelity import Outputs, expected
 from qtool.verification.poles import near_poles
+from qtool.verification.tails import heavy_tails
 
 __all__ = ["Quantized"]
 
@@ -132,7 +133,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
-            chosen.file.extremes_apart,
+            chosen.file.apart,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -317,7 +318,7 @@ class Quantized:
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=poles)
+        found = replace(found, narrow=narrow, poles=poles, tails=heavy_tails(graph, batch))
         if found.warning is None:
             return found
         return replace(found, costly=costliest(graph, self.plan, batch))
