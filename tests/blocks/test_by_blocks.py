@@ -22,6 +22,7 @@ import qtool
 from qtool.blocks import quantize, record
 from qtool.capture.from_onnx import mapped
 from qtool.errors import CaptureError, FileError
+from qtool.ranks import Ranks
 from qtool.sources import empty, load_model
 
 INDEX = "model.safetensors.index.json"
@@ -358,7 +359,7 @@ def test_work_of_others_is_left_alone(
     with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
         made(folder, path, data=samples(5))
     with (
-        record.opened(path, {}),
+        record.opened(path, {}, Ranks()),
         pytest.raises(FileError, match="another process works in"),
     ):
         made(folder, path)
