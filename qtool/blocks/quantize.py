@@ -22,7 +22,7 @@ import torch
 from torch import fx, nn
 
 from qtool import graph as G
-from qtool import observers, targets
+from qtool import formats, observers, targets
 from qtool.atomic import check_writable, write_atomic
 from qtool.blocks.record import Done, Record, opened
 from qtool.blocks.source import Source, source_of
@@ -84,13 +84,13 @@ class BlockResult:
         return {"files": list(map(str, self.files)), **said, "blocks": shown}
 
     def __str__(self) -> str:
-        size = sum(f.stat().st_size for f in self.files)
+        size = formats.size(sum(f.stat().st_size for f in self.files))
         rounded = sum(b.rounded for b in self.blocks)
         near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
         every = (self.notes, *(b.notes for b in self.blocks))
         notes = [f"note: {note}" for each in every for note in each]
         head = (
-            f"{self.files[0]}: {size / 2**20:.0f} MiB, {len(self.blocks)} blocks, each verified "
+            f"{self.files[0]}: {size}, {len(self.blocks)} blocks, each verified "
             f"in ONNX Runtime; {rounded} layers rounded for their results"
         )
         return "\n".join([head, f"on the data, against float: {near}", *notes])

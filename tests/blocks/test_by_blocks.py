@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,6 +265,7 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
     for file in nearest.files:
         file.unlink()
     assert sum(b.rounded for b in whole[0].blocks) == 7
+    assert re.search(r"net\.onnx: [1-9]\d* KiB, 3 blocks", str(whole[0]))
     assert near < 0.7 * far  # 1.5 dB
 
 
