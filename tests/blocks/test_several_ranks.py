@@ -17,9 +17,9 @@ from qtool.sources import empty
 from tests.blocks.test_by_blocks import Residual, content, made, samples
 from tests.ranks.processes import run, values
 
-KINDS: dict[str, dict[str, Any]] = {
-    "rounded": {},
-    "static": {"mode": "static", "accuracy": "fast"},
+KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
+    "rounded": (8, {}),
+    "static": (2, {"mode": "static", "accuracy": "fast"}),  # none for the third rank
 }
 
 
@@ -44,9 +44,9 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
         for owner, name in ((empty, "SMALL"), (quantize, "SPLIT"), (moments, "ELEMENTS")):
             patch.setattr(owner, name, getattr(owner, name))
         prepared()
-        for kind, options in KINDS.items():
+        for kind, (count, options) in KINDS.items():
             path = tmp_path_factory.mktemp(kind) / "net.onnx"
-            made(folder, path, **options)
+            made(folder, path, data=samples(count), **options)
             found[kind] = content(path)
     return found
 
@@ -55,14 +55,17 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
     """What is said of ranks that do not fit each other, one after the other."""
     place = out / str(rank)
     place.mkdir()
+    torch.manual_seed(rank)
+    save_file(Residual().state_dict(), place / "model.safetensors")
     said = []
-    for path, options in (
-        (place / "net.onnx", {}),
-        (out / "net.onnx", {"mode": "dynamic" if rank == 1 else "static"}),
-        (out / "net.onnx", {"data": []}),
+    for source, path, options in (
+        (folder, place / "net.onnx", {}),
+        (place, out / "net.onnx", {}),
+        (folder, out / "net.onnx", {"mode": "dynamic" if rank == 1 else "static"}),
+        (folder, out / "net.onnx", {"data": []}),
     ):
         with pytest.raises(qtool.QtoolError) as caught:
-            made(folder, path, **{"data": Share(samples(), rank, 3), **options})
+            made(source, path, **{"data": Share(samples(), rank, 3), **options})
         said.append(str(caught.value))
     return said
 
@@ -79,10 +82,10 @@ def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
 
     moments.Moments.rounded = counted  # type: ignore[method-assign]  # of this process alone
     found = {}
-    for kind, options in KINDS.items():
+    for kind, (count, options) in KINDS.items():
         place = out / kind
         place.mkdir(exist_ok=True)
-        result = made(folder, place / "net.onnx", data=Share(samples(), rank, 3), **options)
+        result = made(folder, place / "net.onnx", data=Share(samples(count), rank, 3), **options)
         found[kind] = result.sqnr
     return {"sqnr": found, "solved": solved, "misfits": misfits(rank, folder, out)}
 
@@ -95,9 +98,10 @@ def test_the_bytes_are_those_of_one_process(
         assert content(tmp_path / kind / "net.onnx") == wanted
     assert found[0]["sqnr"] == found[1]["sqnr"] == found[2]["sqnr"]
     assert min(one["solved"] for one in found) > 2
-    for apart, options, nothing in (one["misfits"] for one in found):
+    for apart, model, options, nothing in (one["misfits"] for one in found):
         assert " of 3 does not find " in apart
         assert "give a place for the result that all of them see" in apart
+        assert "rank 1 of 3 has another model, or other weights, than rank 0" in model
         assert "rank 1 of 3 has other options than rank 0" in options
         assert "the calibration data is empty" in nothing
 
