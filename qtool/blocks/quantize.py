@@ -21,8 +21,8 @@ import onnx
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
 from qtool import formats, observers, targets
+from qtool import graph as G
 from qtool.atomic import check_writable, write_atomic
 from qtool.blocks.record import Done, Record, opened
 from qtool.blocks.source import Source, source_of
