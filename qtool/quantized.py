@@ -51,6 +51,7 @@ from qtool.verification import (
     planned,
 )
 from qtool.verification.fidelity import Outputs, expected
+from qtool.verification.padding import Padding
 from qtool.verification.poles import near_poles
 from qtool.verification.tails import heavy_tails
 
@@ -312,7 +313,9 @@ class Quantized:
         """Of these outputs for a batch, by default those of fake quantization."""
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
-        found = fidelity(sample.size, self.graph.outputs, real, coded)
+        padding, given = Padding.of_graph(self.graph), sample.arrays()
+        pair = (padding.without(given, o) for o in (real, coded))
+        found = fidelity(sample.size, self.graph.outputs, *pair)
         if self._aside:
             promised = self._found("promised", self._promised)
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
