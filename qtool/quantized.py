@@ -28,6 +28,7 @@ from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
 from qtool.plan import Execution
 from qtool.points import insert_points, points_of
+from qtool.recovery import PROMISING, steps_of
 from qtool.runtimes import Runtime, runtime
 from qtool.targets import Target, check_format, target
 from qtool.verification import (
@@ -56,7 +57,6 @@ from qtool.verification.poles import near_poles
 __all__ = ["Quantized"]
 
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
-PROMISING = 64  # samples kept aside that say what to expect of new ones
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
 
@@ -83,7 +83,8 @@ class Quantized:
         self.parameters = work.parameters.params
         self.notes = work.parameters.notes
         self.sample = sample
-        self._aside = work.quick_batches(most=PROMISING, aside=True)
+        learned = any(step.samples for step in steps_of(work.plan.recipe))
+        self._aside = work.quick_batches(most=PROMISING, aside=True if learned else None)
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, work.plan)
         for name, point in points_of(self.module).items():

@@ -98,16 +98,17 @@ class Kept:
         return cls(limit, samples)
 
     def batches(
-        self, size: int, most: int | None = None, aside: bool = False
+        self, size: int, most: int | None = None, aside: bool | None = False
     ) -> list[tuple[torch.Tensor, ...]]:
         """Samples in batches of at most `size` of equal shapes, always the same ones.
 
         Args:
             most: how many in all, those with the smallest hashes.
             aside: those that nothing may learn from, instead of the others: a third of all, with
-                the largest hashes.
+                the largest hashes. None: both, where nothing learns.
         """
-        chosen = list(self)[self.learned :] if aside else list(self)[: self.learned]
+        ends = {None: slice(None), True: slice(self.learned, None), False: slice(self.learned)}
+        chosen = list(self)[ends[aside]]
         by_shape = sorted(chosen[:most], key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):

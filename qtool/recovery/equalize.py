@@ -30,6 +30,7 @@ from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solv
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
 from qtool.recovery.judging import as_near
+from qtool.recovery.left_out import left_out_where_it_fails
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -68,6 +69,7 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return tuple(found.values())
 
 
+@left_out_where_it_fails("equalize")
 def _run(work: Conversion) -> Conversion:
     if work.calibration is None or len(work.calibration.kept) < FEWEST:
         return work

@@ -34,6 +34,7 @@ from qtool.recovery.layer_rows import (
     results_of,
     rows_of,
 )
+from qtool.recovery.left_out import left_out_where_it_fails
 from qtool.recovery.owned import (
     attribute_of,
     constant_of,
@@ -53,7 +54,9 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
+TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
 SAMPLES = 128
+FEWEST_SAMPLES = 8
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 64
 KEPT_ASIDE = 4  # every so many batches are for judging alone
@@ -78,6 +81,7 @@ class _Work:
     weights: bool
     gains: Mapping[str, Sequence[torch.Tensor]]  # layer -> how much its rows count
     found: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> its new value
+    floats: dict[str, torch.Tensor] = field(default_factory=dict)  # of them, what has no codes
     notes: list[str] = field(default_factory=list)
     rounded: int = 0
     shifted: int = 0
@@ -95,11 +99,12 @@ class _Work:
         bias = _shifted(self, node, seen, weight)
         if bias is None:
             return made
-        self.found[attribute_of(node, 2)] = bias
         self.shifted += 1
-        point = f"{name}.bias"
+        point, attribute = f"{name}.bias", attribute_of(node, 2)
         if point in self.conversion.plan:
-            return {**made, point: params_of(self.conversion, point).round_trip(bias)}
+            self.found[attribute] = params_of(self.conversion, point).round_trip(bias)
+            return {**made, point: self.found[attribute]}
+        self.found[attribute] = self.floats[attribute] = bias
         return {**made, G.name_of(source_of(node, 2)): bias}
 
 
@@ -257,13 +262,30 @@ def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
 
 
 def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
-    """The conversion with the values that a walk found."""
+    """The conversion with the values that a walk found; the change holds those that a file does not
+    hold as codes."""
+    change = replace(change, arrays=work.floats)
     return with_constants(conversion, work.found).warned(*work.notes).noted(change)
 
 
-def _round_all(conversion: Conversion) -> Conversion:
+def _replay(conversion: Conversion, change: Change) -> Conversion:
+    """With biases that are float; weights are taken from the codes of the file."""
+    return with_constants(conversion, change.arrays).noted(change)
+
+
+def _lacking(conversion: Conversion) -> str | None:
+    """Why there is nothing to learn from, if so."""
     if not conversion.batches(BATCH):
-        return conversion.warned(f"round: {NO_SAMPLES}")
+        return NO_SAMPLES
+    assert conversion.calibration is not None
+    count = len(conversion.calibration.kept)
+    return TOO_FEW.format(count) if count < FEWEST_SAMPLES else None
+
+
+@left_out_where_it_fails("round")
+def _round_all(conversion: Conversion) -> Conversion:
+    if (lack := _lacking(conversion)) is not None:
+        return conversion.warned(f"round: {lack}")
     free = target(conversion.plan.target).pair_limit is None
     work = _walk(conversion, weights=free)
     if not free:
@@ -274,12 +296,13 @@ def _round_all(conversion: Conversion) -> Conversion:
     return after
 
 
+@left_out_where_it_fails("bias")
 def _shift_all(conversion: Conversion) -> Conversion:
-    if not conversion.batches(BATCH):
-        return conversion.warned(f"bias: {NO_SAMPLES}")
+    if (lack := _lacking(conversion)) is not None:
+        return conversion.warned(f"bias: {lack}")
     work = _walk(conversion, weights=False)
     return _taken(conversion, work, Change("bias", work.shifted, MEANS))
 
 
-ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES)
-BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES)  # `round` does that, too
+ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES, replay=_replay)
+BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES, replay=_replay)  # `round` has it
