@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ class Kept:
 
     def __init__(self, limit: int, samples: Iterable[Sample] = ()) -> None:
         self.limit = limit
+        self.known: dict[Any, Any] = {}  # what was found out by running samples; in no file
         self._by_mark: dict[str, Sample] = {}
         self._bound: str | None = None  # the smallest hash that was ever dropped
         self._take(samples)

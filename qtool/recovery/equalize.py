@@ -84,7 +84,7 @@ def _run(work: Conversion) -> Conversion:
     scaled = _apply(work, change, work.quick_batches(size, size, aside=True))
     every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
     after = _observed_again(scaled, factors, every)
-    return after if as_near(SOLVE.run(work), SOLVE.run(after), size) else work
+    return after if as_near(SOLVE.run(work), SOLVE.run(after)) else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:

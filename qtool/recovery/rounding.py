@@ -63,7 +63,6 @@ KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 24  # for each of them, in all
 FEWEST = 2048
-JUDGES = 32  # samples at once that judge
 SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
@@ -291,7 +290,7 @@ def _round_all(conversion: Conversion) -> Conversion:
     if not free:
         work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
-    if not as_near(conversion, after, JUDGES):
+    if not as_near(conversion, after):
         return conversion.warned(f"round: {FURTHER}")
     return after
 

@@ -23,7 +23,7 @@ from qtool.conversion import capture_model, convert_by
 from qtool.conversion.captured import DEFAULT_OBSERVER
 from qtool.errors import CalibrationError, DataError, PlanError
 from qtool.graph.edit import copied
-from tests.export.networks import NETWORKS, Applied, network, quantized, run, samples
+from tests.export.networks import NETWORKS, Applied, network, run, samples
 
 
 def images() -> torch.Tensor:
