@@ -143,7 +143,7 @@ def _noise(
     if not squares:  # integers alone come out
         return torch.zeros(1, dtype=torch.float64)
     if all(t.dim() and len(t) == samples for t in squares):
-        return torch.stack([t.flatten(1).sum(1).cpu() for t in squares]).sum(0)
+        return torch.stack([t[:, None].flatten(1).sum(1).cpu() for t in squares]).sum(0)
     return torch.stack([t.sum().cpu() for t in squares]).sum(0, keepdim=True)
 
 
