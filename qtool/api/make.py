@@ -19,7 +19,6 @@ from qtool.conversion import Captured, Conversion, capture_model, convert_by, pr
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
 from qtool.data.first import first_of
-from qtool.data.kept import ASIDE
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone, rarely_collecting
@@ -27,10 +26,10 @@ from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current, solving, together
 from qtool.recipe import Recipe
-from qtool.recovery import steps_of
+from qtool.recovery import kept_for, steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "probes_for", "quantize", "samples_of"]
+__all__ = ["calibrate", "convert", "probes_for", "quantize"]
 
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
@@ -68,8 +67,8 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
-            rounding costs; calibration keeps what they need.
+        accuracy: "fast", "balanced" (the default) or "best": which steps the conversion takes to
+            recover what rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
@@ -83,13 +82,13 @@ def calibrate(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = probes_for(captured, plan)
-    if not plan.observed() and not probes and not samples_of(plan):
+    if not plan.observed() and not probes and not kept_for(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = observe(graph, plan, probes, data, captured.fingerprint, progress, samples_of(plan))
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, kept_for(plan))
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
@@ -162,8 +161,8 @@ def quantize(
 ) -> QuantizedModel:
     """calibrate and convert in one step; see there for arguments and errors.
 
-    Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
-    capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
+    Where calibration has nothing to watch (mode "weight-only" and accuracy "fast") only the first
+    batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
     The ranks of a process group calibrate and convert together, and all get the same model.
     """
     captured, first, data = _captured(model, data, dynamic)
@@ -171,9 +170,9 @@ def quantize(
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
     probes = probes_for(captured, plan)
-    if plan.observed() or probes or samples_of(plan):
+    if plan.observed() or probes or kept_for(plan):
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, samples_of(plan))
+        calibration = observe(graph, plan, probes, data, mark, progress, kept_for(plan))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -221,12 +220,6 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     """What the steps of a plan's recipe want to have seen."""
     graph, _ = captured.for_target(plan.target)
     return probes_of(steps_of(plan.recipe), graph.graph, plan)
-
-
-def samples_of(plan: QuantPlan) -> int:
-    """How many samples: what steps learn from is to be two of three."""
-    most = max(step.samples for step in steps_of(plan.recipe))
-    return most + most // (ASIDE - 1)
 
 
 @alone

@@ -23,12 +23,14 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
+from qtool.conversion.solve import BIAS_LIMIT
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.ranks import Ranks, dealt, in_turn
 from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
 from qtool.recovery.judging import as_near, coded, sharing
 from qtool.recovery.layer_rows import as_matrix, as_weight
+from qtool.recovery.left_out import left_out_where_it_fails
 from qtool.recovery.owned import (
     attribute_of,
     constant_of,
@@ -49,13 +51,14 @@ REASON = "weights are rounded for the results of their layers, on samples of the
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
+TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
 SAMPLES = 128
+FEWEST_SAMPLES = 8
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 64
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 24  # for each of them, in all
 FEWEST = 2048
-JUDGES = 32  # samples at once that judge
 SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
@@ -79,6 +82,7 @@ class _Work:
     ranks: Ranks
     beside: dict[str, int] = field(default_factory=dict)  # layer -> what its result is added to
     found: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> its new value
+    floats: dict[str, torch.Tensor] = field(default_factory=dict)  # of them, what has no codes
     notes: list[str] = field(default_factory=list)
     rounded: int = 0
     shifted: int = 0
@@ -134,12 +138,12 @@ class _Work:
             made[f"{name}.weight"] = solved.weight
         if solved.bias is None:
             return made
-        self.found[attribute_of(node, 2)] = solved.bias
         self.shifted += 1
-        point = f"{name}.bias"
+        point, attribute = f"{name}.bias", attribute_of(node, 2)
         if point in self.conversion.plan:
-            params = params_of(self.conversion, point)
-            return {**made, point: params.round_trip(solved.bias)}
+            self.found[attribute] = _fitting(params_of(self.conversion, point), solved.bias)
+            return {**made, point: self.found[attribute]}
+        self.found[attribute] = self.floats[attribute] = solved.bias
         return {**made, G.name_of(source_of(node, 2)): solved.bias}
 
 
@@ -203,7 +207,7 @@ def _round(work: _Work, node: fx.Node, seen: Seen) -> tuple[torch.Tensor | None,
         return None, f"{name}: rounded to nearest, since the samples are too few"
     try:
         found = _solved(node, exact, learned, aside, params, weight.shape)
-    except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         return None, f"{name}: rounded to nearest, since its inputs are too much alike"
     nearest = as_matrix(node, params.round_trip(weight))
     if not _error(found, *aside) < _error(nearest, *aside):
@@ -269,6 +273,13 @@ def _shifted(
     return (seen.mean_of_wanted() - product).to(bias.dtype)
 
 
+def _fitting(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
+    """A bias as its codes have it, and no further than they reach: where a layer scale makes the
+    results tiny, what is missing beside them is not its to mend."""
+    most = params.scale * BIAS_LIMIT
+    return params.round_trip(bias.clamp(-most, most))
+
+
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
     return params_of(work.conversion, point).round_trip(weight)
 
@@ -309,29 +320,47 @@ def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
 
 
 def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
-    """The conversion with the values that a walk found."""
+    """The conversion with the values that a walk found; the change holds those that a file does not
+    hold as codes."""
+    change = replace(change, arrays=work.floats)
     return with_constants(conversion, work.found).warned(*work.notes).noted(change)
 
 
-def _round_all(conversion: Conversion) -> Conversion:
+def _replay(conversion: Conversion, change: Change) -> Conversion:
+    """With biases that are float; weights are taken from the codes of the file."""
+    return with_constants(conversion, change.arrays).noted(change)
+
+
+def _lacking(conversion: Conversion) -> str | None:
+    """Why there is nothing to learn from, if so."""
     if not conversion.batches(BATCH):
-        return conversion.warned(f"round: {NO_SAMPLES}")
+        return NO_SAMPLES
+    assert conversion.calibration is not None
+    count = len(conversion.calibration.kept)
+    return TOO_FEW.format(count) if count < FEWEST_SAMPLES else None
+
+
+@left_out_where_it_fails("round")
+def _round_all(conversion: Conversion) -> Conversion:
+    if (lack := _lacking(conversion)) is not None:
+        return conversion.warned(f"round: {lack}")
     free = target(conversion.plan.target).pair_limit is None
     work = _walk(conversion, weights=free)
     if not free:
         work.notes.append(SATURATES)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
-    if not as_near(conversion, after, JUDGES):
+    if not as_near(conversion, after):
         return conversion.warned(f"round: {FURTHER}")
     return after
 
 
+@left_out_where_it_fails("bias")
 def _shift_all(conversion: Conversion) -> Conversion:
-    if not conversion.batches(BATCH):
-        return conversion.warned(f"bias: {NO_SAMPLES}")
+    if (lack := _lacking(conversion)) is not None:
+        return conversion.warned(f"bias: {lack}")
     work = _walk(conversion, weights=False)
     return _taken(conversion, work, Change("bias", work.shifted, MEANS))
 
 
-ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES)
-BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES)  # `round` does that, too
+ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES, replay=_replay)
+BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES, replay=_replay)  # `round` has it

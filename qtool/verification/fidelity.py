@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from qtool.data import Batch
 from qtool.graph import FloatGraph
@@ -175,24 +176,20 @@ def _of_one_value(x: np.ndarray[Any, Any]) -> float:
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
-def expected(names: Sequence[str], batches: Iterable[tuple[Arrays, Arrays]]) -> Outputs:
-    """Signal to noise of outputs over several batches, of any shapes.
+def expected(names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Outputs:
+    """Signal to noise of outputs over several batches.
 
     Args:
-        names: of the outputs. batches: those of the float and of the quantized model; what is not
-            finite in both is left out.
+        names: of the outputs in float. batches: the powers of each, and of the differences from
+            them; NaN where these cannot be taken.
     """
-    sums = {name: [0.0, 0.0] for name in names}
-    for real, coded in batches:
-        for name, a, b in zip(names, real, coded, strict=True):
-            if a.dtype.kind != "f" or a.shape != b.shape:
-                sums.pop(name, None)
-            if name in sums:
-                known = np.isfinite(a) & np.isfinite(b)
-                exact, off = (v[known].astype(np.float64) for v in (a, a - b))
-                sums[name][0] += float(np.square(exact).sum())
-                sums[name][1] += float(np.square(off).sum())
-    return tuple((name, decibels(*both)) for name, both in sums.items())
+    signal, noise = (torch.stack(each).sum(0) for each in zip(*batches, strict=True))
+    known = ~noise.isnan()
+    return tuple(
+        (name, decibels(float(signal[i]), float(noise[i])))
+        for i, name in enumerate(names)
+        if known[i]
+    )
 
 
 def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[str, float], ...]:

@@ -123,8 +123,9 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
 @pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
 def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
-    qtool.quantize(filled(folder), samples(), mode=mode).export(one, verify=False)
-    found = made(folder, blocks, accuracy="fast", mode=mode)
+    how = {"mode": mode, "accuracy": "fast"}
+    qtool.quantize(filled(folder), samples(), **how).export(one, verify=False)
+    found = made(folder, blocks, **how)
     assert len(found.blocks) == 3
     if mode != "static":
         assert np.array_equal(outputs(one), outputs(blocks))
@@ -146,7 +147,7 @@ def test_layers_larger_than_a_block_are_split(
     with qtool.unfilled():
         model = Residual(1)
     path = tmp_path / "split.onnx"
-    options: dict[str, Any] = {"mode": "dynamic", "recipe": rules}
+    options: dict[str, Any] = {"mode": "dynamic", "accuracy": "fast", "recipe": rules}
     found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, model=model, **options)
     assert len(found.blocks) > 4
     assert not found.notes
@@ -207,11 +208,12 @@ def test_an_onnx_file_with_its_weights_beside_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
-    qtool.quantize(load_model(file), samples(), mode="dynamic").export(one, verify=False)
+    how = {"mode": "dynamic", "accuracy": "fast"}
+    qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
     monkeypatch.setattr(mapped, "_LEAST", 400)
     asked = list[str]()
     monkeypatch.setattr(mapped.Apart, "give_back", lambda _: asked.append("given back"))
-    found = qtool.quantize_by_blocks(file, samples(), blocks, mode="dynamic", block=BLOCK)
+    found = qtool.quantize_by_blocks(file, samples(), blocks, **how, block=BLOCK)
     assert len(found.blocks) == 3
     assert len(asked) == 4  # behind a look at it, and behind each block
     assert np.array_equal(outputs(one), outputs(blocks))

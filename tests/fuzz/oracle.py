@@ -43,6 +43,7 @@ KINDS = (
     "coverage",
     "simulation",
     "taken",
+    "step",
     "traceback",
     "hang",
 )
@@ -51,9 +52,10 @@ captured right, with nothing to quantize. refused: one sentence. invalid: refuse
 refuses it, too. codes: integers differ. silent: far from the float model without a word.
 capture: the float graph computes something else. coverage: planned in integers, run in float.
 simulation: the file is far from its simulation on new data. taken: what the runtime refuses was
-taken. traceback, hang: any other error, no end."""
+taken. step: a step of recovery failed and was left out. traceback, hang: another error, no end."""
 BAD = frozenset(KINDS[5:])
 
+FAILED = "left out, since it failed"
 FAR = 15.0  # dB of an output on the sample, below which something has to have been said
 GONE = 3.0  # the same on new data, which may lie where the sample did not
 APART = 12.0  # dB that a file may lose on new data against its own simulation
@@ -136,6 +138,9 @@ def check_file(
         path = folder / "model.onnx"
         found = quantized.export(path, format=format)
         assert found is not None
+        failed = [note for note in quantized.notes if FAILED in note]
+        if failed:
+            return Verdict("step", failed[0])
         local = found.exactness is not None  # qtool knows the runtime
         near = found.fidelity
         said = near.warning or near.poles or near.alike or near.tails

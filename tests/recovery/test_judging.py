@@ -123,5 +123,5 @@ def test_half_of_the_samples_judge_where_they_can_tell(
         return before, before.flip(0) * (1 + apart)
 
     monkeypatch.setattr("qtool.recovery.judging.noise_by_sample", noise)
-    assert not as_near(work, work, 16)
+    assert not as_near(work, work)
     assert seen == [32] * runs
