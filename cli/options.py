@@ -120,7 +120,7 @@ accuracy = click.option(
     "--accuracy",
     type=OneOf(_accuracies),
     default=None,
-    help="How much the conversion does to recover what rounding costs; by default fast.",
+    help="How much the conversion does to recover what rounding costs; by default balanced.",
 )
 recover = click.option(
     "--recover",

@@ -21,13 +21,14 @@ from qtool.errors import VerificationError
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
-from qtool.graph.run import Executor
 from qtool.integer import DEFAULT_PROFILE, Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
 from qtool.plan import Execution
 from qtool.points import insert_points, points_of
+from qtool.recovery import PROMISING, steps_of
+from qtool.recovery.judging import errors_of
 from qtool.runtimes import Runtime, runtime
 from qtool.targets import Target, check_format, target
 from qtool.verification import (
@@ -53,11 +54,11 @@ from qtool.verification import (
 from qtool.verification.fidelity import Outputs, expected
 from qtool.verification.padding import Padding
 from qtool.verification.poles import near_poles
+from qtool.verification.tails import heavy_tails
 
 __all__ = ["Quantized"]
 
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
-PROMISING = 64  # samples kept aside that say what to expect of new ones
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
 
@@ -84,7 +85,9 @@ class Quantized:
         self.parameters = work.parameters.params
         self.notes = work.parameters.notes
         self.sample = sample
-        self._aside = work.quick_batches(most=PROMISING, aside=True)
+        learned = any(step.samples for step in steps_of(work.plan.recipe))
+        self._aside = work.quick_batches(most=PROMISING, aside=True if learned else None)
+        self._known = {} if work.calibration is None else work.calibration.kept.known
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, work.plan)
         for name, point in points_of(self.module).items():
@@ -133,7 +136,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
-            chosen.file.extremes_apart,
+            chosen.file.apart,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -320,7 +323,7 @@ class Quantized:
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=poles)
+        found = replace(found, narrow=narrow, poles=poles, tails=heavy_tails(graph, batch))
         if found.warning is None:
             return found
         return replace(found, costly=costliest(graph, self.plan, batch))
@@ -334,11 +337,11 @@ class Quantized:
 
     def _promised(self) -> Outputs:
         """What the outputs keep on samples that no step of the conversion learned from."""
-        run, moved = Executor(self._with_points()), (_beside(self.module, b) for b in self._aside)
-        pairs = (
-            (_outputs(self.reference.module, b), _arrays(run.results(b, run.points))) for b in moved
-        )
-        return expected(self.graph.outputs, pairs)
+        moved = [_beside(self.module, batch) for batch in self._aside]
+        found = errors_of(self.reference.module, [self._with_points()], moved, self._known)
+        nodes = G.output_nodes(self.graph.graph)
+        names = [n for n, node in zip(self.graph.outputs, nodes, strict=True) if G.is_float(node)]
+        return expected(names, [(e.signal.sum(1), e.noise.sum(1)) for e in found[0]])
 
     def _expected(self, sample: Batch) -> list[Any]:
         """The outputs of fake quantization, as arrays."""

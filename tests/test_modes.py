@@ -130,7 +130,8 @@ def test_one_batch_is_enough_and_no_more_is_read(mode: str) -> None:
         yield ids()
         raise AssertionError("a second batch was asked for")
 
-    assert quantize(captured(), once(), mode=mode).plan == quantized(mode).plan
+    made = quantize(captured(), once(), mode=mode, accuracy="fast")
+    assert made.plan.nodes == quantized(mode).plan.nodes
 
 
 RANGES = {

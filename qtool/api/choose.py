@@ -13,7 +13,7 @@ from qtool import targets
 from qtool.analysis.machine import machine
 from qtool.analysis.restore import read_onnx
 from qtool.analysis.sensitivity import pieces
-from qtool.api.make import convert, probes_for, samples_of
+from qtool.api.make import convert, probes_for
 from qtool.api.quantized import QuantizedModel
 from qtool.atomic import scratch_folder, write_atomic
 from qtool.calibration import Calibration, observe
@@ -25,7 +25,8 @@ from qtool.graph import FloatGraph
 from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current
-from qtool.recipe import ACCURACIES, Recipe
+from qtool.recipe import ACCURACIES, USUAL_ACCURACY, Recipe
+from qtool.recovery import kept_for
 from qtool.search.additive import seen_by_any
 from qtool.search.archive import Archive, digest_of
 from qtool.search.choices import space_of
@@ -247,7 +248,7 @@ def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None
     if recover is not None:
         return [Recipe.of(recipe, None, None, list(recover))]
     given = Recipe.of(recipe)
-    if given.recover is not None or given.accuracy != "fast":
+    if given.recover is not None or given.accuracy != USUAL_ACCURACY:
         return [given]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
     return [Recipe.of(recipe, None, level) for level in levels]
@@ -276,7 +277,7 @@ def _calibration(
         if isinstance(p.spec, Observed)
     )
     probes = (*probes_for(captured, plan), *also)
-    mark, keep = captured.fingerprint, samples_of(plan)
+    mark, keep = captured.fingerprint, kept_for(plan)
     made = observe(graph, plan, probes, data, mark, progress, keep)
     if path is not None:
         made.save(path)

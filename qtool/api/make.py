@@ -18,18 +18,18 @@ from qtool.capture import OnnxModule
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
-from qtool.data.kept import ASIDE
+from qtool.data.first import first_of
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone, rarely_collecting
 from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
-from qtool.ranks import Ranks, current, together
+from qtool.ranks import current, solving, together
 from qtool.recipe import Recipe
-from qtool.recovery import steps_of
+from qtool.recovery import kept_for, steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "first_of", "probes_for", "quantize", "samples_of"]
+__all__ = ["calibrate", "convert", "probes_for", "quantize"]
 
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
@@ -67,8 +67,8 @@ def calibrate(
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
         mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
             that no rule of the recipe speaks of.
-        accuracy: "fast", "balanced" or "best": which steps the conversion takes to recover what
-            rounding costs; calibration keeps what they need.
+        accuracy: "fast", "balanced" (the default) or "best": which steps the conversion takes to
+            recover what rounding costs; calibration keeps what they need.
         recover: these steps and no others, by name: "smooth", "round", "bias", ...
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
@@ -82,13 +82,13 @@ def calibrate(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = probes_for(captured, plan)
-    if not plan.observed() and not probes and not samples_of(plan):
+    if not plan.observed() and not probes and not kept_for(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = observe(graph, plan, probes, data, captured.fingerprint, progress, samples_of(plan))
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, kept_for(plan))
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
@@ -142,7 +142,7 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _quantized(captured, plan, calibration, example)
+    return _made(_converted(captured, plan, calibration), example)
 
 
 @together
@@ -161,26 +161,28 @@ def quantize(
 ) -> QuantizedModel:
     """calibrate and convert in one step; see there for arguments and errors.
 
-    Where calibration has nothing to watch (mode "weight-only") only the first batch is used, to
-    capture and to verify with. Mode "dynamic" watches channels for smoothing; one batch is enough.
-    The ranks of a process group calibrate together, and then convert each for itself, all alike.
+    Where calibration has nothing to watch (mode "weight-only" and accuracy "fast") only the first
+    batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
+    The ranks of a process group calibrate and convert together, and all get the same model.
     """
     captured, first, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
     probes = probes_for(captured, plan)
-    if plan.observed() or probes or samples_of(plan):
+    if plan.observed() or probes or kept_for(plan):
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, samples_of(plan))
+        calibration = observe(graph, plan, probes, data, mark, progress, kept_for(plan))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
+    with solving():
+        work = _converted(captured, plan, calibration)
     current().lead()
-    return _quantized(captured, plan, calibration, first)
+    return _made(work, first)
 
 
 def _captured(
@@ -220,19 +222,16 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     return probes_of(steps_of(plan.recipe), graph.graph, plan)
 
 
-def samples_of(plan: QuantPlan) -> int:
-    """How many samples: what steps learn from is to be two of three."""
-    most = max(step.samples for step in steps_of(plan.recipe))
-    return most + most // (ASIDE - 1)
+@alone
+@rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
+def _converted(captured: Captured, plan: QuantPlan, calibration: Calibration) -> Conversion:
+    _check_observers(plan, calibration)
+    return convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
 
 
 @alone
-@rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
-def _quantized(
-    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
-) -> QuantizedModel:
-    _check_observers(plan, calibration)
-    work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+@rarely_collecting()
+def _made(work: Conversion, example: Any) -> QuantizedModel:
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
 
@@ -263,18 +262,6 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     return first, stream if own is None else itertools.chain([own], stream)
-
-
-def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
-    """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
-    if not ranks.several:
-        return own
-    told = ranks.tell("" if own is None else "some")
-    if "some" not in told:
-        return None
-    source = told.index("some")
-    data = own.to_bytes() if own is not None and ranks.rank == source else None
-    return Batch.from_bytes(ranks.give(data, source))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

@@ -192,8 +192,9 @@ def observe(
             gathered.parts = len(parts[0]) > 1
             for part, there in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
-                with ALONE:
-                    _run(prepared, there, index)
+                if chosen:  # else samples alone are kept
+                    with ALONE:
+                        _run(prepared, there, index)
             with _of_batch(index):
                 gathered.end()
             growth.look(samples, statistics)

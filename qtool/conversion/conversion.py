@@ -59,7 +59,9 @@ class Conversion:
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
 
-    def batches(self, size: int = 32, most: int | None = None, aside: bool = False) -> list[Batch]:
+    def batches(
+        self, size: int = 32, most: int | None = None, aside: bool | None = False
+    ) -> list[Batch]:
         """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
         as many as the graph takes, and no fewer, where it takes one number alone."""
         if self.calibration is None:
@@ -71,7 +73,7 @@ class Conversion:
         return [self.graph.call_of(t) for t in whole]
 
     def quick_batches(
-        self, size: int = 32, most: int | None = None, aside: bool = False
+        self, size: int = 32, most: int | None = None, aside: bool | None = False
     ) -> list[Batch]:
         """`batches` with all values of a pixel side by side: few channels are convolved twice as
         fast, to other last bits."""
@@ -110,7 +112,10 @@ class Conversion:
 
     def warned(self, *notes: str) -> Conversion:
         """With sentences for whoever converts, among what else had to be adjusted."""
-        assert self.parameters is not None
+        if self.parameters is None:
+            assert self.calibration is not None
+            seen = replace(self.calibration, notes=(*self.calibration.notes, *notes))
+            return replace(self, calibration=seen)
         parameters = replace(self.parameters, notes=(*self.parameters.notes, *notes))
         return replace(self, parameters=parameters)
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ class Kept:
 
     def __init__(self, limit: int, samples: Iterable[Sample] = ()) -> None:
         self.limit = limit
+        self.known: dict[Any, Any] = {}  # what was found out by running samples; in no file
         self._by_mark: dict[str, Sample] = {}
         self._bound: str | None = None  # the smallest hash that was ever dropped
         self._take(samples)
@@ -98,16 +100,17 @@ class Kept:
         return cls(limit, samples)
 
     def batches(
-        self, size: int, most: int | None = None, aside: bool = False
+        self, size: int, most: int | None = None, aside: bool | None = False
     ) -> list[tuple[torch.Tensor, ...]]:
         """Samples in batches of at most `size` of equal shapes, always the same ones.
 
         Args:
             most: how many in all, those with the smallest hashes.
             aside: those that nothing may learn from, instead of the others: a third of all, with
-                the largest hashes.
+                the largest hashes. None: both, where nothing learns.
         """
-        chosen = list(self)[self.learned :] if aside else list(self)[: self.learned]
+        ends = {None: slice(None), True: slice(self.learned, None), False: slice(self.learned)}
+        chosen = list(self)[ends[aside]]
         by_shape = sorted(chosen[:most], key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):

@@ -37,7 +37,7 @@ from qtool.recipe.text import read, toml
 from qtool.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.types import ObserverSpec
 
-__all__ = ["ACCURACIES", "INPUT", "MODES", "Choice", "Recipe", "Rule"]
+__all__ = ["ACCURACIES", "INPUT", "MODES", "USUAL_ACCURACY", "Choice", "Recipe", "Rule"]
 
 MODES: Mapping[str, str] = MappingProxyType(
     {
@@ -51,6 +51,9 @@ MODES: Mapping[str, str] = MappingProxyType(
 
 ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
 """Accuracy -> its level: the steps of a conversion up to that level are taken."""
+
+USUAL_ACCURACY = "balanced"
+"""Where nobody says it: also of a recipe's file in which it does not stand."""
 
 INPUT = "input"
 """The `op` of the model's inputs, which a rule can give an observer and nothing else."""
@@ -209,7 +212,7 @@ class Recipe:
 
     rules: tuple[Rule, ...] = ()
     mode: str = "static"
-    accuracy: str = "fast"
+    accuracy: str = USUAL_ACCURACY
     recover: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -254,7 +257,7 @@ class Recipe:
         return cls(
             _rules(source.get("rules", ())),
             _one("mode", source.get("mode"), mode, "static"),
-            _one("accuracy", source.get("accuracy"), accuracy, "fast"),
+            _one("accuracy", source.get("accuracy"), accuracy, USUAL_ACCURACY),
             _one("recover", _names(steps), _names(recover), None),
         )
 
@@ -276,10 +279,8 @@ class Recipe:
         return "\n[[rules]]\n".join(lines)
 
     def _head(self) -> dict[str, Any]:
-        """What stands above the rules; only what is not as usual, beside the mode."""
-        found: dict[str, Any] = {"mode": self.mode}
-        if self.accuracy != "fast":
-            found["accuracy"] = self.accuracy
+        """What stands above the rules."""
+        found: dict[str, Any] = {"mode": self.mode, "accuracy": self.accuracy}
         if self.recover is not None:
             found["recover"] = list(self.recover)
         return found

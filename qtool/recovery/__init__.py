@@ -7,7 +7,9 @@ Adding one is a file here, its line in `STEPS`, and a test. A step of a user's o
 from __future__ import annotations
 
 from qtool.conversion import SOLVE, Step
+from qtool.data.kept import ASIDE
 from qtool.errors import PlanError
+from qtool.plan import QuantPlan
 from qtool.recipe import ACCURACIES, Recipe
 from qtool.recovery.equalize import EQUALIZE
 from qtool.recovery.learn import LEARN
@@ -16,7 +18,10 @@ from qtool.recovery.renorm import RENORM
 from qtool.recovery.rounding import BIAS, ROUND
 from qtool.recovery.smoothing import SMOOTH
 
-__all__ = ["STEPS", "register_step", "steps_of"]
+__all__ = ["PROMISING", "STEPS", "kept_for", "register_step", "steps_of"]
+
+PROMISING = 64
+"""Samples that nothing learned from, which say what to expect of new ones."""
 
 STEPS: list[Step] = [
     EQUALIZE,
@@ -45,6 +50,15 @@ def steps_of(recipe: Recipe) -> list[Step]:
             known = ", ".join(names)
             raise PlanError(f"there is no step '{name}' to recover with; there are: {known}")
     return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
+
+
+def kept_for(plan: QuantPlan) -> int:
+    """How many samples are kept with a calibration for a plan: what steps learn from is two of
+    three. Where none learns, and tensors are observed, those that say what to expect."""
+    most = max(step.samples for step in steps_of(plan.recipe))
+    if not most:
+        return PROMISING if plan.observed() else 0
+    return most + most // (ASIDE - 1)
 
 
 def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:

@@ -30,6 +30,7 @@ from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solv
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
 from qtool.recovery.judging import as_near
+from qtool.recovery.left_out import left_out_where_it_fails
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -68,6 +69,7 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return tuple(found.values())
 
 
+@left_out_where_it_fails("equalize")
 def _run(work: Conversion) -> Conversion:
     if work.calibration is None or len(work.calibration.kept) < FEWEST:
         return work
@@ -82,7 +84,7 @@ def _run(work: Conversion) -> Conversion:
     scaled = _apply(work, change, work.quick_batches(size, size, aside=True))
     every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
     after = _observed_again(scaled, factors, every)
-    return after if as_near(SOLVE.run(work), SOLVE.run(after), size) else work
+    return after if as_near(SOLVE.run(work), SOLVE.run(after)) else work
 
 
 def _replay(work: Conversion, change: Change) -> Conversion:

@@ -271,7 +271,7 @@ def _axis_of(labels: torch.Tensor) -> tuple[int, torch.Tensor] | None:
     """The dimension along which labels differ, and there the streams; -1 where all are zeros."""
     order = sorted(range(labels.dim()), key=lambda d: (d != 1, labels.shape[d] == 1, d))
     for axis in order:
-        rows = labels.movedim(axis, 0).flatten(1)
+        rows = labels.movedim(axis, 0).reshape(labels.shape[axis], -1)
         high = rows.amax(1)
         if bool(((rows == high[:, None]) | (rows == 0)).all()):
             return axis, high.long() - 1

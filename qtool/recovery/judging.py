@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from qtool import ranks
 from qtool.conversion import Conversion
 from qtool.data import Batch
+from qtool.data.kept import mark_of as mark_of_samples
+from qtool.graph import FloatGraph
+from qtool.graph.fingerprint import fingerprint, mark_of
 from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
+from qtool.ranks import Ranks, in_turn
 
-__all__ = ["as_near", "coded", "growths", "loss_of", "noise_by_sample", "noise_of", "outputs"]
+__all__ = [
+    "Errors",
+    "as_near",
+    "coded",
+    "errors_of",
+    "growths",
+    "loss_of",
+    "noise_by_sample",
+    "noise_of",
+    "outputs",
+    "sharing",
+]
 
 JUDGES = 64  # samples that nothing was made of
 CLEAR = 3  # standard errors of a mean
 FAINTEST = 1e-30  # the power of an output that is zero throughout
 HARDLY = 1e-3  # of the mean noise: less is none, so that no sample counts without end
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Of one batch, float64 [outputs, samples]: the power of the float network's outputs, and of
+    the difference from them; [outputs, 1] where they are not of one sample each. What is not finite
+    in the float network is left out."""
+
+    signal: torch.Tensor
+    noise: torch.Tensor
 
 
 def outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
@@ -57,28 +86,54 @@ def noise_by_sample(
 ) -> list[torch.Tensor]:
     """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
     one sample each."""
-    found = []
-    with torch.inference_mode():
-        wanted = [outputs(work.captured.graph.module, batch) for batch in batches]
-        power = [sum(_power(one) for one in each) for each in zip(*wanted, strict=True)]
-        for module in modules:
-            run, each = Executor(replace(work.graph, module=module)), []
-            for batch, exact in zip(batches, wanted, strict=True):
-                results = run.results(batch, run.points)
-                given = [t for t in results if t.is_floating_point()]
-                each.append(_noise(exact, given, power, batch.size))
-            found.append(torch.cat(each))
-    return found
+    among = sharing(work)
+    known = work.calibration.kept.known if work.calibration is not None else {}
+    graphs = [replace(work.graph, module=module) for module in modules]
+    own = batches[among.rank :: among.size]
+    found = [
+        _told(among, each) for each in errors_of(work.captured.graph.module, graphs, own, known)
+    ]
+    power = torch.stack([e.signal.sum(1) for e in found[0]]).sum(0).clamp(min=FAINTEST)
+    return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
 
 
-def as_near(before: Conversion, after: Conversion, size: int) -> bool:
+def sharing(work: Conversion) -> Ranks:
+    """The ranks that share what is done with a conversion's samples: where they have the same one,
+    to the last bit."""
+    return ranks.sharing(lambda: _mark(work))
+
+
+def _mark(work: Conversion) -> str:
+    digest = hashlib.sha256(fingerprint(work.graph.module).encode())
+    if work.parameters is not None:
+        for name, params in sorted(work.parameters.params.items()):
+            digest.update(name.encode())
+            for tensor in (params.scale, params.zero_point):
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _told(among: Ranks, own: list[Errors]) -> list[Errors]:
+    """What was found of each batch, on all ranks: no float loses a bit as text."""
+    if not among.several:
+        return own
+    given = [[e.signal.shape[1], e.signal.tolist(), e.noise.tolist()] for e in own]
+    found = in_turn([json.loads(text) for text in among.tell(json.dumps(given))])
+    return [Errors(*(_matrix(t, count) for t in both)) for count, *both in found]
+
+
+def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), columns)
+
+
+def as_near(before: Conversion, after: Conversion) -> bool:
     """Whether a quantized network after a step is as near to the float one as it was, on samples
-    kept aside, so many at once; so it is where there are none.
+    kept aside; so it is where there are none.
 
     Sample by sample, by the mean of the logarithms of how many times the noise is what it was: a
     few that are far off would decide the ratio of sums. Half of the samples where they can tell.
     """
-    batches = before.quick_batches(size, JUDGES, aside=True)
+    batches = before.quick_batches(most=JUDGES, aside=True)
     if not batches:
         return True
     modules, half = [coded(each) for each in (before, after)], (len(batches) + 1) // 2
@@ -95,20 +150,39 @@ def growths(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return ((after + least) / (before + least)).log()
 
 
-def _noise(
-    exact: Sequence[torch.Tensor],
-    found: Sequence[torch.Tensor],
-    power: Sequence[float],
-    samples: int,
-) -> torch.Tensor:
-    pairs = zip(exact, found, power, strict=True)
-    squares = [(one.double() - two).square() / max(p, FAINTEST) for one, two, p in pairs]
-    if not squares:  # integers alone come out
-        return torch.zeros(1, dtype=torch.float64)
-    if all(t.dim() and len(t) == samples for t in squares):
-        return torch.stack([t.flatten(1).sum(1).cpu() for t in squares]).sum(0)
-    return torch.stack([t.sum().cpu() for t in squares]).sum(0, keepdim=True)
+def errors_of(
+    exact: nn.Module,
+    graphs: Sequence[FloatGraph],
+    batches: Sequence[Batch],
+    known: dict[tuple[str, str], Errors],
+) -> list[list[Errors]]:
+    """How far quantized networks are from the float one, by network and batch.
+
+    Args:
+        graphs: with points. known: what was found out before, for this and later calls.
+    """
+    contents = [mark_of_samples([t.detach().cpu() for _, t in b.tensors()]) for b in batches]
+    marks = [mark_of(graph.module) for graph in graphs]
+    runs: dict[str, Executor] = {}
+    with torch.inference_mode():
+        for batch, content in zip(batches, contents, strict=True):
+            new = {m: g for m, g in zip(marks, graphs, strict=True) if (m, content) not in known}
+            wanted = outputs(exact, batch) if new else []
+            for mark, graph in new.items():
+                run = runs.setdefault(mark, Executor(graph))
+                given = [t for t in run.results(batch, run.points) if t.is_floating_point()]
+                known[mark, content] = _errors(wanted, given, batch.size)
+    return [[known[mark, content] for content in contents] for mark in marks]
 
 
-def _power(t: torch.Tensor) -> float:
-    return float(t.double().square().sum())
+def _errors(exact: Sequence[torch.Tensor], found: Sequence[torch.Tensor], samples: int) -> Errors:
+    alone = bool(exact) and all(t.dim() and len(t) == samples for t in exact)
+    count = samples if alone else 1
+    signal, noise = [torch.zeros(0, count)], [torch.zeros(0, count)]
+    for one, two in zip(exact, found, strict=True):
+        number, real = one.isfinite(), one.double()
+        off = real - two if one.shape == two.shape else torch.full_like(real, math.nan)
+        for each, values in ((signal, real), (noise, off)):
+            power = values.square().masked_fill(~number, 0)
+            each.append(power.reshape(1, count, -1).sum(2).cpu())
+    return Errors(torch.cat(signal).double(), torch.cat(noise).double())

@@ -67,8 +67,16 @@ def params_of(work: Conversion, point: str) -> QuantParams:
 
 
 def with_constants(work: Conversion, values: Mapping[str, torch.Tensor]) -> Conversion:
-    """The conversion with other values of constants, by where its module holds them."""
+    """The conversion with other values of constants, by where its module holds them.
+
+    Raises:
+        KeyError: there is none of such a name. ValueError: one has another shape.
+    """
     module = G.clone(work.graph.module)
+    held = {str(n.target): n for n in module.graph.nodes if n.op == "get_attr"}
+    for name, value in values.items():
+        if G.tensor(module, held[name]).shape != value.shape:
+            raise ValueError(f"'{name}' has another shape")
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and str(node.target) in values:
             G.set_tensor(module, node, values[str(node.target)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from qtool.data import Batch
 from qtool.graph import FloatGraph
@@ -54,6 +55,7 @@ class Fidelity:
         conversion learned from; aside: how many these are.
     poles: divisions by what quantization may take through zero.
     equal: (name, share of equal values) of the outputs that are integers, or true and false.
+    tails: tensors behind an exponential of which few samples decide the range.
     alike: (output, share): outputs of which so many values have become one, which differ in float:
         a few others are so much larger that they alone make the ratio.
     """
@@ -68,6 +70,7 @@ class Fidelity:
     poles: tuple[str, ...] = ()
     alike: tuple[tuple[str, float], ...] = ()
     equal: tuple[tuple[str, float], ...] = ()
+    tails: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -98,6 +101,7 @@ class Fidelity:
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
             "poles": list(self.poles),
+            "tails": list(self.tails),
             "equal": dict(self.equal),
             "alike": [{"output": o, "share": share} for o, share in self.alike],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
@@ -127,6 +131,14 @@ class Fidelity:
         if self.poles:
             text += f"\nnote: {_listed(self.poles)} divides by values near zero: where noise takes "
             text += "them through it, results are far off; a recipe can leave their layers in float"
+        if self.tails:
+            text += (
+                f"\nnote: {_listed(self.tails)} grows so fast that few samples decide its range "
+            )
+            text += (
+                "and its ratio: new data may lie far beyond; a recipe can leave what is before it "
+            )
+            text += "in float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 
@@ -164,24 +176,20 @@ def _of_one_value(x: np.ndarray[Any, Any]) -> float:
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
-def expected(names: Sequence[str], batches: Iterable[tuple[Arrays, Arrays]]) -> Outputs:
-    """Signal to noise of outputs over several batches, of any shapes.
+def expected(names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Outputs:
+    """Signal to noise of outputs over several batches.
 
     Args:
-        names: of the outputs. batches: those of the float and of the quantized model; what is not
-            finite in both is left out.
+        names: of the outputs in float. batches: the powers of each, and of the differences from
+            them; NaN where these cannot be taken.
     """
-    sums = {name: [0.0, 0.0] for name in names}
-    for real, coded in batches:
-        for name, a, b in zip(names, real, coded, strict=True):
-            if a.dtype.kind != "f" or a.shape != b.shape:
-                sums.pop(name, None)
-            if name in sums:
-                known = np.isfinite(a) & np.isfinite(b)
-                exact, off = (v[known].astype(np.float64) for v in (a, a - b))
-                sums[name][0] += float(np.square(exact).sum())
-                sums[name][1] += float(np.square(off).sum())
-    return tuple((name, decibels(*both)) for name, both in sums.items())
+    signal, noise = (torch.stack(each).sum(0) for each in zip(*batches, strict=True))
+    known = ~noise.isnan()
+    return tuple(
+        (name, decibels(float(signal[i]), float(noise[i])))
+        for i, name in enumerate(names)
+        if known[i]
+    )
 
 
 def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[str, float], ...]:

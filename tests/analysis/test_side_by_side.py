@@ -86,7 +86,7 @@ def test_folder_holds_the_report_and_the_model(made):
 def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path):
     folder, report = made
     known = evaluate_files(
-        write_float(quantized.graph, tmp_path / "float.onnx"),
+        write_float(quantized.reference, tmp_path / "float.onnx"),
         folder / "model.int8.onnx",
         images,
         digits.labels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import qtool
 from qtool.blocks import quantize, record
 from qtool.capture.from_onnx import mapped
 from qtool.errors import CaptureError, FileError
+from qtool.ranks import Ranks
 from qtool.sources import empty, load_model
 
 INDEX = "model.safetensors.index.json"
@@ -121,8 +123,9 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
 @pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
 def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
-    qtool.quantize(filled(folder), samples(), mode=mode).export(one, verify=False)
-    found = made(folder, blocks, accuracy="fast", mode=mode)
+    how = {"mode": mode, "accuracy": "fast"}
+    qtool.quantize(filled(folder), samples(), **how).export(one, verify=False)
+    found = made(folder, blocks, **how)
     assert len(found.blocks) == 3
     if mode != "static":
         assert np.array_equal(outputs(one), outputs(blocks))
@@ -144,7 +147,7 @@ def test_layers_larger_than_a_block_are_split(
     with qtool.unfilled():
         model = Residual(1)
     path = tmp_path / "split.onnx"
-    options: dict[str, Any] = {"mode": "dynamic", "recipe": rules}
+    options: dict[str, Any] = {"mode": "dynamic", "accuracy": "fast", "recipe": rules}
     found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, model=model, **options)
     assert len(found.blocks) > 4
     assert not found.notes
@@ -205,11 +208,12 @@ def test_an_onnx_file_with_its_weights_beside_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
-    qtool.quantize(load_model(file), samples(), mode="dynamic").export(one, verify=False)
+    how = {"mode": "dynamic", "accuracy": "fast"}
+    qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
     monkeypatch.setattr(mapped, "_LEAST", 400)
     asked = list[str]()
     monkeypatch.setattr(mapped.Apart, "give_back", lambda _: asked.append("given back"))
-    found = qtool.quantize_by_blocks(file, samples(), blocks, mode="dynamic", block=BLOCK)
+    found = qtool.quantize_by_blocks(file, samples(), blocks, **how, block=BLOCK)
     assert len(found.blocks) == 3
     assert len(asked) == 4  # behind a look at it, and behind each block
     assert np.array_equal(outputs(one), outputs(blocks))
@@ -263,6 +267,7 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
     for file in nearest.files:
         file.unlink()
     assert sum(b.rounded for b in whole[0].blocks) == 7
+    assert re.search(r"net\.onnx: [1-9]\d* KiB, 3 blocks", str(whole[0]))
     assert near < 0.7 * far  # 1.5 dB
 
 
@@ -358,7 +363,7 @@ def test_work_of_others_is_left_alone(
     with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
         made(folder, path, data=samples(5))
     with (
-        record.opened(path, {}),
+        record.opened(path, {}, Ranks()),
         pytest.raises(FileError, match="another process works in"),
     ):
         made(folder, path)

@@ -220,7 +220,7 @@ def notes_of(scale: float, zero_channel: bool = False, data: float = 1.0) -> str
         if zero_channel:
             net[0].weight[1] = 0
     images = data * torch.randn(4, 3, 5, 5)
-    return "\n".join(quantize(net.eval(), [images]).notes)
+    return "\n".join(quantize(net.eval(), [images], accuracy="fast").notes)
 
 
 def test_an_ordinary_network_has_nothing_strange() -> None:

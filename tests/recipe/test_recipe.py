@@ -361,4 +361,4 @@ def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:
 
 def test_nothing_to_calibrate_is_refused() -> None:
     with pytest.raises(CalibrationError, match=r"nothing to calibrate.*call quantize"):
-        calibrate(net(), [batch()], mode="weight-only")
+        calibrate(net(), [batch()], mode="weight-only", accuracy="fast")

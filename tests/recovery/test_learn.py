@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 import qtool
 from qtool.analysis.restore import restore
 from qtool.conversion.solve import BIAS_LIMIT
+from qtool.data.kept import Kept
 from qtool.progress import showing
 from qtool.recovery import learn
 
@@ -167,6 +169,7 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
+    calibration = replace(calibration, kept=Kept(0))
     model = qtool.convert(captured(), calibration, recover=["learn"])
     assert f"learn: {learn.NO_SAMPLES}" in model.notes
 

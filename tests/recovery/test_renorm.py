@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 import qtool
 from qtool.analysis.restore import restore
 from qtool.conversion.solve import BIAS_LIMIT
+from qtool.data.kept import Kept
 from qtool.recovery import renorm
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -139,5 +141,6 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
+    calibration = replace(calibration, kept=Kept(0))
     model = qtool.convert(captured(), calibration, recover=["renorm"])
     assert f"renorm: {renorm.NO_SAMPLES}" in model.notes

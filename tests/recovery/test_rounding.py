@@ -15,6 +15,7 @@ import qtool
 from qtool import graph as G
 from qtool.analysis.restore import restore
 from qtool.data import Batch
+from qtool.data.kept import Kept
 from qtool.errors import PlanError
 from qtool.graph.run import Executor
 from qtool.recovery.layer_rows import is_product
@@ -159,20 +160,22 @@ def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_without_kept_samples_it_says_so_and_is_left_out() -> None:
-    calibration = qtool.calibrate(captured(), [smooth(1)])
+    calibration = replace(qtool.calibrate(captured(), [smooth(1)]), kept=Kept(0))
     model = qtool.convert(captured(), calibration, recover=["round"])
     assert any("kept no samples" in note for note in model.notes)
     assert "round" not in {r.name for r in model.plan.rewrites}
 
 
 def test_a_few_samples_round_to_nearest() -> None:
-    model = qtool.quantize(captured(), [smooth(1)[:2]], recover=["round"])
-    assert any("too few" in note for note in model.notes)
+    model = qtool.quantize(captured(), [smooth(1)[:2]], accuracy="balanced")
+    assert [note for note in model.notes if "too few" in note] == [
+        "round: left out, since the calibration kept too few samples for it (2)"
+    ]
 
 
 def test_codes_stay_where_sums_could_saturate(tmp_path: Path) -> None:
     given = {"target": "onnxruntime-x86-novnni"}
-    plain = qtool.quantize(captured(), [smooth(1)], **given)
+    plain = qtool.quantize(captured(), [smooth(1)], accuracy="fast", **given)
     model = qtool.quantize(captured(), [smooth(1)], recover=["round"], **given)
     assert any("biases alone" in note for note in model.notes)
     for name, tensor in plain.graph.module.named_parameters():

@@ -61,12 +61,12 @@ def captured(wide: float = WIDE) -> Captured:
 
 @functools.cache
 def calibration(seed: int = 1) -> Calibration:
-    return qtool.calibrate(captured(), [batch(seed)])
+    return qtool.calibrate(captured(), [batch(seed)], accuracy="fast")
 
 
 @functools.cache
 def quantized(wide: float = WIDE, mode: str | None = None) -> QuantizedModel:
-    return qtool.quantize(captured(wide), [batch(1)], mode=mode)
+    return qtool.quantize(captured(wide), [batch(1)], mode=mode, accuracy="fast")
 
 
 def sqnr(model: QuantizedModel, path: Path) -> float:
@@ -82,7 +82,7 @@ def sqnr(model: QuantizedModel, path: Path) -> float:
 @pytest.mark.parametrize(("samples", "smoothed"), [(4, False), (10, True)])
 def test_too_few_rows_say_nothing_of_single_channels(samples: int, smoothed: bool) -> None:
     """Five rows a sample, up to 48 channels: a new row leaves the extremes of many behind."""
-    found = qtool.quantize(captured(), [batch(1, samples)])
+    found = qtool.quantize(captured(), [batch(1, samples)], accuracy="fast")
     assert any(change.step == "smooth" for change in found.changes) == smoothed
 
 
@@ -105,7 +105,7 @@ def test_smoothing_recovers_what_wide_channels_cost(
 ) -> None:
     better = sqnr(quantized(mode=mode), tmp_path / "smooth.onnx")
     monkeypatch.setattr("qtool.recovery.smoothing.WORTH", float("inf"))
-    plain = qtool.quantize(captured(), [batch(1)], mode=mode)
+    plain = qtool.quantize(captured(), [batch(1)], mode=mode, accuracy="fast")
     assert not plain.plan.rewrites
     assert better > sqnr(plain, tmp_path / "plain.onnx") + 6  # a bit of resolution
 
@@ -146,7 +146,7 @@ def test_channels_that_are_alike_are_left_alone() -> None:
 def test_a_saved_or_merged_calibration_gives_the_same_model(tmp_path: Path) -> None:
     calibration().merge(calibration(2)).save(tmp_path / "merged.calib")
     merged = qtool.convert(captured(), tmp_path / "merged.calib")
-    together = qtool.quantize(captured(), [batch(1), batch(2)])
+    together = qtool.quantize(captured(), [batch(1), batch(2)], accuracy="fast")
     assert merged.plan == together.plan
     assert all(
         torch.equal(p.scale, merged.parameters[n].scale) for n, p in together.parameters.items()
@@ -157,7 +157,7 @@ def test_a_channel_that_was_never_seen_is_not_blown_up() -> None:
     data = batch(1)
     net = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, 3)).eval()
     data[..., 0], data[..., 1] = 0.0, 1000.0
-    model = qtool.quantize(net, [data])
+    model = qtool.quantize(net, [data], accuracy="fast")
     factors = next(b for n, b in model.graph.module.named_buffers() if "smooth" in n)
     assert torch.isfinite(factors).all()
     assert float(factors.max() / factors.min()) < 1e6
