@@ -23,7 +23,7 @@ from qtool.graph import Input
 from qtool.graph.alone import alone, rarely_collecting
 from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
-from qtool.ranks import Ranks, current, together
+from qtool.ranks import Ranks, current, solving, together
 from qtool.recipe import Recipe
 from qtool.recovery import kept_for, steps_of
 from qtool.types import UINT8, Observed, Progress
@@ -141,7 +141,7 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _quantized(captured, plan, calibration, example)
+    return _made(_converted(captured, plan, calibration), example)
 
 
 @together
@@ -162,7 +162,7 @@ def quantize(
 
     Where calibration has nothing to watch (mode "weight-only" and accuracy "fast") only the first
     batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
-    The ranks of a process group calibrate together, and then convert each for itself, all alike.
+    The ranks of a process group calibrate and convert together, and all get the same model.
     """
     captured, first, data = _captured(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
@@ -178,8 +178,10 @@ def quantize(
         )
     notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
+    with solving():
+        work = _converted(captured, plan, calibration)
     current().lead()
-    return _quantized(captured, plan, calibration, first)
+    return _made(work, first)
 
 
 def _captured(
@@ -221,11 +223,14 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
 
 @alone
 @rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
-def _quantized(
-    captured: Captured, plan: QuantPlan, calibration: Calibration, example: Any
-) -> QuantizedModel:
+def _converted(captured: Captured, plan: QuantPlan, calibration: Calibration) -> Conversion:
     _check_observers(plan, calibration)
-    work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+    return convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+
+
+@alone
+@rarely_collecting()
+def _made(work: Conversion, example: Any) -> QuantizedModel:
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, ExportGraphSignature
 from torch.utils import _pytree as pytree
 
 from qtool import graph as G
@@ -159,8 +159,8 @@ def _drop_effects(module: fx.GraphModule) -> None:
 
 
 def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
-    if program.graph_signature.buffers_to_mutate:
-        names = ", ".join(sorted(set(program.graph_signature.buffers_to_mutate.values()))[:3])
+    if changed := _changed(program.graph_signature):
+        names = ", ".join(changed[:3])
         raise CaptureError(
             f"the model changes its own buffers when it runs ({names}): it was exported in "
             "training mode, or keeps state between calls; call model.eval() and export again"
@@ -174,6 +174,12 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
             "the model returns something that is not a tensor (None, a number); "
             "wrap it in an nn.Module that returns tensors only"
         )
+
+
+def _changed(signature: ExportGraphSignature) -> list[str]:
+    """Buffers that end with another value; `self.table = self.table.to(x.device)` keeps its own."""
+    written = set(signature.buffers_to_mutate.items()) - set(signature.inputs_to_buffers.items())
+    return sorted({buffer for _, buffer in written})
 
 
 def _objection(node: fx.Node) -> str | None:

@@ -8,9 +8,8 @@ networks of any depth; a part begins anywhere, from values at hand (`part`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.data import Batch
+from qtool.graph.waves import order_of, waves_of
 from qtool.progress import counted
 
 __all__ = ["Executor", "Values"]
@@ -142,36 +142,46 @@ class Executor:
         self,
         batches: Sequence[Batch],
         networks: Sequence[Set[str]],
-        visited: Set[str],
-        visit: Callable[[str, Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
+        stops: Mapping[str, Collection[int]],
+        visit: Callable[[list[str], Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
     ) -> None:
         """Computes node by node, each for all batches and in several networks, the first one first.
 
         Args:
             networks: the points that are on in each.
-            visited: the nodes to stop at. Each is computed when nothing else can be, so that what
-                its result is added to is known by then, where that does not depend on another.
-            visit: called with the name of such a node when the first network has its values and
-                before the others have; it sees all values that are still needed, [network][batch]
-                [number of node], and gives other values for constants, by their points or, where
-                they have none, by their names: for the other networks, from there on.
+            stops: the nodes to stop at, and the numbers of what is looked at there; see `waves_of`.
+            visit: called with the names of such nodes, of which none changes what is seen at
+                another, when the first network has their values and before the others have; it sees
+                all values that are still needed, [network][batch][number of node], and gives other
+                values for constants, by their points or, where they have none, by their names: for
+                the other networks, from there on.
         """
-        order = self._order({self.numbers[name] for name in visited})
+        waves = waves_of(self._reads, {self.numbers[name]: seen for name, seen in stops.items()})
+        order = [i for wave in waves for i in wave]
         last = {i: i for i in order} | {used: i for i in order for used in self.steps[i].reads}
         values = [[self._begin(batch) for batch in batches] for _ in networks]
-        names = {self.numbers[name]: name for name in visited}
-        for i in counted("node by node", order):
-            step = self.steps[i]
+        names = {self.numbers[name]: name for name in stops}
+        for wave in counted("node by node", waves):
             for k, points in enumerate(networks):
-                if k == 1 and i in names:
-                    for point, value in visit(names[i], values).items():
+                if k == 1 and wave[0] in names:
+                    for point, value in visit([names[i] for i in wave], values).items():
                         self._replace(point, value, values[1:])
-                for row in values[k]:
-                    row[i] = self._compute(step, row, points)
+                for i in wave:
+                    for row in values[k]:
+                        row[i] = self._compute(self.steps[i], row, points)
+            used = {j for i in wave for j in (*self.steps[i].reads, i)} - self.constants.keys()
             for row in (row for network in values for row in network):
-                for used in {*step.reads, i} - self.constants.keys():
-                    if last[used] == i:
-                        row[used] = None
+                for j in used:
+                    if last[j] in wave:
+                        row[j] = None
+
+    def order(self, stops: Set[str]) -> list[int]:
+        """The steps in the order in which `lockstep` knows them at its stops."""
+        return order_of(self._reads, {self.numbers[name] for name in stops})
+
+    @property
+    def _reads(self) -> Mapping[int, Collection[int]]:
+        return {i: step.reads for i, step in self.steps.items()}
 
     @torch.no_grad()
     def advance(
@@ -196,21 +206,6 @@ class Executor:
         for i, value in (*self.constants.items(), *known.items()):
             values[i] = value
         return values
-
-    def _order(self, late: Set[int]) -> list[int]:
-        """The steps in an order of computation in which those of `late` come as late as can be."""
-        waiting = {i: len({r for r in s.reads if r in self.steps}) for i, s in self.steps.items()}
-        ready = [(i in late, i) for i, count in waiting.items() if not count]
-        heapify(ready)
-        order = []
-        while ready:
-            _, i = heappop(ready)
-            order.append(i)
-            for user in dict.fromkeys(self.steps[i].users):
-                waiting[user] -= 1
-                if not waiting[user]:
-                    heappush(ready, (user in late, user))
-        return order
 
     def held(self) -> int:
         """The most elements of a sample that have to be held at once, in a run node by node."""

@@ -1,8 +1,8 @@
 """Several processes that work as one: who is in, what they tell each other, how all end."""
 
 from qtool.ranks.group import within
-from qtool.ranks.session import Led, Ranks, current, session, together
-from qtool.ranks.share import Share, name_of
+from qtool.ranks.session import Led, Ranks, current, session, sharing, solving, together
+from qtool.ranks.share import Share, dealt, in_turn, name_of
 from qtool.ranks.wire import OtherRankError
 
 __all__ = [
@@ -11,8 +11,12 @@ __all__ = [
     "Ranks",
     "Share",
     "current",
+    "dealt",
+    "in_turn",
     "name_of",
     "session",
+    "sharing",
+    "solving",
     "together",
     "within",
 ]

@@ -22,7 +22,16 @@ from qtool.ranks.watch import Failure
 from qtool.ranks.wire import OtherRankError, Wire
 from qtool.versions import version_of
 
-__all__ = ["Led", "OtherRankError", "Ranks", "current", "session", "together"]
+__all__ = [
+    "Led",
+    "OtherRankError",
+    "Ranks",
+    "current",
+    "session",
+    "sharing",
+    "solving",
+    "together",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +107,15 @@ class Ranks:
             step *= 2
         return own
 
+    def gather(self, own: bytes, to: int) -> list[bytes]:
+        """The bytes of all ranks in their order, on one of them; nothing on the others."""
+        if self.wire is None:
+            return [own]
+        if self.rank != to:
+            self.wire.send(own, to)
+            return []
+        return [own if r == to else self.wire.receive(r) for r in range(self.size)]
+
     def give(self, data: bytes | None, source: int = 0) -> bytes:
         """The bytes that one rank has, to all."""
         if self.wire is None:
@@ -118,12 +136,39 @@ class Ranks:
 
 _ACTIVE: ContextVar[Ranks | None] = ContextVar("active", default=None)
 _ALONE = Ranks()
+_SOLVING: ContextVar[bool] = ContextVar("solving", default=False)
 _numbers: dict[str, int] = defaultdict(int)  # sessions so far, by group: the same on all ranks
 
 
 def current() -> Ranks:
     """The ranks that work together now."""
     return _ACTIVE.get() or _ALONE
+
+
+@contextmanager
+def solving() -> Iterator[None]:
+    """All ranks make the same conversion in this context, and may share its steps."""
+    token = _SOLVING.set(True)
+    try:
+        yield
+    finally:
+        _SOLVING.reset(token)
+
+
+def sharing(mark: Callable[[], str]) -> Ranks:
+    """The ranks that share a step of what they solve; this one alone where they do not.
+
+    Args:
+        mark: tells what the step begins with. Where it differs, since other processors give other
+            last bits, each rank goes on for itself, to the end.
+    """
+    ranks = current()
+    if not (_SOLVING.get() and ranks.several):
+        return _ALONE
+    if len(set(ranks.tell(mark()))) > 1:
+        _SOLVING.set(False)
+        return _ALONE
+    return ranks
 
 
 def together(call: Callable[P, R]) -> Callable[P, R]:

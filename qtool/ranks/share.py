@@ -1,13 +1,16 @@
-"""The share of a rank in data that all ranks have: batch i goes to rank i modulo their number."""
+"""The share of a rank: of data that all ranks have batch i goes to rank i modulo their number; of
+tasks that cost unlike much each gets about as much."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["Share", "name_of"]
+__all__ = ["Share", "dealt", "in_turn", "name_of"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,18 @@ def name_of(data: Any) -> str:
         return f"{type(data).__name__} of {len(data)} batches"
     except Exception:  # noqa: BLE001  # the user's code; what it is shows while it is read
         return type(data).__name__
+
+
+def in_turn(shares: Sequence[Sequence[T]]) -> list[T]:
+    """What ranks have made of their shares, in the order of the data."""
+    longest = max(map(len, shares), default=0)
+    return [share[i] for i in range(longest) for share in shares if i < len(share)]
+
+
+def dealt(costs: Sequence[float], size: int) -> list[int]:
+    """The rank of each task: the dearest first, each to the rank that has least so far."""
+    found, loads = [0] * len(costs), [0.0] * size
+    for task in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        found[task] = loads.index(min(loads))
+        loads[found[task]] += costs[task]
+    return found

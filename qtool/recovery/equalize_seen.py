@@ -62,33 +62,52 @@ def look(
         RuntimeError: an operator has no derivative.
     """
     run = _Look(module, axes, weights)
-    count = run_backwards(run, batches)
+    count = len(run_backwards(run, batches))
     for seen in run.tensors.values():
         seen.gain /= max(count, 1)
     found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
     return Sensitivity(run.tensors, found)
 
 
-def run_backwards(run: fx.Interpreter, batches: Iterable[Sequence[torch.Tensor]]) -> int:
-    """Runs batches forwards, and random signs of their outputs backwards; returns how many.
+def run_backwards(
+    run: fx.Interpreter,
+    batches: Iterable[Sequence[torch.Tensor]],
+    asked: Collection[int] | None = None,
+) -> list[int]:
+    """Runs batches forwards, and random signs of their outputs backwards; returns which.
+
+    Args:
+        asked: the numbers of those that it is needed of, by default all. Of others signs are
+            drawn all the same, so that those behind them are what they are; the first of its sizes
+            runs, too.
 
     Raises:
         RuntimeError: an operator has no derivative.
     """
-    generator, count = torch.Generator().manual_seed(0), 0
+    generator, ran = torch.Generator().manual_seed(0), list[int]()
+    known: dict[tuple[torch.Size, ...], list[torch.Size]] = {}
     with torch.enable_grad():
-        for batch in batches:
+        for number, batch in enumerate(batches):
+            sizes = tuple(t.shape for t in batch)
+            if asked is not None and number not in asked and sizes in known:
+                for shape in known[sizes]:
+                    _drawn(shape, generator)
+                continue
             results = pytree.tree_leaves(run.run(*batch, enable_io_processing=False))
             outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
-            signs = [_signs(o, generator) for o in outputs]
-            torch.autograd.backward(outputs, signs)
-            count += 1
-    return count
+            known[sizes] = [o.shape for o in outputs]
+            torch.autograd.backward(outputs, [_signs(o, generator) for o in outputs])
+            ran.append(number)
+    return ran
+
+
+def _drawn(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, shape, generator=generator)
 
 
 def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Random signs, scaled so that the noise is relative to the power of this output."""
-    signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+    signs = _drawn(output.shape, generator) * 2 - 1
     power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
     return (signs / power).to(output.device, output.dtype)
 

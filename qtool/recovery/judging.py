@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from qtool import ranks
 from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.data.kept import mark_of as mark_of_samples
 from qtool.graph import FloatGraph
-from qtool.graph.fingerprint import mark_of
+from qtool.graph.fingerprint import fingerprint, mark_of
 from qtool.graph.run import Executor
 from qtool.points import insert_points, points_of
+from qtool.ranks import Ranks, in_turn
 
 __all__ = [
     "Errors",
@@ -28,6 +33,7 @@ __all__ = [
     "noise_by_sample",
     "noise_of",
     "outputs",
+    "sharing",
 ]
 
 JUDGES = 64  # samples that nothing was made of
@@ -81,11 +87,36 @@ def noise_by_sample(
 ) -> list[torch.Tensor]:
     """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
     one sample each."""
+    among = sharing(work)
     known = work.calibration.kept.known if work.calibration is not None else {}
     graphs = [replace(work.graph, module=module) for module in modules]
-    found = errors_of(work.captured.graph.module, graphs, batches, known)
-    power = torch.stack([e.signal.sum(1) for e in found[0]]).sum(0).clamp(min=FAINTEST)
-    return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
+    own = batches[among.rank :: among.size]
+    found = errors_of(work.captured.graph.module, graphs, own, known)
+    every = [_told(among, [[e.signal.tolist(), e.noise.tolist()] for e in each]) for each in found]
+    pairs = [[tuple(torch.tensor(t, dtype=torch.float64) for t in e) for e in n] for n in every]
+    power = torch.stack([signal.sum(1) for signal, _ in pairs[0]]).sum(0).clamp(min=FAINTEST)
+    return [torch.cat([(noise / power[:, None]).sum(0) for _, noise in each]) for each in pairs]
+
+
+def sharing(work: Conversion) -> Ranks:
+    """The ranks that share what is done with a conversion's samples: where they have the same one,
+    to the last bit."""
+    return ranks.sharing(lambda: _mark(work))
+
+
+def _mark(work: Conversion) -> str:
+    digest = hashlib.sha256(fingerprint(work.graph.module).encode())
+    if work.parameters is not None:
+        for name, params in sorted(work.parameters.params.items()):
+            digest.update(name.encode())
+            for tensor in (params.scale, params.zero_point):
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _told(among: Ranks, own: list[Any]) -> list[Any]:
+    """What was found of each batch, on all ranks: no float loses a bit as text."""
+    return in_turn([json.loads(text) for text in among.tell(json.dumps(own))])
 
 
 def as_near(before: Conversion, after: Conversion) -> bool:

@@ -26,6 +26,8 @@ __all__ = [
     "is_product",
     "mean_along",
     "mean_of",
+    "part_along",
+    "part_of_mean",
     "reading_of",
     "results_of",
     "rows_of",
@@ -137,29 +139,34 @@ def gains_of(gains: torch.Tensor, most: int) -> torch.Tensor:
     return flat[_chosen(len(flat), most)]
 
 
-def mean_of(
-    node: fx.Node,
-    batches: Sequence[torch.Tensor],
-    gains: Sequence[torch.Tensor] | None = None,
-) -> torch.Tensor:
-    """The mean of all rows of what a layer reads, batch by batch: float64 [groups, inputs].
+def part_of_mean(
+    node: fx.Node, x: torch.Tensor, gains: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """What a batch adds to `mean_of`: float64.
 
     Args:
-        gains: of a linear layer, how much each row counts: [*rows] for each batch.
+        x: what the layer reads. gains: of a linear layer, how much each row counts: [*rows].
     """
     if node.target is aten.linear.default:
-        return mean_along(batches, -1, gains).unsqueeze(0)
+        return part_along(x, -1, gains)
+    return x.sum(0, keepdim=True).double(), float(len(x))
+
+
+def mean_of(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """The mean of all rows of what a layer reads, of all batches: float64 [groups, inputs]."""
+    if node.target is aten.linear.default:
+        return mean_along(parts).unsqueeze(0)
     sums: dict[
         torch.Size, torch.Tensor
     ] = {}  # batches of a shape together: their patches are alike
-    count, total = 0, torch.zeros((), dtype=torch.float64)
-    for x in batches:
-        summed = x.sum(0, keepdim=True).double()
-        sums[x.shape[1:]] = sums.get(x.shape[1:], torch.zeros(())) + summed
+    count, total = 0.0, torch.zeros((), dtype=torch.float64)
+    for summed, _ in parts:
+        shape = summed.shape[1:]
+        sums[shape] = sums.get(shape, torch.zeros(())) + summed
     for shape, summed in sums.items():
         patch, places = _added_up(node, summed)
         total = total + patch
-        count += places * sum(len(x) for x in batches if x.shape[1:] == shape)
+        count += places * sum(size for each, size in parts if each.shape[1:] == shape)
     return total / max(count, 1)
 
 
@@ -174,19 +181,23 @@ def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return patch, prod(x.shape[d] for d in places)
 
 
-def mean_along(
-    batches: Sequence[torch.Tensor], channel: int, gains: Sequence[torch.Tensor] | None = None
-) -> torch.Tensor:
-    """Means by channel over several batches: float64 [channels]. gains: as for `mean_of`."""
+def part_along(
+    y: torch.Tensor, channel: int, gains: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """What a batch adds to `mean_along`. gains: as for `part_of_mean`."""
+    if gains is not None:
+        counted = (gains.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
+        return counted, float(gains.double().sum())
+    others = [d for d in range(y.dim()) if d != channel % y.dim()]
+    summed = (y.sum(others) if others else y).double()  # in float64 it takes five times
+    return summed, y.numel() / y.shape[channel]
+
+
+def mean_along(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """Means by channel over several batches: float64 [channels]."""
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
-    for i, y in enumerate(batches):
-        if gains is not None:
-            total = total + (gains[i].reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
-            weight += float(gains[i].double().sum())
-            continue
-        others = [d for d in range(y.dim()) if d != channel % y.dim()]
-        total = total + (y.sum(others) if others else y).double()  # in float64 it takes five times
-        weight += y.numel() / y.shape[channel]
+    for summed, count in parts:
+        total, weight = total + summed, weight + count
     return total / max(weight, 1e-300)
 
 

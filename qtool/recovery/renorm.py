@@ -53,7 +53,12 @@ class _Work:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> value
     params: dict[str, QuantParams] = field(default_factory=dict)
 
-    def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+    def visit(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Mapping[str, torch.Tensor]:
+        return {k: v for name in names for k, v in self._visited(name, values).items()}
+
+    def _visited(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
         node, number = self.layers[name], self.executor.numbers[name]
         channel = -1 if node.target is aten.linear.default else 1
         points = self.executor.points
@@ -123,7 +128,7 @@ def _run(work: Conversion) -> Conversion:
         return work.warned(f"renorm: {NO_SAMPLES}")
     walk = _Work(work, executor, _layers(work))
     networks = [frozenset[str](), executor.points]
-    executor.lockstep(samples, networks, set(walk.layers), walk.visit)
+    executor.lockstep(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
     after = _changed(work, walk)
     old, new = noise_of(work, [before, coded(after)], judges)
     return after if new < old else work.warned(f"renorm: {FURTHER}")

@@ -13,27 +13,22 @@ what is still missing goes into the bias. Tokens count by what they do to the ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import torch
+from safetensors.torch import load, save
 from torch import fx
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
+from qtool.ranks import Ranks, dealt, in_turn
 from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
-from qtool.recovery.judging import as_near, coded
-from qtool.recovery.layer_rows import (
-    as_matrix,
-    as_weight,
-    gains_of,
-    mean_along,
-    mean_of,
-    results_of,
-    rows_of,
-)
+from qtool.recovery.judging import as_near, coded, sharing
+from qtool.recovery.layer_rows import as_matrix, as_weight
 from qtool.recovery.left_out import left_out_where_it_fails
 from qtool.recovery.owned import (
     attribute_of,
@@ -45,6 +40,7 @@ from qtool.recovery.owned import (
 )
 from qtool.recovery.residual import added_to
 from qtool.recovery.row_gains import row_gains
+from qtool.recovery.seen import KEPT_ASIDE, Part, Seen, is_aside, part_of, read, written
 from qtool.targets import target
 from qtool.types import Change, QuantParams
 
@@ -59,7 +55,6 @@ SAMPLES = 128
 FEWEST_SAMPLES = 8
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 64
-KEPT_ASIDE = 4  # every so many batches are for judging alone
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS = 24  # for each of them, in all
 FEWEST = 2048
@@ -71,79 +66,130 @@ aten = torch.ops.aten
 
 @dataclass
 class _Work:
-    """One walk through the network, and what it found."""
+    """One walk through the network, and what it found.
+
+    batches: how many there are. ranks: that share them, batch i being of rank i modulo
+    their number, and the layers of a wave.
+    """
 
     conversion: Conversion
     executor: Executor
     layers: dict[str, fx.Node]
-    reads: dict[str, int]  # layer -> the number of the node that it reads in the executor
     weights: bool
-    gains: Mapping[str, Sequence[torch.Tensor]]  # layer -> how much its rows count
+    gains: Mapping[str, Mapping[int, torch.Tensor]]  # layer -> batch -> how much its rows count
+    batches: int
+    ranks: Ranks
+    beside: dict[str, int] = field(default_factory=dict)  # layer -> what its result is added to
     found: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> its new value
     floats: dict[str, torch.Tensor] = field(default_factory=dict)  # of them, what has no codes
     notes: list[str] = field(default_factory=list)
     rounded: int = 0
     shifted: int = 0
 
-    def visit(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        node, at = self.layers[name], self.reads[name]
-        inputs, wanted = [row[at] for row in values[1]], _wanted(self, name, values)
-        seen = _Seen(node, inputs, wanted, self.gains.get(name))
-        weight = _round(self, node, seen) if self.weights else None
-        made = {}
-        if weight is not None:
-            self.found[attribute_of(node, 1)] = weight
+    def visit(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Mapping[str, torch.Tensor]:
+        """Solves layers, each where it was dealt to; gives what stands behind their points."""
+        ranks, made = self.ranks, dict[str, torch.Tensor]()
+        owners = dealt([_cost(self.conversion, self.layers[n]) for n in names], ranks.size)
+        seen = {}
+        for name, owner in zip(names, owners, strict=True):
+            parts = self._parts(name, values)
+            if ranks.several:
+                parts = in_turn([read(d) for d in ranks.gather(written(parts), owner)])
+            seen[name] = Seen(self.layers[name], parts)
+        own = [name for name, owner in zip(names, owners, strict=True) if owner == ranks.rank]
+        solved = {name: _solve(self, name, seen[name]) for name in own}
+        for name, owner in zip(names, owners, strict=True):
+            result = solved.get(name)
+            if ranks.several:
+                data = None if result is None else result.to_bytes()
+                result = _Solved.of(ranks.give(data, owner))
+            assert result is not None
+            made |= self._taken(name, result)
+        return made
+
+    def _parts(self, name: str, values: Sequence[Sequence[Values]]) -> list[Part]:
+        """Of the own batches."""
+        node, found = self.layers[name], list[Part]()
+        reads = self.executor.steps[self.executor.numbers[name]].places[0][1]
+        wanted = _wanted(self, name, values)
+        for k, row in enumerate(values[1]):
+            i = k * self.ranks.size + self.ranks.rank
+            gains = self.gains[name][i] if name in self.gains else None
+            found.append(part_of(node, row[reads], wanted[k], gains, self._rows(node, i)))
+        return found
+
+    def _rows(self, node: fx.Node, batch: int) -> int:
+        """How many of a batch are learned from, or judged by."""
+        if not self.weights:
+            return 0
+        exact = as_matrix(node, constant_of(self.conversion, node, 1))
+        most = max(FEWEST, ROWS * min(exact.shape[-1], COLUMNS)) // (2 if is_aside(batch) else 1)
+        return max(1, most // sum(is_aside(i) == is_aside(batch) for i in range(self.batches)))
+
+    def _taken(self, name: str, solved: _Solved) -> dict[str, torch.Tensor]:
+        node, made = self.layers[name], dict[str, torch.Tensor]()
+        self.notes += [solved.note] if solved.note else []
+        if solved.weight is not None:
+            self.found[attribute_of(node, 1)] = solved.weight
             self.rounded += 1
-            made[f"{name}.weight"] = weight
-        bias = _shifted(self, node, seen, weight)
-        if bias is None:
+            made[f"{name}.weight"] = solved.weight
+        if solved.bias is None:
             return made
         self.shifted += 1
         point, attribute = f"{name}.bias", attribute_of(node, 2)
         if point in self.conversion.plan:
-            self.found[attribute] = params_of(self.conversion, point).round_trip(bias)
+            params = params_of(self.conversion, point)
+            self.found[attribute] = params.round_trip(solved.bias)
             return {**made, point: self.found[attribute]}
-        self.found[attribute] = self.floats[attribute] = bias
-        return {**made, G.name_of(source_of(node, 2)): bias}
+        self.found[attribute] = self.floats[attribute] = solved.bias
+        return {**made, G.name_of(source_of(node, 2)): solved.bias}
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """What a layer reads in the quantized network, what is wanted of it, and how much each row
-    counts (None: all the same), batch by batch."""
+class _Solved:
+    """Of a layer. weight: None where the nearest codes are better. bias: None where it has none.
+    note: a sentence, or nothing."""
 
-    node: fx.Node
-    inputs: Sequence[torch.Tensor]
-    wanted: Sequence[torch.Tensor]
-    gains: Sequence[torch.Tensor] | None
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    note: str
 
-    def rows(self, aside: bool, most: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows of both less their means, times the root of what they count, of batches that are
-        kept aside or of the others; None of too few."""
-        chosen = [i for i in range(len(self.inputs)) if (i % KEPT_ASIDE == KEPT_ASIDE - 1) == aside]
-        each = max(1, most // max(1, len(chosen)))
-        if not chosen:
-            return None
-        x = torch.cat([rows_of(self.node, self.inputs[i], each) for i in chosen], 1)
-        y = torch.cat([results_of(self.node, self.wanted[i], each) for i in chosen], 1)
-        if x.shape[1] < 2:
-            return None
-        if self.gains is None:
-            return x.sub_(x.mean(1, keepdim=True)), y.sub_(y.mean(1, keepdim=True))
-        counts = torch.cat([gains_of(self.gains[i], each) for i in chosen])
-        share = (counts / counts.sum().clamp(min=1e-30))[:, None]
-        root = (share * len(share)).sqrt()
-        return root * (x - (share * x).sum(1, keepdim=True)), root * (
-            y - (share * y).sum(1, keepdim=True)
-        )
+    def to_bytes(self) -> bytes:
+        given = {"weight": self.weight, "bias": self.bias}
+        tensors = {name: t.contiguous() for name, t in given.items() if t is not None}
+        return save(tensors, {"note": self.note})
+
+    @classmethod
+    def of(cls, data: bytes) -> _Solved:
+        head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        tensors = load(data)
+        return cls(tensors.get("weight"), tensors.get("bias"), head["__metadata__"]["note"])
+
+
+def _cost(work: Conversion, node: fx.Node) -> float:
+    """Of solving a layer, about: second moments of its rows, and feedback to all columns."""
+    exact = as_matrix(node, constant_of(work, node, 1))
+    outputs, inputs = exact.shape[1:]
+    rows = max(FEWEST, ROWS * min(inputs, COLUMNS))
+    return float(
+        len(exact) * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs))
+    )
+
+
+def _solve(work: _Work, name: str, seen: Seen) -> _Solved:
+    node = work.layers[name]
+    weight, note = _round(work, node, seen) if work.weights else (None, "")
+    return _Solved(weight, _shifted(work, node, seen, weight), note)
 
 
 def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
     """The layer's float result, and what is missing of the tensor that it will be added to."""
-    run, (exact, coded) = work.executor, values
-    at, beside = run.numbers[name], added_to(run, run.numbers[name])
+    exact, coded = values
+    at, beside = work.executor.numbers[name], work.beside.get(name)
     results = [row[at] for row in exact]
-    if beside is None or any(row[beside] is None for row in (*exact, *coded)):
+    if beside is None:
         return results
     others = [(one[beside], two[beside]) for one, two in zip(exact, coded, strict=True)]
     if any(r.numel() != other.numel() for r, (other, _) in zip(results, others, strict=True)):
@@ -151,25 +197,22 @@ def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[
     return [r + (one - two).reshape(r.shape) for r, (one, two) in zip(results, others, strict=True)]
 
 
-def _round(work: _Work, node: fx.Node, seen: _Seen) -> torch.Tensor | None:
-    """The weights of one layer, rounded; None where the nearest codes are better."""
+def _round(work: _Work, node: fx.Node, seen: Seen) -> tuple[torch.Tensor | None, str]:
+    """The weights of one layer, rounded; None where the nearest codes are better. And a note."""
     name, weight = f"{G.name_of(node)}.weight", constant_of(work.conversion, node, 1)
     params = params_of(work.conversion, name)
     exact = as_matrix(node, weight)
-    most = max(FEWEST, ROWS * min(exact.shape[-1], COLUMNS))
-    learned, aside = seen.rows(aside=False, most=most), seen.rows(aside=True, most=most // 2)
+    learned, aside = seen.rows(aside=False), seen.rows(aside=True)
     if learned is None or aside is None:
-        work.notes.append(f"{name}: rounded to nearest, since the samples are too few")
-        return None
+        return None, f"{name}: rounded to nearest, since the samples are too few"
     try:
         found = _solved(node, exact, learned, aside, params, weight.shape)
     except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
-        work.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
-        return None
+        return None, f"{name}: rounded to nearest, since its inputs are too much alike"
     nearest = as_matrix(node, params.round_trip(weight))
     if not _error(found, *aside) < _error(nearest, *aside):
-        return None
-    return as_weight(node, found, weight.shape)
+        return None, ""
+    return as_weight(node, found, weight.shape), ""
 
 
 def _solved(
@@ -209,7 +252,7 @@ def _error(weight: torch.Tensor, rows: torch.Tensor, wanted: torch.Tensor) -> fl
 
 
 def _shifted(
-    work: _Work, node: fx.Node, seen: _Seen, weight: torch.Tensor | None
+    work: _Work, node: fx.Node, seen: Seen, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
     """The bias with which the mean of the layer's results is that of what is wanted, on all
     positions of all kept samples; None where it has none.
@@ -225,10 +268,9 @@ def _shifted(
         else _behind(work, point, constant_of(work.conversion, node, 1))
     )
     matrix = as_matrix(node, given).double()
-    product = (matrix @ mean_of(node, seen.inputs, seen.gains)[:, :, None]).flatten()
-    channel = -1 if node.target is aten.linear.default else 1
+    product = (matrix @ seen.mean_of_inputs()[:, :, None]).flatten()
     bias = constant_of(work.conversion, node, 2)
-    return (mean_along(seen.wanted, channel, seen.gains) - product).to(bias.dtype)
+    return (seen.mean_of_wanted() - product).to(bias.dtype)
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
@@ -237,19 +279,29 @@ def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
 
 def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
-    module = coded(conversion)
-    executor = Executor(replace(conversion.graph, module=module))
-    reads = {
-        G.name_of(n): executor.numbers[G.name_of(n.args[0])]
-        for n in G.calls(module.graph)
-        if n.args and isinstance(n.args[0], fx.Node)
-    }
+    executor = Executor(replace(conversion.graph, module=coded(conversion)))
     layers, samples = owned_layers(conversion), _samples(conversion, executor)
-    gains = row_gains(conversion.graph, samples, layers.values())
-    work = _Work(conversion, executor, layers, reads, weights, gains)
+    ranks = sharing(conversion)
+    own = samples[ranks.rank :: ranks.size]
+    asked = range(ranks.rank, len(samples), ranks.size)
+    gains = row_gains(conversion.graph, samples, layers.values(), asked)
+    work = _Work(conversion, executor, layers, weights, gains, len(samples), ranks)
+    work.beside |= _beside(executor, layers.keys())
     networks = [frozenset[str](), executor.points]
-    executor.lockstep(samples, networks, set(work.layers), work.visit)
+    stops = {name: [work.beside[name]] if name in work.beside else [] for name in layers}
+    executor.lockstep(own, networks, stops, work.visit)
     return work
+
+
+def _beside(run: Executor, layers: Set[str]) -> dict[str, int]:
+    """Layer -> the number of the tensor that its result is added to, where that is known then."""
+    place = {number: k for k, number in enumerate(run.order(layers))}
+    found = {name: added_to(run, run.numbers[name]) for name in layers}
+    return {
+        name: other
+        for name, other in found.items()
+        if other is not None and place.get(other, -1) < place[run.numbers[name]]
+    }
 
 
 def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:

@@ -28,20 +28,28 @@ aten = torch.ops.aten
 
 
 def row_gains(
-    graph: FloatGraph, batches: Sequence[Batch], layers: Collection[fx.Node]
-) -> Mapping[str, Sequence[torch.Tensor]]:
-    """Of linear layers that have several rows of each sample: name -> float32 [*rows] by batch;
-    nothing where an operator has no derivative."""
+    graph: FloatGraph,
+    batches: Sequence[Batch],
+    layers: Collection[fx.Node],
+    asked: Collection[int] | None = None,
+) -> Mapping[str, Mapping[int, torch.Tensor]]:
+    """Of linear layers that have several rows of each sample: name -> number of a batch -> float32
+    [*rows]; nothing where an operator has no derivative.
+
+    Args:
+        asked: the numbers of the batches that are needed, by default all.
+    """
     names = {G.name_of(n) for n in layers if _has_tokens(graph, n)}
     if not names:
         return {}
     found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     run = _Run(graph.module, found)
     try:
-        run_backwards(run, [graph.tensors_of(b) for b in batches])
+        ran = run_backwards(run, [graph.tensors_of(b) for b in batches], asked)
     except RuntimeError:
         return {}
-    return {name: gains for name, gains in found.items() if len(gains) == len(batches)}
+    by_batch = ((name, gains) for name, gains in found.items() if len(gains) == len(ran))
+    return {name: dict(zip(ran, gains, strict=True)) for name, gains in by_batch}
 
 
 def _has_tokens(graph: FloatGraph, layer: fx.Node) -> bool:

@@ -272,6 +272,27 @@ def test_refusals(model: Callable[[], nn.Module], message: str) -> None:
         capture_module(model(), Batch(args))
 
 
+class _Moved(nn.Module):
+    """Moves its tables to where its input is, as older transformers do."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+        self.other = torch.ones(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(x.device)
+        self.other = self.other.to(x.device, x.dtype)
+        return x * self.table + self.other
+
+
+def test_a_table_that_is_moved_to_its_own_device() -> None:
+    graph = capture_module(_Moved().eval(), Batch((X,)))
+    assert torch.equal(graph.module(X), X * torch.arange(4.0) + 1)
+
+
 def test_a_norm_of_the_users_own_in_training_mode() -> None:
     with pytest.raises(CaptureError, match=r"changes its own buffers.*eval"):
         capture_module(_norm_in_training(), Batch((torch.randn(2, 3, 4, 4),)))

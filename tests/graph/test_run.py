@@ -126,16 +126,17 @@ def test_what_is_asked_of_the_inputs_is_given() -> None:
 
 def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
     run, stops = executor(), {"stem", "body", "head"}
-    assert run._order(set()) == sorted(run.steps)
-    assert sorted(run._order({run.numbers[n] for n in stops})) == sorted(run.steps)
+    assert run.order(set()) == sorted(run.steps)
+    assert sorted(run.order(stops)) == sorted(run.steps)
     seen: dict[str, list[bool]] = {}
 
-    def visit(name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+    def visit(names: list[str], values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+        (name,) = names
         number = run.numbers[name]
         seen[name] = [network[0][number] is not None for network in values]
         return {}
 
-    run.lockstep([bound(batch(1))], [frozenset(), run.points], stops, visit)
+    run.lockstep([bound(batch(1))], [frozenset(), run.points], dict.fromkeys(stops, ()), visit)
     assert list(seen) == ["stem", "body", "head"]
     assert all(known == [True, False] for known in seen.values())
 

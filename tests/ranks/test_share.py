@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qtool.data.array_files import ArrayFiles
-from qtool.ranks import Share, name_of
+from qtool.ranks import Share, dealt, in_turn, name_of
 
 
 class Counted:
@@ -71,3 +71,16 @@ def test_other_data_has_another_name(tmp_path: Path) -> None:
     assert name != name_of(ArrayFiles(tmp_path, 2))
     assert name_of([1, 2]) == "list of 2 batches"
     assert name_of(iter([1, 2])) == "list_iterator"
+
+
+def test_tasks_are_dealt_by_what_they_cost() -> None:
+    assert dealt([1, 5, 2, 2], 2) == [1, 0, 1, 1]
+    assert dealt([1, 1, 1], 1) == [0, 0, 0]
+    assert dealt([3, 3], 4) == [0, 1]
+    assert dealt([], 2) == []
+
+
+def test_shares_are_put_in_turn() -> None:
+    data = list(range(7))
+    assert in_turn([data[r::3] for r in range(3)]) == data
+    assert in_turn([[1], [], [2, 3]]) == [1, 2, 3]

@@ -86,6 +86,17 @@ def test_outputs_that_are_not_of_one_sample_each_count_by_the_batch() -> None:
     assert found.shape == (4,)
 
 
+def test_an_output_of_one_number_for_each_sample() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    work = qtool.conversion.SOLVE.run(start)
+    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
+    assert found.shape == (32,)
+
+
 def test_one_sample_far_off_does_not_decide() -> None:
     before, after = torch.ones(64), torch.full((64,), 0.8)
     after[0] = 30

@@ -14,6 +14,7 @@ from qtool.recovery.layer_rows import (
     gains_of,
     is_product,
     mean_of,
+    part_of_mean,
     results_of,
     rows_of,
 )
@@ -57,10 +58,12 @@ def test_the_product_is_what_the_layer_computes(name: str) -> None:
         ]
         counts = torch.cat([g.flatten() for g in gains]).double()
         rows = x.reshape(-1, x.shape[-1]).double()
-        assert torch.allclose(mean_of(node, x.split(2), gains)[0], counts @ rows / counts.sum())
+        parts = [part_of_mean(node, *each) for each in zip(x.split(2), gains, strict=True)]
+        assert torch.allclose(mean_of(node, parts)[0], counts @ rows / counts.sum())
         assert torch.equal(gains_of(gains[0], 10**6), gains[0].flatten())
     every = rows_of(node, x, 10**6).double().mean(1)
-    assert torch.allclose(mean_of(node, x.split(2)), every, atol=1e-6)
+    parts = [part_of_mean(node, each) for each in x.split(2)]
+    assert torch.allclose(mean_of(node, parts), every, atol=1e-6)
 
 
 def _along(bias: torch.Tensor, y: torch.Tensor, name: str) -> torch.Tensor:

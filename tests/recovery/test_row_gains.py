@@ -39,10 +39,14 @@ def test_a_masked_token_counts_nothing_and_layers_of_samples_are_left_out() -> N
     layers = [n for n in G.calls(graph.graph) if is_product(n)]
     found = row_gains(graph, [first, batch(3, 1)], layers)
     assert list(found) == ["inner"]  # head has a row for each sample
-    gains = [g.reshape(-1, 5) for g in found["inner"]]
+    gains = [g.reshape(-1, 5) for g in found["inner"].values()]
     assert [len(g) for g in gains] == [4, 3]
     for gain, mask in zip(gains, (first.args[1], batch(3, 1).args[1]), strict=True):
         assert torch.equal(gain > 0, mask > 0)
+    three = [first, batch(4, 1), batch(4, 2)]  # those that are not asked for change no other
+    every, some = (row_gains(graph, three, layers, asked)["inner"] for asked in (None, [0, 2]))
+    assert list(some) == [0, 2]
+    assert all(torch.equal(some[i], every[i]) for i in some)
 
 
 def test_without_a_derivative_nothing_is_said() -> None:
