@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.errors import PassError
 from qtool.recovery.left_out import left_out_where_it_fails
 
 
@@ -31,7 +30,7 @@ def test_a_network_that_takes_no_single_sample_goes_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(PassError("it went\nwrong"), "it went"), (IndexError(), "IndexError")]
+    ("error", "said"), [(RuntimeError("it went\nwrong"), "it went"), (IndexError(), "IndexError")]
 )
 def test_what_it_was_is_said(error: Exception, said: str) -> None:
     @left_out_where_it_fails("round")
