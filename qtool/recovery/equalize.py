@@ -115,7 +115,8 @@ def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) 
     names = {p.tensor for p in plan if p.kind is Kind.ACTIVATION} | layers
     axes = {n: streams.tensors[n].axis for n in names if n in streams.tensors}
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    weights = {s.constant for s in streams.slots if s.power == 1 and _mixes(nodes[s.constant])}
+    rows = {s.constant: _rows(nodes[s.constant]) for s in streams.slots if s.power == 1}
+    weights = {name: axis for name, axis in rows.items() if axis is not None}
     inputs = [work.graph.tensors_of(b) for b in batches]
     try:
         seen = look(module, inputs, axes, weights)
@@ -132,14 +133,14 @@ def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) 
     return {n: f.float() for n, f in beside.items() if bool((f != 1).any())}
 
 
-def _mixes(weight: fx.Node) -> bool:
-    """Whether a row of a weight reads several channels: one alone is rounded the same, whatever the
-    factors."""
+def _rows(weight: fx.Node) -> int | None:
+    """Along which dimension of a weight its rows lie; None where a row reads a single channel,
+    which is rounded the same, whatever the factors."""
     (layer,) = weight.users
     row, shape = row_of(layer), G.shape(weight)
     if row is None or row.weight is None or len(shape) < 2:
-        return False
-    return int(shape[1 - row.channel_axis]) > 1
+        return None
+    return row.channel_axis if int(shape[1 - row.channel_axis]) > 1 else None
 
 
 def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conversion:

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from qtool import graph as G
 from qtool.ops import data_inputs, row_of
 from qtool.plan import Execution, Kind, QuantPlan
-from qtool.recovery.equalize_seen import Seen, Sensitivity
+from qtool.recovery.equalize_seen import Seen, Sensitivity, some_rows, step_of
 from qtool.recovery.equalize_streams import Streams
 
 __all__ = ["Limits", "Noise", "Slope", "limits_of", "noise_of", "predicted", "solve_factors"]
@@ -100,10 +100,12 @@ def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Se
         row, name = row_of(layer), f"{G.name_of(layer)}.weight"
         if slot.power != 1 or name not in plan or row is None or slot.constant not in seen.weights:
             continue
-        size = _by_row(G.tensor(module, node).detach().double().abs().cpu(), row.channel_axis)
-        channel = slot.channel.movedim(row.channel_axis, 0).flatten(1)
+        weight, axis = G.tensor(module, node).detach(), row.channel_axis
+        weight, channel = (some_rows(t, axis, step_of(weight)) for t in (weight, slot.channel))
+        size = _by_row(weight.double().abs().cpu(), axis)
+        channel = channel.movedim(axis, 0).flatten(1)
         read = streams.tensors[slot.tensor].streams[channel]
-        gain = _by_row(seen.weights[slot.constant].cpu(), row.channel_axis).sum(-1)
+        gain = _by_row(seen.weights[slot.constant].cpu(), axis).sum(-1)
         alike = bool((read == read[:1]).all())
         rows.append(_Rows(size.amax(-1), gain, read[:1] if alike else read, _levels(plan, name)))
     return Noise(_Tensors.of(tensors) if tensors else None, tuple(rows))

@@ -9,6 +9,7 @@ that to the noise of the outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,11 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 
-__all__ = ["Seen", "Sensitivity", "look", "run_backwards"]
+__all__ = ["Seen", "Sensitivity", "look", "run_backwards", "some_rows", "step_of"]
 
 
 ENOUGH = 4096  # elements of a channel in one batch that its gain is told from
+MANY = 1 << 22  # weights of a layer that are looked at
 
 
 @dataclass(eq=False)
@@ -40,7 +42,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """tensors: by name. weights: by name, the gain of every element, in the weight's shape."""
+    """tensors: by name. weights: by name, the gain of every element, in the weight's shape; of a
+    large one those of `some_rows`, each for the others as well."""
 
     tensors: Mapping[str, Seen]
     weights: Mapping[str, torch.Tensor]
@@ -50,13 +53,14 @@ def look(
     module: fx.GraphModule,
     batches: Iterable[Sequence[torch.Tensor]],
     axes: Mapping[str, int],
-    weights: Collection[str],
+    weights: Mapping[str, int],
 ) -> Sensitivity:
     """Runs batches forwards and backwards.
 
     Args:
         batches: of the tensors that the graph takes, in order.
-        axes: tensors to look at, and where their channels lie. weights: names of constants.
+        axes: tensors to look at, and where their channels lie. weights: names of
+            constants, and along which dimension the rows of their layers lie.
 
     Raises:
         RuntimeError: an operator has no derivative.
@@ -67,6 +71,15 @@ def look(
         seen.gain /= max(count, 1)
     found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
     return Sensitivity(run.tensors, found)
+
+
+def step_of(weight: torch.Tensor) -> int:
+    """Of so many rows of a weight one is looked at, so that `MANY` elements are enough."""
+    return math.ceil(weight.numel() / MANY) | 1
+
+
+def some_rows(t: torch.Tensor, axis: int, step: int) -> torch.Tensor:
+    return t.movedim(axis, 0)[::step].movedim(0, axis)
 
 
 def run_backwards(
@@ -138,7 +151,7 @@ class _Look(fx.Interpreter):
     """Runs a graph and leaves hooks on what is looked at."""
 
     def __init__(
-        self, module: fx.GraphModule, axes: Mapping[str, int], weights: Collection[str]
+        self, module: fx.GraphModule, axes: Mapping[str, int], weights: Mapping[str, int]
     ) -> None:
         super().__init__(module)
         self.axes, self.wanted = axes, weights
@@ -154,12 +167,15 @@ class _Look(fx.Interpreter):
         return value.detach() if n.op == "get_attr" else value
 
     def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        self.weights.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
+        axis, step = self.wanted[name], step_of(value)
+        part = some_rows(value, axis, step)
+        self.weights.setdefault(name, torch.zeros_like(part, dtype=torch.float64))
+        share = part.numel() / value.numel()
 
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is None:
                 return
-            self.weights[name] += gradient.double().square()
+            self.weights[name] += some_rows(gradient, axis, step).double().square() / share
 
         value.requires_grad_().register_hook(add)
         return value

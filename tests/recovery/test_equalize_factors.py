@@ -49,7 +49,7 @@ def noise(model: nn.Module) -> tuple[Noise, Streams]:
     streams = streams_of(graph.module)
     axes = {n: c.axis for n, c in streams.tensors.items() if n != "input"}
     weights = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
-    seen = look(graph.module, [(batch(),)], axes, [n for n in weights if n.endswith("weight")])
+    seen = look(graph.module, [(batch(),)], axes, {n: 0 for n in weights if n.endswith("weight")})
     return noise_of(graph.module, plan, streams, seen), streams
 
 

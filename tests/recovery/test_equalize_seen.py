@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import qtool
 from qtool import graph as G
+from qtool.recovery import equalize_seen
 from qtool.recovery.equalize_seen import Sensitivity, look
 
 
@@ -26,7 +28,7 @@ def seen(x: torch.Tensor) -> tuple[G.FloatGraph, Sensitivity]:
     graph = qtool.capture_model(Sum().eval(), torch.zeros(2, 3)).graph
     axes = {"up": 1, "relu": 1}
     names = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
-    weights = [n for n in names if n.endswith("weight")]
+    weights = {n: 0 for n in names if n.endswith("weight")}
     return graph, look(graph.module, [(x,)], axes, weights)
 
 
@@ -57,7 +59,7 @@ def test_the_mean_over_batches_and_the_extremes_of_all() -> None:
     graph, one = seen(torch.tensor([[0.5, -1.0, 2.0]]))
     _, other = seen(torch.tensor([[1.5, 1.0, -2.0]]))
     axes, inputs = {"relu": 1}, [torch.tensor([[0.5, -1.0, 2.0]]), torch.tensor([[1.5, 1.0, -2.0]])]
-    both = look(graph.module, [(x,) for x in inputs], axes, ()).tensors["relu"]
+    both = look(graph.module, [(x,) for x in inputs], axes, {}).tensors["relu"]
     first, second = one.tensors["relu"], other.tensors["relu"]
     assert torch.allclose(both.gain, (first.gain + second.gain) / 2)
     assert torch.equal(both.high, torch.maximum(first.high, second.high))
@@ -67,3 +69,17 @@ def test_the_mean_over_batches_and_the_extremes_of_all() -> None:
 def test_parameters_are_left_without_gradients() -> None:
     graph, _ = seen(torch.tensor([[0.5, -1.0, 2.0]]))
     assert all(p.grad is None for p in graph.module.parameters())
+
+
+def test_rows_of_a_large_layer_count_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, end = nn.Linear(3, 8), nn.Linear(8, 1)
+    for constant in (layer.weight, end.weight):
+        constant.data.fill_(0.5)  # all rows do the same
+    graph = qtool.capture_model(nn.Sequential(layer, end).eval(), torch.zeros(2, 3)).graph
+    (name,) = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"][:1]
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    every = look(graph.module, [(x,)], {}, {name: 0}).weights[name]
+    monkeypatch.setattr(equalize_seen, "MANY", 12)
+    some = look(graph.module, [(x,)], {}, {name: 0}).weights[name]
+    assert (every.shape, some.shape) == ((8, 3), (3, 3))
+    assert torch.allclose(every.sum(0), some.sum(0))
