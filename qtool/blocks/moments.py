@@ -55,12 +55,15 @@ class _Rows:
 
 
 class Inputs:
-    """X^T X of what one or more layers read: float32 [groups, d, d], of which columns that are
-    rounded together have a square, and what lies to its right; and rows of samples aside."""
+    """X^T X of what one or more layers read, and rows of samples aside.
+
+    squares: of each COLUMNS that are rounded together with themselves and with those behind them:
+    float32 [groups, COLUMNS, ...]; the other half is never asked for.
+    """
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
-        self.squares: torch.Tensor | None = None
+        self.squares: list[torch.Tensor] = []
         self.aside = _Rows(batches)
         self._inverses: dict[int, Inverse] = {}
 
@@ -70,20 +73,19 @@ class Inputs:
         learned, aside = _split(x, first)
         rows = rows_of(node, learned, MOST)
         kept = rows_of(node, aside, self.aside.wanted())
-        width = rows.shape[2]
-        if self.squares is None:
-            self.squares = torch.zeros(rows.shape[0], width, width)
-        for start in range(0, width, COLUMNS):  # what lies below is never asked for
-            part = slice(start, start + COLUMNS)
-            self.squares[:, part, start:].baddbmm_(rows[:, :, part].mT, rows[:, :, start:])
+        for k, part in enumerate(rows.split(COLUMNS, 2)):
+            later = rows[:, :, k * COLUMNS :]
+            if k == len(self.squares):
+                self.squares.append(torch.zeros(len(rows), part.shape[2], later.shape[2]))
+            self.squares[k].baddbmm_(part.mT, later)
         self.aside.add(kept)
         return rows, kept
 
     def inverse(self, start: int, end: int) -> Inverse:
         """Of the moments of these columns."""
-        assert self.squares is not None
         if start not in self._inverses:
-            self._inverses[start] = inverse_of(self.squares[:, start:end, start:end])
+            own = self.squares[start // COLUMNS][:, :, : end - start]
+            self._inverses[start] = inverse_of(own)
         return self._inverses[start]
 
 
@@ -150,7 +152,6 @@ class Moments:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Some columns after the others, each towards what those before have left, as far as that
         repairs rows kept aside; and what these lack then."""
-        assert self.inputs.squares is not None
         scale, zero = (
             as_matrix(self.node, params.along(t.float(), shape).expand(shape))
             for t in (params.scale, params.zero_point)
@@ -167,7 +168,8 @@ class Moments:
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
             later = slice(part.stop, None)  # what is missing of those before is not asked again
-            missing[:, :, later].baddbmm_(off, self.inputs.squares[:, part, later], alpha=-1)
+            behind = self.inputs.squares[start // COLUMNS][:, :, off.shape[2] :]
+            missing[:, :, later].baddbmm_(off, behind, alpha=-1)
             lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
         return found, lacks
 

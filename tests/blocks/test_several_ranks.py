@@ -22,10 +22,17 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
     "static": (2, {"mode": "static", "accuracy": "fast"}),  # none for the third rank
 }
 
+SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
+    (empty, "SMALL", 1000),
+    (quantize, "SPLIT", 1),
+    (moments, "ELEMENTS", 2000),
+    (moments, "COLUMNS", 40),  # of 48 and 96
+]
+
 
 def prepared() -> None:
-    """What is small here counts as large."""
-    empty.SMALL, quantize.SPLIT, moments.ELEMENTS = 1000, 1, 2000
+    for owner, name, value in SMALL:
+        setattr(owner, name, value)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +48,8 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     """What one process writes."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((empty, "SMALL"), (quantize, "SPLIT"), (moments, "ELEMENTS")):
-            patch.setattr(owner, name, getattr(owner, name))
-        prepared()
+        for given in SMALL:
+            patch.setattr(*given)
         for kind, (count, options) in KINDS.items():
             path = tmp_path_factory.mktemp(kind) / "net.onnx"
             made(folder, path, data=samples(count), **options)
@@ -132,8 +138,7 @@ def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(
     assert zero.error.endswith("rank 1 of 2 is gone: its process ended")
     assert [f.name for f in tmp_path.iterdir()] == ["net.onnx.blocks"]
     assert len(list(tmp_path.glob("*.blocks/block-*.json"))) == 1
-    for owner, name in ((empty, "SMALL"), (quantize, "SPLIT"), (moments, "ELEMENTS")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-    prepared()
+    for given in SMALL:
+        monkeypatch.setattr(*given)
     made(folder, path)
     assert content(path) == alone["rounded"]
