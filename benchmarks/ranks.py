@@ -6,7 +6,8 @@ Every process has one torch thread and takes every n-th batch. Seconds of wall t
 when all have captured the model until the first has the calibration of all; in each round every
 number of processes runs once, and is compared with the first of that round. Where others use the
 machine, too, look at the CPU seconds of the busiest process instead: what wall time would be with a
-core for each, and no waiting. `--convert` writes a model from each and compares their bytes, too.
+core for each, and no waiting. `--convert` lets all convert together, too, and compares the bytes of
+the model; seconds of that stand in a line of their own.
 FOLDER holds the real networks (networks.py); resnet50 has random weights, and 8 batches of
 images of 224 unless `--repeat` says more; minilm is calibrated on all sentences with `--whole`.
 """
@@ -32,11 +33,14 @@ import qtool
 from qtool.ranks import Share
 from qtool.targets import DEFAULT
 
+KINDS = ("wall", "CPU", "with conversion wall", "CPU")
+
 
 def work(
     pipe: Any, port: int, rank: int, size: int, name: str, options: argparse.Namespace
 ) -> None:
-    """One rank: captures, waits for the others, calibrates; sends wall and CPU seconds, digests."""
+    """One rank: captures, waits for the others, calibrates, converts; sends wall and CPU seconds of
+    both, and digests."""
     torch.set_num_threads(1)
     model, batches, dynamic = load(options.folder, name, options.images)
     if options.whole:
@@ -48,25 +52,40 @@ def work(
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.barrier()
-    start, started = time.perf_counter(), time.process_time()
-    found = qtool.calibrate(captured, Share(batches, rank, size), **given)
-    spent, used = time.perf_counter() - start, time.process_time() - started
-    dist.destroy_process_group()
-    digests = [_digest(found.to_bytes())]
-    if options.convert and not rank:
+    share = Share(batches, rank, size)
+    begin = _clocks()
+    found = qtool.calibrate(captured, share, **given)
+    seconds, digests = _since(begin), [_digest(found.to_bytes())]
+    if options.convert:
+        dist.barrier()
+        begin = _clocks()
+        made = qtool.quantize(captured, share, **given)
+        seconds += _since(begin)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "int8.onnx"
-            qtool.convert(captured, found, sample=batches[0]).export(file)
-            digests.append(_digest(file.read_bytes()))
-    pipe.send((spent, used, digests))
+            if not rank:
+                made.export(file)
+                digests.append(_digest(file.read_bytes()))
+    dist.destroy_process_group()
+    pipe.send((seconds, digests))
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(begin: tuple[float, float]) -> list[float]:
+    """Seconds of wall time and of this process."""
+    return [now - then for now, then in zip(_clocks(), begin, strict=True)]
 
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def measure(size: int, name: str, options: argparse.Namespace) -> tuple[float, float, list[str]]:
-    """Seconds of rank 0, CPU seconds of the busiest, and the digests of calibration and model."""
+def measure(size: int, name: str, options: argparse.Namespace) -> tuple[list[float], list[str]]:
+    """Seconds of rank 0 and CPU seconds of the busiest, to calibrate, and to calibrate and convert;
+    and the digests of calibration and model."""
     context = multiprocessing.get_context("spawn")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes = []
@@ -77,9 +96,11 @@ def measure(size: int, name: str, options: argparse.Namespace) -> tuple[float, f
         theirs.close()
         pipes.append(ours)
     found = [pipe.recv() for pipe in pipes]
-    if len({digests[0] for _, _, digests in found}) > 1:
+    if len({digests[0] for _, digests in found}) > 1:
         raise SystemExit(f"{name}: the ranks do not have the same calibration")
-    return found[0][0], max(used for _, used, _ in found), found[0][2]
+    first, digests = found[0]
+    busiest = [max(seconds[k] for seconds, _ in found) for k in range(len(first))]
+    return [busiest[k] if k % 2 else first[k] for k in range(len(first))], digests
 
 
 def main() -> None:
@@ -99,23 +120,23 @@ def main() -> None:
     for name in options.networks.split(","):
         if name == "minilm":
             networks.let_torchvision_import()
-        seconds: dict[int, list[tuple[float, float]]] = {n: [] for n in sizes}
+        seconds: dict[int, list[list[float]]] = {n: [] for n in sizes}
         bytes_of: dict[int, list[str]] = {}
         for _ in range(options.rounds):
             for n in sizes:
-                *spent, bytes_of[n] = measure(n, name, options)
-                seconds[n].append((spent[0], spent[1]))
+                spent, bytes_of[n] = measure(n, name, options)
+                seconds[n].append(spent)
         for n in sizes:
             told = [
                 f"{kind} {median(s[k] for s in seconds[n]):.2f} s, "
                 + _times(seconds, sizes[0], n, k)
-                for k, kind in enumerate(("wall", "CPU"))
+                for k, kind in enumerate(KINDS[: len(seconds[n][0])])
             ]
             same = "same bytes" if bytes_of[n] == bytes_of[sizes[0]] else f"OTHER {bytes_of[n]}"
             print(f"{name:12} {n} processes: {'; '.join(told)}; {same}", flush=True)
 
 
-def _times(seconds: dict[int, list[tuple[float, float]]], one: int, other: int, kind: int) -> str:
+def _times(seconds: dict[int, list[list[float]]], one: int, other: int, kind: int) -> str:
     pairs = zip(seconds[one], seconds[other], strict=True)
     ratios = [a[kind] / b[kind] for a, b in pairs]
     return f"{median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -65,7 +65,7 @@ def command(
     batches = sources.load_data(data, batch_size)
     result = qtool.quantize_by_blocks(
         folder,
-        batches,
+        sources.share_of(batches),
         output_,
         task=task,
         target=target or DEFAULT,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_one", "begins", "ends"]
 
-SHARED = ("calibrate", "evaluate", "quantize", "report")  # the rest of commands is rank 0's
+SHARED = ("blockwise", "calibrate", "evaluate", "quantize", "report")  # others are rank 0's
 
 
 def as_one(work: Callable[[], Any]) -> Any:

@@ -52,7 +52,9 @@ from qtool.verification import (
     planned,
 )
 from qtool.verification.fidelity import Outputs, expected
+from qtool.verification.padding import Padding
 from qtool.verification.poles import near_poles
+from qtool.verification.tails import heavy_tails
 
 __all__ = ["Quantized"]
 
@@ -134,7 +136,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
-            chosen.file.extremes_apart,
+            chosen.file.apart,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -313,13 +315,15 @@ class Quantized:
         """Of these outputs for a batch, by default those of fake quantization."""
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
-        found = fidelity(sample.size, self.graph.outputs, real, coded)
+        padding, given = Padding.of_graph(self.graph), sample.arrays()
+        pair = (padding.without(given, o) for o in (real, coded))
+        found = fidelity(sample.size, self.graph.outputs, *pair)
         if self._aside:
             promised = self._found("promised", self._promised)
             found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
         graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=poles)
+        found = replace(found, narrow=narrow, poles=poles, tails=heavy_tails(graph, batch))
         if found.warning is None:
             return found
         return replace(found, costly=costliest(graph, self.plan, batch))

@@ -23,6 +23,7 @@ from qtool.store import Store
 from qtool.types import Array, Progress
 from qtool.verification.fidelity import decibels
 from qtool.verification.inputs import Feeder
+from qtool.verification.padding import Padding
 
 __all__ = [
     "Accuracy",
@@ -97,7 +98,8 @@ def measure_outputs(
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> Measured:
-    """Runs every file on every batch, with default session options.
+    """Runs every file on every batch, with default session options. What stands on padding does not
+    count.
 
     Args:
         files: models with the same inputs and outputs; the first is the reference.
@@ -108,7 +110,7 @@ def measure_outputs(
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
     sessions = [session(f) for f in files]
-    feeder = Feeder(files[0])
+    feeder, padding = Feeder(files[0]), Padding.of(sessions[0])
     kept = _Kept(store or Store(), len(files))
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
@@ -116,7 +118,7 @@ def measure_outputs(
         arrays = feeder.arrays(batch, index)
         if kept.has(index, arrays):
             continue
-        kept.add([run(s, arrays) for s in sessions], arrays)
+        kept.add([padding.without(arrays, run(s, arrays)) for s in sessions], arrays)
         if time.monotonic() - saved > SAVE_EVERY:
             kept.save()
             saved = time.monotonic()

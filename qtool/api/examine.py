@@ -15,13 +15,14 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.report import Report
 from qtool.analysis.restore import read_onnx
 from qtool.analysis.side_by_side import measure_file, measure_files
-from qtool.api.make import convert, first_of, quantize
+from qtool.api.make import convert, quantize
 from qtool.api.quantized import QuantizedModel
 from qtool.atomic import resolved, scratch_folder
 from qtool.calibration import Calibration
 from qtool.conversion import Captured, capture_model
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches, peek
+from qtool.data.first import first_of
 from qtool.errors import DataError
 from qtool.graph import FloatGraph
 from qtool.path_arguments import takes_paths

@@ -18,17 +18,18 @@ from qtool.capture import OnnxModule
 from qtool.conversion import Captured, Conversion, capture_model, convert_by, probes_of
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, Model
 from qtool.data import Batch, batches
+from qtool.data.first import first_of
 from qtool.errors import CalibrationError, DataError
 from qtool.graph import Input
 from qtool.graph.alone import alone, rarely_collecting
 from qtool.path_arguments import takes_paths
 from qtool.plan import Probe, QuantPlan
-from qtool.ranks import Ranks, current, solving, together
+from qtool.ranks import current, solving, together
 from qtool.recipe import Recipe
 from qtool.recovery import kept_for, steps_of
 from qtool.types import UINT8, Observed, Progress
 
-__all__ = ["calibrate", "convert", "first_of", "probes_for", "quantize"]
+__all__ = ["calibrate", "convert", "probes_for", "quantize"]
 
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
@@ -261,18 +262,6 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     return first, stream if own is None else itertools.chain([own], stream)
-
-
-def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
-    """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
-    if not ranks.several:
-        return own
-    told = ranks.tell("" if own is None else "some")
-    if "some" not in told:
-        return None
-    source = told.index("some")
-    data = own.to_bytes() if own is not None and ranks.rank == source else None
-    return Batch.from_bytes(ranks.give(data, source))
 
 
 def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:

@@ -4,7 +4,8 @@ The float and the quantized network run side by side. Of a layer x W^T whose inp
 network are the rows x, and for which y is wanted, these are X^T X and (Y - X W^T)^T X, summed over
 all rows, and some rows themselves, of samples that are kept aside. All of it has a size that the
 number of samples does not change. It is the objective of the step `round` (recovery/rounding.py),
-there of rows in memory.
+there of rows in memory. Outputs do not hear of each other, so a large layer is gathered and rounded
+in pieces of some outputs, one after the other or in several processes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from qtool.recovery.gptq import Grid, Inverse, inverse_of, round_columns, toward
 from qtool.recovery.layer_rows import as_matrix, as_weight, results_of, rows_of
 from qtool.types import QuantParams
 
-__all__ = ["Inputs", "LayerMoments"]
+__all__ = ["Inputs", "Moments", "outputs_of"]
 
 KEPT_ASIDE = 4  # every so many samples are for judging alone
 ASIDE = 1024  # rows of these, of all batches together
 MOST = 1 << 14  # rows of a batch that are looked at
 COLUMNS = 1024  # that are rounded with feedback to each other
-ELEMENTS = 1 << 24  # of weights that are rounded at once
+ELEMENTS = 1 << 22  # of the weights of a piece, about
 
 
 class _Rows:
@@ -54,7 +55,8 @@ class _Rows:
 
 
 class Inputs:
-    """X^T X of what one or more layers read: float32 [groups, d, d]; and rows of samples aside."""
+    """X^T X of what one or more layers read: float32 [groups, d, d], of which columns that are
+    rounded together have a square, and what lies to its right; and rows of samples aside."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -68,9 +70,12 @@ class Inputs:
         learned, aside = _split(x, first)
         rows = rows_of(node, learned, MOST)
         kept = rows_of(node, aside, self.aside.wanted())
+        width = rows.shape[2]
         if self.squares is None:
-            self.squares = torch.zeros(rows.shape[0], rows.shape[2], rows.shape[2])
-        self.squares.baddbmm_(rows.mT, rows)
+            self.squares = torch.zeros(rows.shape[0], width, width)
+        for start in range(0, width, COLUMNS):  # what lies below is never asked for
+            part = slice(start, start + COLUMNS)
+            self.squares[:, part, start:].baddbmm_(rows[:, :, part].mT, rows[:, :, start:])
         self.aside.add(kept)
         return rows, kept
 
@@ -82,15 +87,17 @@ class Inputs:
         return self._inverses[start]
 
 
-class LayerMoments:
-    """What is missing of a layer's results, times its inputs: float32 [groups, out, d].
+class Moments:
+    """Of some outputs of a layer what is missing, times the inputs: float32 [groups, rows, d].
 
-    weight: as it is, [groups, out, d].
+    weight: as it is, [groups, rows, d]. rows: which of its outputs these are.
     """
 
-    def __init__(self, node: fx.Node, inputs: Inputs, weight: torch.Tensor) -> None:
-        self.node, self.inputs, self.weight = node, inputs, weight
-        self.missing = torch.zeros_like(weight)
+    def __init__(self, node: fx.Node, inputs: Inputs, weight: torch.Tensor, rows: slice) -> None:
+        self.node, self.inputs, self.rows = node, inputs, rows
+        self.weight = weight[:, rows]
+        self.whole = self.weight.shape[1] == weight.shape[1]
+        self.missing = torch.zeros_like(self.weight)
         self._aside = _Rows(inputs.batches)
 
     def add(
@@ -98,40 +105,37 @@ class LayerMoments:
     ) -> None:
         """Sees a batch: what `Inputs.add` gave of it, and what is wanted of the layer."""
         learned, aside = _split(wanted, first)
-        lacks = results_of(self.node, learned, MOST) - rows[0] @ self.weight.mT
+        lacks = results_of(self.node, learned, MOST)[:, :, self.rows] - rows[0] @ self.weight.mT
         self.missing.baddbmm_(lacks.mT, rows[0])
-        wanted_aside = results_of(self.node, aside, self._aside.wanted())
+        wanted_aside = results_of(self.node, aside, self._aside.wanted())[:, :, self.rows]
         self._aside.add(wanted_aside - rows[1] @ self.weight.mT)
 
+    def params_of(self, params: QuantParams) -> QuantParams:
+        """Of these outputs, from those of the layer."""
+        if self.whole or params.axis is None:
+            return params
+        scale, zero = params.scale[self.rows], params.zero_point[self.rows]
+        return replace(params, scale=scale, zero_point=zero)
+
+    def nearest(self, params: QuantParams, shape: torch.Size) -> torch.Tensor:
+        """Each weight at its nearest code. params, shape: of these outputs."""
+        return params.round_trip(as_weight(self.node, self.weight, shape))
+
     def rounded(self, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
-        """The weights on their grid, as the layer has them, some outputs after the others: the
-        nearest codes where these are nearer on the rows kept aside; None where they are for all.
+        """The weights on their grid, as the layer has them; None where the nearest codes are nearer
+        on the rows kept aside.
+
+        Args:
+            params, shape: of these outputs.
 
         Raises:
             torch.linalg.LinAlgError: inputs too much alike.
         """
-        outputs, inputs = self.weight.shape[1:]
-        grouped = self.weight.shape[0] > 1 or self.node.target is torch_ops.conv_transpose
-        count = outputs if grouped else min(outputs, max(1, ELEMENTS // inputs))
-        found, taken = torch.empty(shape), False
-        for start in range(0, outputs, count):
-            rows = slice(start, start + count)
-            place, own = (found, params) if count == outputs else (found[rows], _of(params, rows))
-            better = self._rounded(rows, own, place.shape)
-            taken |= better is not None
-            if better is None:
-                better = own.round_trip(as_weight(self.node, self.weight[:, rows], place.shape))
-            place.copy_(better)
-        return found if taken else None
-
-    def _rounded(self, rows: slice, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
-        """As `rounded`, these outputs at once."""
-        x, lacks, weight = self.inputs.aside.all, self._aside.all[:, :, rows], self.weight[:, rows]
-        plain = params.round_trip(as_weight(self.node, weight, shape))
-        nearest = as_matrix(self.node, plain) - weight
-        before = torch.baddbmm(lacks, x, nearest.mT, alpha=-1).square_().sum()
-        del plain, nearest
-        found, lacks = self._solved(weight, self.missing[:, rows], lacks, params, shape)
+        x, lacks, weight = self.inputs.aside.all, self._aside.all, self.weight
+        off = as_matrix(self.node, self.nearest(params, shape)) - weight
+        before = torch.baddbmm(lacks, x, off.mT, alpha=-1).square_().sum()
+        del off
+        found, lacks = self._solved(weight, self.missing, lacks, params, shape)
         if x.shape[1] and not lacks.square_().sum() < before:
             return None
         return as_weight(self.node, found, shape)
@@ -168,11 +172,12 @@ class LayerMoments:
         return found, lacks
 
 
-def _of(params: QuantParams, rows: slice) -> QuantParams:
-    """Of some outputs of a layer, which lie along the first axis of its weights."""
-    if params.axis is None:
-        return params
-    return replace(params, scale=params.scale[rows], zero_point=params.zero_point[rows])
+def outputs_of(node: fx.Node, weight: torch.Tensor) -> list[slice]:
+    """The outputs of a layer that are rounded together. weight: [groups, out, d]."""
+    groups, outputs, inputs = weight.shape
+    grouped = groups > 1 or node.target is torch_ops.conv_transpose
+    count = outputs if grouped else min(outputs, max(1, ELEMENTS // inputs))
+    return [slice(start, min(start + count, outputs)) for start in range(0, outputs, count)]
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:

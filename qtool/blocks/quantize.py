@@ -21,8 +21,8 @@ import onnx
 import torch
 from torch import fx, nn
 
+from qtool import formats, observers, targets
 from qtool import graph as G
-from qtool import observers, targets
 from qtool.atomic import check_writable, write_atomic
 from qtool.blocks.record import Done, Record, opened
 from qtool.blocks.source import Source, source_of
@@ -32,6 +32,7 @@ from qtool.capture import OnnxModule, capture_module, capture_onnx
 from qtool.conversion import SOLVE, Captured, Conversion
 from qtool.conversion.captured import DEFAULT_OBSERVER, DynamicSizes, outputs_of, rewrite
 from qtool.data import Batch, batches
+from qtool.data.first import first_of
 from qtool.data.kept import mark_of
 from qtool.errors import DataError, VerificationError
 from qtool.graph.alone import alone, give_back
@@ -45,6 +46,7 @@ from qtool.path_arguments import takes_paths
 from qtool.plan import QuantPlan
 from qtool.progress import counted
 from qtool.quantized import Quantized
+from qtool.ranks import current, in_turn, together
 from qtool.recipe import INPUT, Recipe
 from qtool.recovery import steps_of
 from qtool.recovery.rounding import REASON, ROUND
@@ -82,19 +84,20 @@ class BlockResult:
         return {"files": list(map(str, self.files)), **said, "blocks": shown}
 
     def __str__(self) -> str:
-        size = sum(f.stat().st_size for f in self.files)
+        size = formats.size(sum(f.stat().st_size for f in self.files))
         rounded = sum(b.rounded for b in self.blocks)
         near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
         every = (self.notes, *(b.notes for b in self.blocks))
         notes = [f"note: {note}" for each in every for note in each]
         head = (
-            f"{self.files[0]}: {size / 2**20:.0f} MiB, {len(self.blocks)} blocks, each verified "
+            f"{self.files[0]}: {size}, {len(self.blocks)} blocks, each verified "
             f"in ONNX Runtime; {rounded} layers rounded for their results"
         )
         return "\n".join([head, f"on the data, against float: {near}", *notes])
 
 
 @takes_paths("folder", "path")
+@together
 @alone
 def quantize_by_blocks(
     folder: str | Path,
@@ -117,6 +120,9 @@ def quantize_by_blocks(
     Ended at any time, by a kill as well, the same call goes on behind the last block that was done,
     to the same bytes. Until it is done its work stands in `<path>.blocks`.
 
+    In a process group of torch.distributed all ranks call it, each with its share of the data, and
+    a path that all of them see.
+
     Args:
         folder: of transformers or timm: config.json, and safetensors in one file or in several. Or
             an ONNX file, whose weights lie beside it as external data.
@@ -131,9 +137,10 @@ def quantize_by_blocks(
     Raises:
         CaptureError: the folder holds no such model, or not its weights. DataError: the data does
         not fit. FileError: something cannot be written, or was begun with another model or data.
-        VerificationError: a block does not do what its plan says.
+        VerificationError: a block does not do what its plan says. RanksError: the ranks do not fit
+        each other, or one of them failed.
     """
-    folder, path = Path(folder), Path(path)
+    folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     source = source_of(folder, model, task)
@@ -143,7 +150,9 @@ def quantize_by_blocks(
     parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": source.mark, "choice": json.dumps(choices)}
-    with opened(path, said) as record:
+    ranks.agree("another model, or other weights,", source.mark)
+    ranks.agree("other options", json.dumps(choices))
+    with opened(path, said, ranks) as record:
         cuts = cut(whole, block, joints)
         work = _Work(whole, source, parts, layers, cuts, record, target, observer, chosen)
         sizes = _taken_in(work, stream)
@@ -153,9 +162,11 @@ def quantize_by_blocks(
                 gc.collect()  # graphs hold themselves, and the weights of their block
                 give_back()
                 source.give_back()
-        _publish(work, path)
         blocks = tuple(record.done)
-        record.remove()
+        if not ranks.rank:
+            _publish(work, path)
+            record.remove()
+        ranks.tell("")
     return BlockResult(tuple(files_of(path)), blocks, _unused(work, blocks))
 
 
@@ -185,17 +196,20 @@ def _captured(
 ) -> tuple[G.FloatGraph, Iterator[Batch]]:
     """The graph of a model without values, and the data as its arguments."""
     stream = batches(data, model)
-    first = next(stream, None)
+    own = next(stream, None)
+    if own is not None:
+        own.check_finite(0)
+    first = first_of(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
-    first.check_finite(0)
     if isinstance(model, OnnxModule):
         whole = capture_onnx(model, first, dynamic)
     else:
         whole = capture_module(model, first, dynamic, filled=False)
 
     def bound() -> Iterator[Batch]:
-        yield whole.bind(first)
+        if own is not None:
+            yield whole.bind(own)
         for index, batch in enumerate(stream, 1):
             batch.check_finite(index)
             yield whole.bind(batch, index)
@@ -205,21 +219,29 @@ def _captured(
 
 def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
     """Reads the data, which becomes the values that the first block reads; the samples of each
-    batch."""
-    record, sizes, marks = work.record, [], hashlib.sha256()
-    first = record.values(0)
+    batch of all ranks, in turn."""
+    record, ranks, own = work.record, work.record.ranks, list[tuple[str, int]]()
     names = [i.name for i in work.whole.inputs]
+    place = record.taken if ranks.several else record.values(0)
     for index, batch in enumerate(data):
         tensors = work.whole.tensors_of(batch)
-        marks.update(mark_of(tensors).encode())
-        sizes.append(batch.size)
+        own.append((mark_of(tensors), batch.size))
         if not record.done:
-            found = {
-                n: t for n, t in zip(names, tensors, strict=True) if n in _passing(work, 0, index)
-            }
-            first.save(index, found, found)
+            passing = _passing(work, 0, index)
+            found = {n: t for n, t in zip(names, tensors, strict=True) if n in passing}
+            place.save(index, found, found)
+    told = [json.loads(text) for text in ranks.tell(json.dumps(own))]
+    numbers = in_turn([[(rank, i) for i in range(len(share))] for rank, share in enumerate(told)])
+    if ranks.several and not record.done:
+        for number, (rank, index) in enumerate(numbers):
+            if rank == ranks.rank:
+                place.move(index, record.values(0), number)
+    every, marks = in_turn(told), hashlib.sha256()
+    for mark, _ in every:
+        marks.update(mark.encode())
     record.begun_with("data", marks.hexdigest()[:32])
-    return sizes
+    ranks.tell("")  # all of it is there
+    return [size for _, size in every]
 
 
 def _passing(work: _Work, index: int, batch: int = 0) -> list[str]:
@@ -246,22 +268,28 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     sizes = sizes[:1] if block.ends else sizes
     after = record.values(index + 1), partial(_passing, work, index + 1)
     found = walk(solved, rounding, values, record.scratch, after, sizes)
-    quantized = Quantized(_with(solved, found), _sample(solved.graph, coded))
-    del start, solved, exact
+    done = None if record.ranks.rank else _written(work, _with(solved, found), found, coded)
+    record.add(done)
+
+
+def _written(
+    work: _Work, converted: Conversion, found: Walked, coded: Sequence[torch.Tensor]
+) -> Done:
+    """The next block, verified, behind those that are done. coded: what it reads of a batch."""
+    record, index = work.record, len(work.record.done)
+    name, quantized = work.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
     model, end = appended(quantized.to_onnx(), record.data, record.end)
     message = model.SerializeToString()
     write_atomic(record.model(index), message)
     parity, exactness = quantized.shown_right(record.model(index))
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
-        raise VerificationError(
-            f"block {index} ({block.name}) does not compute what was planned ({why})"
-        )
+        raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     digest = _digest(message, record.data, record.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
     near = {k: _near(found, k) for k in found.noise}
     notes = (*quantized.notes, *found.notes)
-    record.add(Done(block.name, end, digest, near, len(found.weights), notes, nodes))
+    return Done(name, end, digest, near, len(found.weights), notes, nodes)
 
 
 def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Captured, QuantPlan]:
@@ -280,9 +308,10 @@ def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int)
         spec = observers.parse(work.observer)
         return Calibration("", work.target, spec, work.recipe, graph.inputs, 0, {}, {})
     values, names = work.record.values(index), [i.name for i in graph.inputs]
+    ranks = work.record.ranks
 
     def data() -> Iterator[Batch]:
-        for at in range(count):
+        for at in range(ranks.rank, count, ranks.size):
             exact, _ = values.load(at)
             yield graph.call_of([exact[n] for n in names])
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ import onnx
 from qtool.atomic import check_writable, fcntl, write_atomic
 from qtool.blocks.values import Values
 from qtool.errors import FileError
+from qtool.ranks import Ranks
 
 __all__ = ["Done", "Record", "opened"]
 
-_START, _DATA = "start.json", "weights.data"
+_START, _DATA, _TAKEN = "start.json", "weights.data", "taken-"
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,37 @@ class Done:
     notes: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...]
 
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Done:
+        """From JSON; raises TypeError."""
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in found.items()
+        }
+        return cls(**values)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
 
 class Record:
     """The folder of one conversion.
 
-    said: what it is made of: model, data, choices.
+    said: what it is made of: model, data, choices. ranks: all of them see the folder.
     """
 
-    def __init__(self, folder: Path, said: Mapping[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, said: Mapping[str, str], ranks: Ranks) -> None:
+        self.folder, self.ranks = folder, ranks
         self._said = dict(said)
-        self._begin()
+        if not ranks.rank:
+            self._begin()
+            self._clean()
+        ranks.tell("")
+        if not (folder / _START).is_file():
+            raise FileError(
+                f"rank {ranks.rank} of {ranks.size} does not find {folder} that rank 0 has begun; "
+                "give a place for the result that all of them see"
+            )
         self.done = list(self._read())
-        for later in range(len(self.done) + 1, len(self.done) + 3):
-            shutil.rmtree(self.values(later).folder, ignore_errors=True)
-        shutil.rmtree(self.scratch.folder, ignore_errors=True)
 
     def _begin(self) -> None:
         start = self.folder / _START
@@ -72,13 +89,19 @@ class Record:
                     "was begun with to go on, or delete it to begin again"
                 )
 
+    def _clean(self) -> None:
+        """Removes what a block wrote that did not come to its end."""
+        done = len(list(self._read()))
+        for left in (*(self.values(done + i).folder for i in (1, 2)), self.scratch.folder):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in self.folder.glob(f"{_TAKEN}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
     def _read(self) -> Iterator[Done]:
         index = 0
         while (file := self._file(index, "json")).is_file():
-            found: dict[str, Any] = _json(file)
-            found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
             try:
-                yield Done(**found)
+                yield Done.of(_json(file))
             except TypeError as error:
                 raise FileError(
                     f"{file} is damaged; delete {self.folder} to begin again"
@@ -88,6 +111,8 @@ class Record:
     def begun_with(self, what: str, value: str) -> None:
         """That the rest of the input, which is known later, is the one it was begun with."""
         self._said[what] = value
+        if self.ranks.rank:
+            return
         file = self.folder / f"{what}.txt"
         if not file.is_file():
             write_atomic(file, value.encode())
@@ -112,6 +137,11 @@ class Record:
         return Values(self.folder / f"values-{index:04}")
 
     @property
+    def taken(self) -> Values:
+        """The data of this rank, as long as nobody knows how much the others have."""
+        return Values(self.folder / f"{_TAKEN}{self.ranks.rank}")
+
+    @property
     def scratch(self) -> Values:
         return Values(self.folder / "scratch")
 
@@ -119,13 +149,16 @@ class Record:
         """A block as ONNX, whose weights are in the data."""
         return self._file(index, "onnx")
 
-    def add(self, done: Done) -> None:
-        """A block is done: from here on it is not done again."""
-        index = len(self.done)
-        write_atomic(self._file(index, "json"), json.dumps(asdict(done)).encode())
-        self.done.append(done)
-        shutil.rmtree(self.values(index).folder, ignore_errors=True)
-        shutil.rmtree(self.scratch.folder, ignore_errors=True)
+    def add(self, done: Done | None) -> None:
+        """A block is done: from here on it is not done again. done: of the first rank."""
+        index, ranks = len(self.done), self.ranks
+        if not ranks.rank:
+            assert done is not None
+            write_atomic(self._file(index, "json"), done.to_json().encode())
+            shutil.rmtree(self.values(index).folder, ignore_errors=True)
+            shutil.rmtree(self.scratch.folder, ignore_errors=True)
+        told = ranks.give(None if done is None else done.to_json().encode())
+        self.done.append(done or Done.of(json.loads(told)))
 
     def parts(self) -> list[onnx.ModelProto]:
         return [onnx.load(self.model(i), load_external_data=False) for i in range(len(self.done))]
@@ -143,14 +176,26 @@ class Record:
 
 
 @contextmanager
-def opened(path: Path, said: Mapping[str, str]) -> Iterator[Record]:
-    """The record of a conversion to `path`, for one process at a time.
+def opened(path: Path, said: Mapping[str, str], ranks: Ranks) -> Iterator[Record]:
+    """The record of a conversion to `path`, for the processes of one command at a time.
 
     Raises:
         FileError: another one is at it; it was begun with another model, other data or choices.
     """
-    check_writable(path)
     folder = path.with_name(f"{path.name}.blocks")
+    with nullcontext() if ranks.rank else _locked(path, folder):
+        try:
+            yield Record(folder, said, ranks)
+        except OSError as error:
+            raise FileError(
+                f"cannot write {folder}: {error.strerror or error}; what is done is kept, and the "
+                "same command goes on there"
+            ) from error
+
+
+@contextmanager
+def _locked(path: Path, folder: Path) -> Iterator[None]:
+    check_writable(path)
     try:
         folder.mkdir(exist_ok=True)
         lock = (folder / "lock").open("w")
@@ -164,13 +209,7 @@ def opened(path: Path, said: Mapping[str, str]) -> Iterator[Record]:
                 raise FileError(
                     f"another process works in {folder}; wait for it, or end it"
                 ) from error
-        try:
-            yield Record(folder, said)
-        except OSError as error:
-            raise FileError(
-                f"cannot write {folder}: {error.strerror or error}; what is done is kept, and the "
-                "same command goes on there"
-            ) from error
+        yield
 
 
 def _json(file: Path) -> dict[str, Any]:

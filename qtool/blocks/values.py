@@ -55,6 +55,10 @@ class Values:
         coded = {k.removeprefix(_CODED): v for k, v in found.items() if k.startswith(_CODED)}
         return exact, {**exact, **coded}
 
+    def move(self, index: int, to: Values, number: int) -> None:
+        to.folder.mkdir(exist_ok=True)
+        self._file(index).replace(to._file(number))
+
     def drop(self, index: int) -> None:
         self._file(index).unlink(missing_ok=True)
 

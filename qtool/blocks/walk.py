@@ -4,33 +4,40 @@ The layers of a block have levels: one that reads what another gives is one abov
 all batches run up to what its layers read; then their weights are rounded, and the batches go on
 from there. What is alive in between lies on the disk, so that the memory it takes is that of one
 batch.
+
+Of several ranks each runs its share of the batches, which all find on the disk then; each gathers
+of all of them what some pieces of layers are rounded by, in the order of one process.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import fx
 
 from qtool import graph as G
-from qtool.blocks.moments import Inputs, LayerMoments
+from qtool.blocks.pieces import Layer, Piece, gather, pieces_of, rounded
 from qtool.blocks.values import Values
 from qtool.conversion import Conversion
 from qtool.graph.alone import give_back
 from qtool.graph.run import Executor
 from qtool.plan import Kind
 from qtool.progress import counted
+from qtool.ranks import Ranks, current, in_turn
 from qtool.recovery.judging import coded
-from qtool.recovery.layer_rows import as_matrix, is_product, reading_of
+from qtool.recovery.layer_rows import is_product
 from qtool.recovery.residual import added_to
 
 __all__ = ["Walked", "walk"]
 
 aten = torch.ops.aten
 _SIZE = "size "
+After = tuple[Values, Callable[[int], Iterable[str]]]
 
 
 @dataclass
@@ -47,29 +54,19 @@ class Walked:
     power: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight, of
-    its bias and of the tensor that its result is added to (None: it has none)."""
-
-    node: fx.Node
-    number: int
-    reads: int
-    weight: int
-    bias: int | None
-    beside: int | None
-
-
 @dataclass
 class _Walk:
     work: Conversion
     executor: Executor
     reads: Sequence[str]  # the block's inputs, by their names between blocks
     gives: Mapping[str, int]  # the block's results likewise -> their numbers
-    layers: Mapping[int, _Layer]
+    layers: Mapping[int, Layer]
     levels: Mapping[int, int]
     fixed: Sequence[int]
     found: Walked
+    ranks: Ranks
+    off: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Of each result, by batch of this rank: noise and power."""
 
     def steps(self, level: int) -> list[int]:
         return [i for i, found in self.levels.items() if found == level]
@@ -93,7 +90,7 @@ def walk(
     rounding: bool,
     values: Values,
     scratch: Values,
-    after: tuple[Values, Callable[[int], Iterable[str]]],
+    after: After,
     sizes: Sequence[int],
 ) -> Walked:
     """Runs a block, whose weights it rounds on the way.
@@ -110,11 +107,14 @@ def walk(
     at = _begun(work, rounding)
     top = max(at.levels.values(), default=0)
     for level in counted("levels", range(top + 1), top + 1):
-        gathered = _advance(at, level, values, scratch, after if level == top else None, sizes)
-        for moments in gathered:
-            _round(at, moments)
-        del gathered
+        layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
+        pieces = pieces_of(at.ranks, at.executor, layers, len(sizes))
+        _advance(at, level, values, scratch, after if level == top else None, sizes, pieces)
+        for layer in layers:
+            _round(at, layer, [piece for piece in pieces if piece.layer is layer])
+        del pieces
         give_back()
+    _add_up(at)
     return at.found
 
 
@@ -133,10 +133,10 @@ def _begun(work: Conversion, rounding: bool) -> _Walk:
     ends = (executor.numbers[G.name_of(n)] for n in G.output_nodes(module.graph))
     gives = dict(zip(work.graph.outputs, ends, strict=True))
     reads = [i.name for i in work.graph.inputs]
-    return _Walk(work, executor, reads, gives, layers, levels, fixed, Walked())
+    return _Walk(work, executor, reads, gives, layers, levels, fixed, Walked(), current())
 
 
-def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int, _Layer]:
+def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int, Layer]:
     """Layers whose weights are in codes and belong to them alone, by their numbers."""
     uses: dict[str, int] = {}
     for node in work.graph.graph.nodes:
@@ -162,7 +162,7 @@ def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int
                 beside = None
             bias = G.argument(node, 2, "bias")
             added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
-            found[number] = _Layer(node, *places, added, beside)
+            found[number] = Layer(node, *places, added, beside)
     return found
 
 
@@ -171,58 +171,39 @@ def _advance(
     level: int,
     values: Values,
     scratch: Values,
-    after: tuple[Values, Callable[[int], Iterable[str]]] | None,
+    after: After | None,
     sizes: Sequence[int],
-) -> list[LayerMoments]:
-    """All batches through the steps of one level; what is gathered for the layers of the next.
+    pieces: Sequence[Piece],
+) -> None:
+    """All batches through the steps of one level; of each is gathered what pieces of the layers of
+    the next are rounded by.
 
     after: where results go, behind the last level.
     """
-    run, first = at.executor, 0
+    run, ranks = at.executor, at.ranks
     steps, alive = at.steps(level), at.alive(level)
-    kept = alive | at.constants
-    layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-    early = {layer.number for layer in layers}  # computed in the float network alone
-    read = {layer.number: (layer.reads, reading_of(layer.node)) for layer in layers}
-    inputs = {each: Inputs(len(sizes)) for each in dict.fromkeys(read.values())}
-    gathered = {layer.number: _moments(at, layer, inputs[read[layer.number]]) for layer in layers}
-    for index, size in enumerate(counted("batches", sizes, len(sizes))):
+    kept, layers = alive | at.constants, {piece.layer.number: piece.layer for piece in pieces}
+    early = layers.keys()  # computed in the float network alone
+    firsts = [0, *accumulate(sizes)]  # the numbers of the batches' samples
+    own = range(ranks.rank, len(sizes), ranks.size)
+    for index in counted("batches", own, len(own)):
+        ranks.check()
         exact, coded = _loaded(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
-        run.advance(exact, [layer.number for layer in layers], frozenset(), kept | early)
-        rows = {}
-        for layer in layers:
-            each = read[layer.number]
-            if each not in rows:
-                rows[each] = inputs[each].add(layer.node, coded[layer.reads], first)
-            wanted = _wanted(layer, exact, coded)
-            gathered[layer.number].add(rows[each], wanted, first)
-        del rows
+        run.advance(exact, list(layers), frozenset(), kept | early)
+        if not ranks.several:
+            gather(pieces, exact, coded, firsts[index])
         if after is None:
             scratch.save(index, _named(exact, alive | early), _named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
             scratch.drop(index)
-        first += size
-    return list(gathered.values())
-
-
-def _moments(at: _Walk, layer: _Layer, inputs: Inputs) -> LayerMoments:
-    weight = at.executor.constants[at.executor.steps[layer.weight].places[0][1]]
-    return LayerMoments(layer.node, inputs, as_matrix(layer.node, weight))
-
-
-def _wanted(layer: _Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) -> torch.Tensor:
-    """The layer's float result, without its bias, and what is missing of the tensor that it will
-    be added to."""
-    result, beside = exact[layer.number], layer.beside
-    if layer.bias is not None:
-        last = layer.node.target is aten.linear.default
-        result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
-    if beside is None or exact[beside] is None or exact[beside].numel() != result.numel():
-        return result
-    return result + (exact[beside] - coded[beside]).reshape(result.shape)
+    if ranks.several and pieces:
+        ranks.tell("")  # all batches are on the disk
+        for index in counted("batches", range(len(sizes)), len(sizes)):
+            ranks.check()
+            gather(pieces, *_loaded(at, level + 1, index, values, scratch), firsts[index])
 
 
 def _loaded(
@@ -263,7 +244,7 @@ def _finish(
     at: _Walk,
     index: int,
     values: Values,
-    after: tuple[Values, Callable[[int], Iterable[str]]],
+    after: After,
     found: tuple[list[torch.Tensor], list[torch.Tensor]],
 ) -> None:
     """Writes what goes on to the next blocks, and adds up how far results are from the float's."""
@@ -277,27 +258,30 @@ def _finish(
                 sum(float(line.double().square().sum()) for line in t)
                 for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
             )
-            at.found.noise[name] = at.found.noise.get(name, 0.0) + noise
-            at.found.power[name] = at.found.power.get(name, 0.0) + power
+            at.off.setdefault(name, []).append((noise, power))
     names = tuple(wanted(index))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(index, *kept)
 
 
-def _round(at: _Walk, moments: LayerMoments) -> None:
-    node, run = moments.node, at.executor
-    layer = next(found for found in at.layers.values() if found.node is node)
-    name = f"{G.name_of(node)}.weight"
+def _add_up(at: _Walk) -> None:
+    """How far results are from the float's, over all batches in their order."""
+    told = [json.loads(text) for text in at.ranks.tell(json.dumps(at.off))]
+    for name in dict.fromkeys(name for off in told for name in off):
+        both = in_turn([off.get(name, []) for off in told])
+        at.found.noise[name], at.found.power[name] = (sum(each) for each in zip(*both, strict=True))
+
+
+def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
     assert at.work.parameters is not None
-    params = at.work.parameters.params[name]
-    source = run.steps[layer.weight].places[0][1]
-    try:
-        weight = moments.rounded(params, run.constants[source].shape)
-    except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
+    name, run = f"{G.name_of(layer.node)}.weight", at.executor
+    weight = run.constants[run.steps[layer.weight].places[0][1]]
+    found, alike = rounded(at.ranks, pieces, at.work.parameters.params[name], weight)
+    if alike:
         at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
+    if found is None:
         return
-    if weight is not None:
-        run.rounded[layer.weight] = weight
-        stored = at.work.graph.graph
-        attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(node))
-        at.found.weights[str(attribute.target)] = weight
+    run.rounded[layer.weight] = found
+    stored = at.work.graph.graph
+    attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
+    at.found.weights[str(attribute.target)] = found

@@ -13,11 +13,9 @@ import torch
 
 from qtool.data import Batch
 from qtool.graph import FloatGraph, Input
+from qtool.verification.padding import MASK
 
 __all__ = ["unpadded"]
-
-MASK = "attention_mask"
-"""As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
 
 SHORTEST = 2  # tokens; torch.export takes a size of 1 for another kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import onnx
@@ -21,7 +21,9 @@ from qtool import graph as G
 from qtool.errors import ExportError
 from qtool.export.hold_extremes import hold_extremes
 from qtool.export.hold_pads import hold_pads
+from qtool.export.hold_single_pads import hold_single_pads
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
+from qtool.export.plain_pools import plain_pools
 from qtool.export.program import to_program
 from qtool.export.torch_exporter import translate
 from qtool.export.unwritten import unwritten
@@ -31,6 +33,10 @@ from qtool.ops import functions_of, writers
 
 __all__ = ["to_onnx"]
 
+_APART: Mapping[str, Callable[[ir.Model], None]] = {
+    "extremes": hold_extremes,
+    "pads": hold_single_pads,
+}
 _WORD = re.compile(r"\w+")  # a symbol in the expression of a size
 
 
@@ -41,13 +47,13 @@ def to_onnx(
     ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
-    extremes_apart: bool = False,
+    apart: Sequence[str] = (),
 ) -> onnx.ModelProto:
     """The ONNX model of a graph (QDQ or float).
 
     Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
     lines that the exporter adds are removed. `contrib`: operators of ONNX Runtime's own domain may
-    be used. `extremes_apart`: a reshape stands behind a largest value.
+    be used. `apart`: what is written in another form, keys of `_APART`.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -63,9 +69,10 @@ def to_onnx(
     write_back(model)
     _simplify(model)
     _rename(model, module, graph)
+    plain_pools(model)
     hold_pads(model)
-    if extremes_apart:
-        hold_extremes(model)
+    for what in apart:
+        _APART[what](model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():

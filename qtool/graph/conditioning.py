@@ -21,7 +21,7 @@ from qtool.graph.agreement import NOISES, TOLERANCE
 __all__ = ["DRAWS", "Moved", "within"]
 
 aten = torch.ops.aten
-DRAWS = 4
+DRAWS = 8
 
 Inside = Callable[[fx.Node, torch.Tensor], torch.Tensor | float]
 

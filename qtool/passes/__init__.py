@@ -17,6 +17,7 @@ from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
+from qtool.passes.rms_norm import rms_norm
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
@@ -25,6 +26,7 @@ CANONICAL = [
     recurrent,
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
+    rms_norm,  # whose weight may be one and a parameter
     fold_batch_norm,
     fold_affine,  # a norm stands right behind its layer, a scale may stand behind the norm
     low_pad,

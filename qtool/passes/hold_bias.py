@@ -22,13 +22,23 @@ aten = torch.ops.aten
 def _applies(node: fx.Node) -> bool:
     if node.target is not aten.linear.default or G.rank(node) != 2:
         return False
-    if all(user.target is not aten.reshape.default for user in node.users):
+    if not _reshaped(node):
         return False
     bias = G.argument(node, 2, "bias")
     if not isinstance(bias, fx.Node):
         return True
     module = node.graph.owning_module
     return bias.op == "get_attr" and module is not None and not G.tensor(module, bias).any()
+
+
+def _reshaped(node: fx.Node) -> bool:
+    """Whether it is, or what is made of it element by element: a ReLU lets scales pass."""
+    alike = [
+        user
+        for user in node.users
+        if len(user.all_input_nodes) == 1 and user.op == "call_function" and G.rank(user) == 2
+    ]
+    return any(u.target is aten.reshape.default for u in node.users) or any(map(_reshaped, alike))
 
 
 def _rewrite(module: fx.GraphModule) -> int:

@@ -50,7 +50,7 @@ def _without(pool: fx.Node) -> fx.Node:
     pad, kernel, stride, _, dilation, _ = _arguments(pool)
     x, sides = pad.args[0], _sides(pool)
     begins = [begin for begin, _ in sides]
-    if all(2 * begin <= k for begin, k in zip(begins, kernel, strict=True)):
+    if all(map(_padded_alike, G.shape(x)[2:], begins, kernel, dilation)):
         for ceil in (False, True):
             new = made(pool, pool.target, (x, kernel, stride, begins, dilation, ceil))
             if G.same_sizes(G.shape(new), G.shape(pool)):
@@ -59,6 +59,12 @@ def _without(pool: fx.Node) -> fx.Node:
     for axis, (begin, end) in enumerate(sides, start=2):
         x = _repeated(pool, x, axis, begin, end)
     return made(pool, pool.target, (x, kernel, stride, [0] * len(sides), dilation, False))
+
+
+def _padded_alike(size: Any, begin: int, kernel: int, dilation: int) -> bool:
+    """Whether a pool takes the padding in front, and as much behind holds a window."""
+    holds = type(size) is not int or size + 2 * begin > dilation * (kernel - 1)
+    return 2 * begin <= kernel and holds
 
 
 def _repeated(pool: fx.Node, x: Any, axis: int, begin: int, end: int) -> Any:

@@ -216,6 +216,13 @@ def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made(node, aten.transpose.int, (flipped, first, second))
 
 
+def _squeezed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """All dimensions of 1, named: which they are does not wait for the batch."""
+    x: Any = node.args[0]
+    ones = [axis for axis, size in enumerate(G.shape(x)) if type(size) is int and size == 1]
+    return made(node, aten.squeeze.dims, (x, ones)) if ones else x
+
+
 def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x: Any = node.args[0]
     return made(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
@@ -236,6 +243,7 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.vstack.default: _joins(0),
     aten.dstack.default: _joins(2),
     aten.t.default: _transposed,
+    aten.squeeze.default: _squeezed,
     aten.fliplr.default: _turned(1),
     aten.flipud.default: _turned(0),
     aten.rot90.default: _rot90,

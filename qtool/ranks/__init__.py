@@ -1,7 +1,7 @@
 """Several processes that work as one: who is in, what they tell each other, how all end."""
 
 from qtool.ranks.group import within
-from qtool.ranks.session import Led, Ranks, current, session, sharing, solving, together
+from qtool.ranks.session import Led, Ranks, current, session, shared, sharing, solving, together
 from qtool.ranks.share import Share, dealt, in_turn, name_of
 from qtool.ranks.wire import OtherRankError
 
@@ -15,6 +15,7 @@ __all__ = [
     "in_turn",
     "name_of",
     "session",
+    "shared",
     "sharing",
     "solving",
     "together",

@@ -28,6 +28,7 @@ __all__ = [
     "Ranks",
     "current",
     "session",
+    "shared",
     "sharing",
     "solving",
     "together",
@@ -155,6 +156,11 @@ def solving() -> Iterator[None]:
         _SOLVING.reset(token)
 
 
+def shared() -> bool:
+    """Whether other ranks are in the same step, and may wait for what this one makes of it."""
+    return _SOLVING.get() and current().several
+
+
 def sharing(mark: Callable[[], str]) -> Ranks:
     """The ranks that share a step of what they solve; this one alone where they do not.
 
@@ -162,9 +168,9 @@ def sharing(mark: Callable[[], str]) -> Ranks:
         mark: tells what the step begins with. Where it differs, since other processors give other
             last bits, each rank goes on for itself, to the end.
     """
-    ranks = current()
-    if not (_SOLVING.get() and ranks.several):
+    if not shared():
         return _ALONE
+    ranks = current()
     if len(set(ranks.tell(mark()))) > 1:
         _SOLVING.set(False)
         return _ALONE

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -91,11 +90,11 @@ def noise_by_sample(
     known = work.calibration.kept.known if work.calibration is not None else {}
     graphs = [replace(work.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
-    found = errors_of(work.captured.graph.module, graphs, own, known)
-    every = [_told(among, [[e.signal.tolist(), e.noise.tolist()] for e in each]) for each in found]
-    pairs = [[tuple(torch.tensor(t, dtype=torch.float64) for t in e) for e in n] for n in every]
-    power = torch.stack([signal.sum(1) for signal, _ in pairs[0]]).sum(0).clamp(min=FAINTEST)
-    return [torch.cat([(noise / power[:, None]).sum(0) for _, noise in each]) for each in pairs]
+    found = [
+        _told(among, each) for each in errors_of(work.captured.graph.module, graphs, own, known)
+    ]
+    power = torch.stack([e.signal.sum(1) for e in found[0]]).sum(0).clamp(min=FAINTEST)
+    return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
 
 
 def sharing(work: Conversion) -> Ranks:
@@ -114,9 +113,17 @@ def _mark(work: Conversion) -> str:
     return digest.hexdigest()
 
 
-def _told(among: Ranks, own: list[Any]) -> list[Any]:
+def _told(among: Ranks, own: list[Errors]) -> list[Errors]:
     """What was found of each batch, on all ranks: no float loses a bit as text."""
-    return in_turn([json.loads(text) for text in among.tell(json.dumps(own))])
+    if not among.several:
+        return own
+    given = [[e.signal.shape[1], e.signal.tolist(), e.noise.tolist()] for e in own]
+    found = in_turn([json.loads(text) for text in among.tell(json.dumps(given))])
+    return [Errors(*(_matrix(t, count) for t in both)) for count, *both in found]
+
+
+def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), columns)
 
 
 def as_near(before: Conversion, after: Conversion) -> bool:

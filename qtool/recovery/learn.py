@@ -13,16 +13,18 @@ What was learned is taken where it is nearer to the float network on samples kep
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from safetensors.torch import load, save
 
 from qtool.conversion import Conversion, Step
 from qtool.data import Batch
 from qtool.graph.run import Executor
 from qtool.progress import counted
-from qtool.recovery.judging import coded, loss_of, noise_of, outputs
+from qtool.recovery.judging import coded, loss_of, noise_of, outputs, sharing
 from qtool.recovery.learnable import Learnable, learnable
 from qtool.types import Change
 
@@ -55,16 +57,33 @@ def _run(work: Conversion) -> Conversion:
     found = learnable(work)
     if not found.learned:
         return work
-    try:
-        notes = _learn(work, found, groups)
-    except RuntimeError as error:  # of autograd, which has no other
-        return work.warned(f"learn: {NO_GRADIENT.format(str(error).partition(chr(10))[0])}")
+    refused, notes = _learned(work, found, groups)
+    if refused:
+        return work.warned(f"learn: {refused}")
     tried = [found.taken(work, share) for share in SHARES]
     before, *after = noise_of(work, [coded(each) for each in (work, *tried)], judges)
     best = min(range(len(tried)), key=after.__getitem__)
     if not after[best] < before:
         return work.warned(*notes, f"learn: {FURTHER}")
     return tried[best].warned(*notes).noted(Change("learn", len(found.learned), REASON))
+
+
+def _learned(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, list[str]]:
+    """Trains in place, on one rank for all; why it cannot, and what it notes."""
+    ranks, refused, notes = sharing(work), "", list[str]()
+    if not ranks.rank:
+        try:
+            notes += _learn(work, found, groups)
+        except RuntimeError as error:  # of autograd, which has no other
+            refused = NO_GRADIENT.format(str(error).partition("\n")[0])
+    if ranks.several:
+        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.learned)}
+        values = load(ranks.give(None if ranks.rank else save(own)))
+        with torch.no_grad():
+            for i, parameter in enumerate(found.learned):
+                parameter.copy_(values[str(i)])
+        refused, notes = json.loads(ranks.tell(json.dumps([refused, notes]))[0])
+    return refused, notes
 
 
 def _judges(work: Conversion) -> list[Batch]:

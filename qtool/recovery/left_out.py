@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 
+from qtool import ranks
 from qtool.conversion import Conversion
 from qtool.errors import PassError
-from qtool.ranks import current
 
 __all__ = ["left_out_where_it_fails"]
 
@@ -28,8 +28,8 @@ def left_out_where_it_fails(name: str) -> Callable[[Run], Run]:
             try:
                 return run(work)
             except FAILURES as error:
-                if current().several:  # the others wait for what this one was to find
-                    raise
+                if ranks.shared():
+                    raise  # others may wait in the middle of it; they are told, and all end
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
                 return work.warned(f"{name}: left out, since it failed ({why})")
 

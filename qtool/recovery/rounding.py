@@ -23,6 +23,7 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
+from qtool.conversion.solve import BIAS_LIMIT
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.ranks import Ranks, dealt, in_turn
@@ -140,8 +141,7 @@ class _Work:
         self.shifted += 1
         point, attribute = f"{name}.bias", attribute_of(node, 2)
         if point in self.conversion.plan:
-            params = params_of(self.conversion, point)
-            self.found[attribute] = params.round_trip(solved.bias)
+            self.found[attribute] = _fitting(params_of(self.conversion, point), solved.bias)
             return {**made, point: self.found[attribute]}
         self.found[attribute] = self.floats[attribute] = solved.bias
         return {**made, G.name_of(source_of(node, 2)): solved.bias}
@@ -207,7 +207,7 @@ def _round(work: _Work, node: fx.Node, seen: Seen) -> tuple[torch.Tensor | None,
         return None, f"{name}: rounded to nearest, since the samples are too few"
     try:
         found = _solved(node, exact, learned, aside, params, weight.shape)
-    except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         return None, f"{name}: rounded to nearest, since its inputs are too much alike"
     nearest = as_matrix(node, params.round_trip(weight))
     if not _error(found, *aside) < _error(nearest, *aside):
@@ -271,6 +271,13 @@ def _shifted(
     product = (matrix @ seen.mean_of_inputs()[:, :, None]).flatten()
     bias = constant_of(work.conversion, node, 2)
     return (seen.mean_of_wanted() - product).to(bias.dtype)
+
+
+def _fitting(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
+    """A bias as its codes have it, and no further than they reach: where a layer scale makes the
+    results tiny, what is missing beside them is not its to mend."""
+    most = params.scale * BIAS_LIMIT
+    return params.round_trip(bias.clamp(-most, most))
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from qtool.runtimes.onnxruntime import run, session
 from qtool.types import Array
 from qtool.verification.fidelity import decibels
 from qtool.verification.inputs import Feeder
+from qtool.verification.padding import Padding
 
 __all__ = ["Judge", "Score"]
 
@@ -100,9 +101,11 @@ class Judge:
         answers: list[tuple[Array, Array]] = []
         samples = 0
         opened, feeder = session(file), Feeder(self.file)
+        padding = Padding.of(self._session)
         for index, item in enumerate(counted("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
-            before, after = self._float(index, arrays), run(opened, arrays)
+            before = self._float(index, arrays)
+            after = padding.without(arrays, run(opened, arrays))
             samples += len(before[0]) if before[0].ndim else 1
             for a, b in zip(before, after, strict=True):
                 if a.dtype.kind == "f":
@@ -136,7 +139,7 @@ class Judge:
     def _float(self, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        found = run(self._session, arrays)
+        found = Padding.of(self._session).without(arrays, run(self._session, arrays))
         self._bytes += sum(a.nbytes for a in found)
         if index == len(self._kept) and self._bytes <= KEPT:
             self._kept.append(found)

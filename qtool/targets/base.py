@@ -77,8 +77,8 @@ class FileForm:
     fused_unasked: keys of operators that the runtime fuses whatever the plan says: into integers
         where they stand between DQ and Q, into float where a clamp follows. An idle operator is
         written behind them where that is not what the plan says.
-    extremes_apart: whether the runtime would round what a largest or smallest value along axes is
-        in the kernel that finds it, and wrongly: a reshape is written between the two.
+    apart: what is written in another form, since the runtime gets it wrong beside quantization:
+        "extremes" (largest and smallest values along axes), "pads" (of one axis).
     """
 
     opset: int = 18
@@ -87,7 +87,7 @@ class FileForm:
     contrib: bool = False
     on_codes: frozenset[str] = frozenset()
     fused_unasked: frozenset[str] = frozenset()
-    extremes_apart: bool = False
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

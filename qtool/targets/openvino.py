@@ -57,7 +57,7 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
-    file=FileForm(extremes_apart=True),
+    file=FileForm(apart=("extremes", "pads")),
     rewrites=("batch_norm_as_conv", "hold_bias"),
     runtime="openvino",
 )

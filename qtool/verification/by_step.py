@@ -233,14 +233,17 @@ def _cpu(params: QuantParams) -> QuantParams:
 
 
 def _beyond(x: torch.Tensor, codes: torch.Tensor, point: QuantPoint) -> torch.Tensor:
-    """How far values lie outside of what rounds to these codes, in shares of the range; float64."""
+    """How far values lie outside of what rounds to these codes, in shares of the range; float64.
+    NaN (0 / 0) has the lowest code, or that of zero, as processors have it."""
     assert point.params is not None
     params = _cpu(point.params)
     if x.shape != codes.shape:
         return torch.tensor(torch.inf)
     real = x.cpu().double() / params.scale.double() + params.zero_point
     kept = real.clamp(params.qtype.qmin, params.qtype.qmax)
-    off = ((kept - codes.double()).abs() - 0.5).clamp(min=0).nan_to_num(nan=torch.inf)
+    off = ((kept - codes.double()).abs() - 0.5).clamp(min=0)
+    allowed = (codes == params.qtype.qmin) | (codes == params.zero_point)
+    off = off.where(~kept.isnan(), torch.where(allowed, 0.0, torch.inf).double())
     return off / params.qtype.levels
 
 

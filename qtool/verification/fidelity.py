@@ -55,6 +55,7 @@ class Fidelity:
         conversion learned from; aside: how many these are.
     poles: divisions by what quantization may take through zero.
     equal: (name, share of equal values) of the outputs that are integers, or true and false.
+    tails: tensors behind an exponential of which few samples decide the range.
     alike: (output, share): outputs of which so many values have become one, which differ in float:
         a few others are so much larger that they alone make the ratio.
     """
@@ -69,6 +70,7 @@ class Fidelity:
     poles: tuple[str, ...] = ()
     alike: tuple[tuple[str, float], ...] = ()
     equal: tuple[tuple[str, float], ...] = ()
+    tails: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -99,6 +101,7 @@ class Fidelity:
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
             "poles": list(self.poles),
+            "tails": list(self.tails),
             "equal": dict(self.equal),
             "alike": [{"output": o, "share": share} for o, share in self.alike],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
@@ -128,6 +131,14 @@ class Fidelity:
         if self.poles:
             text += f"\nnote: {_listed(self.poles)} divides by values near zero: where noise takes "
             text += "them through it, results are far off; a recipe can leave their layers in float"
+        if self.tails:
+            text += (
+                f"\nnote: {_listed(self.tails)} grows so fast that few samples decide its range "
+            )
+            text += (
+                "and its ratio: new data may lie far beyond; a recipe can leave what is before it "
+            )
+            text += "in float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import qtool
 from qtool.blocks import quantize, record
 from qtool.capture.from_onnx import mapped
 from qtool.errors import CaptureError, FileError
+from qtool.ranks import Ranks
 from qtool.sources import empty, load_model
 
 INDEX = "model.safetensors.index.json"
@@ -265,6 +267,7 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
     for file in nearest.files:
         file.unlink()
     assert sum(b.rounded for b in whole[0].blocks) == 7
+    assert re.search(r"net\.onnx: [1-9]\d* KiB, 3 blocks", str(whole[0]))
     assert near < 0.7 * far  # 1.5 dB
 
 
@@ -360,7 +363,7 @@ def test_work_of_others_is_left_alone(
     with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
         made(folder, path, data=samples(5))
     with (
-        record.opened(path, {}),
+        record.opened(path, {}, Ranks()),
         pytest.raises(FileError, match="another process works in"),
     ):
         made(folder, path)

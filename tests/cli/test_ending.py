@@ -46,12 +46,16 @@ def test_a_signal_ends_it_in_order(name: str, tmp_path: Path) -> None:
     process = started(
         "calibrate", UP, "--data", f"{M}endless", "-o", str(out),
         folder=tmp_path, stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup and & ignore some
     )  # fmt: skip
-    for line in process.stderr:
-        if line == "the data is being read\n":
-            break
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
+    try:
+        for line in process.stderr:
+            if line == "the data is being read\n":
+                break
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 128 + number
     assert errors == f"ended by {name}\n"
     assert out.read_text() == "old"

@@ -69,7 +69,7 @@ def _taken(graph: Graph, file: Any, data: Any, new: Any, truths: Any) -> Verdict
         given = [module.as_tensor(n, f) for n, f in zip(module.outputs, found, strict=True)]
         apart = max(distance(a, b) for a, b in zip(right, given, strict=True))
         near = apart <= NEAR or apart <= own_noise(captured.graph.module, batch, {})
-        if not near and not rounded_alike(captured.graph, batch, right, given):
+        if not near and not rounded_alike(captured.graph.module, batch, right, given):
             return Verdict("capture", f"{apart:.1e} of the range at batch {len(batch[0])}")
         pairs.append(
             (batch, [module.as_tensor(n, r) for n, r in zip(module.outputs, right, strict=True)])

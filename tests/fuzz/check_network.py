@@ -38,7 +38,7 @@ def _checked(network: Network) -> Verdict:
             found = _leaves(captured.graph.module(*batch))
         apart = max(distance(a, b) for a, b in zip(truth, found, strict=True))
         near = apart <= NEAR or apart <= own_noise(model, batch, {})
-        if not near and not rounded_alike(captured.graph, batch, truth, found):
+        if not near and not rounded_alike(captured.graph.module, batch, truth, found):
             return Verdict("capture", f"{apart:.1e} of the range at batch {len(batch[0])}")
     quantized = qtool.quantize(captured, data, **settings)
     try:

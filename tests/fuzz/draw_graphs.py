@@ -36,7 +36,7 @@ NAMES = ("x", "input", "output", "y", "層", "a b", "0", "conv/1", "a.b", "X", "
 SETTINGS: dict[str, tuple[str, ...]] = {
     "target": ("",) * 18 + ("openvino", "onnxruntime-arm", "qnn"),
     "mode": ("",) * 18 + ("dynamic", "weight-only"),
-    "accuracy": ("",) * 14 + ("balanced",),
+    "accuracy": ("fast",) * 7 + ("",) * 8,
 }
 LAYERS = ("Conv", "MatMul", "Gemm", "look up")
 BROKEN = 40  # one graph in so many has an attribute that nobody knows

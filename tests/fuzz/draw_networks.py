@@ -47,7 +47,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     + ("openvino", "onnxruntime-arm", "onnxruntime-x86-novnni", "tflite", "qnn", "tensorrt"),
     "mode": ("",) * 17 + ("dynamic", "weight-only", "weight-only-int4"),
     "observer": ("",) * 4 + ("minmax", "mse", "moving_average", "entropy", "laplace"),
-    "accuracy": ("",) * 9 + ("balanced",),
+    "accuracy": ("fast",) * 5 + ("",) * 5,
     "format": ("",) * 11 + ("qoperator",),
 }
 LAYERS = ("conv", "linear", "look up")

@@ -44,6 +44,12 @@ def test_the_pad_is_gone_and_the_pool_gives_the_same(
     assert torch.equal(graph.module(X[:1]), model(X[:1]))
 
 
+def test_an_image_smaller_than_its_window() -> None:
+    model, one = pooled([0, 1, 0, 2], 2, 3, -torch.inf, 1).eval(), X[:, :, :1, :1]
+    graph = capture_model(model, one).graph
+    assert torch.equal(graph.module(one), model(one))
+
+
 def test_where_the_pool_can_say_it_nothing_else_is_left() -> None:
     graph = capture_model(pooled([0, 1, 1, 1], 3, 2, -torch.inf).eval(), X).graph
     assert [n.target for n in G.calls(graph.graph)][-1] is torch_ops.max_pool

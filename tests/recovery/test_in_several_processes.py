@@ -13,7 +13,7 @@ from qtool.api import quantize
 from qtool.conversion import Captured, capture_model
 from qtool.graph.fingerprint import mark_of
 from qtool.graph.waves import order_of, waves_of
-from qtool.recovery import judging, rounding
+from qtool.recovery import judging, learn, rounding
 from tests.ranks.processes import run, values
 
 WIDTH, BATCHES = 12, 7
@@ -48,18 +48,19 @@ def captured() -> Captured:
 
 def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
     """The model, how many layers were solved here, and what was changed."""
-    count, real = 0, rounding._solve
+    count, real, rounds = 0, rounding._solve, (learn.FEWEST, learn.ROUNDS)
 
     def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
         return real(*given)
 
-    rounding._solve = counted
+    rounding._solve, learn.FEWEST, learn.ROUNDS = counted, 20, 20
     try:
-        made = quantize(captured(), data()[rank::size], mode="weight-only", recover=["round"])
+        few = [{"select": "*", "weights": "int4"}]
+        made = quantize(captured(), data()[rank::size], recipe=few, recover=["round", "learn"])
     finally:
-        rounding._solve = real
+        rounding._solve, learn.FEWEST, learn.ROUNDS = real, *rounds
     return mark_of(made.graph.module), count, [f"{c.step} {c.count}" for c in made.changes]
 
 
@@ -72,7 +73,8 @@ def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:
 
 def test_layers_are_dealt_out_to_the_same_bytes() -> None:
     mark, count, changes = alone = solved(0, 1)
-    assert (count, changes) == (5, ["round 5"])
+    assert count == 5
+    assert changes == ["round 5", "learn 13"]
     found = values(run(3, solved_twice, 3))
     counts = [count for (_, count, _), _ in found]
     assert sum(counts) == 5
