@@ -86,11 +86,12 @@ class BlockResult:
     def __str__(self) -> str:
         size = formats.size(sum(f.stat().st_size for f in self.files))
         rounded = sum(b.rounded for b in self.blocks)
+        blocks = "1 block" if len(self.blocks) == 1 else f"{len(self.blocks)} blocks"
         near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
         every = (self.notes, *(b.notes for b in self.blocks))
         notes = [f"note: {note}" for each in every for note in each]
         head = (
-            f"{self.files[0]}: {size}, {len(self.blocks)} blocks, each verified "
+            f"{self.files[0]}: {size}, {blocks}, each verified "
             f"in ONNX Runtime; {rounded} layers rounded for their results"
         )
         return "\n".join([head, f"on the data, against float: {near}", *notes])
@@ -315,7 +316,7 @@ def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int)
             exact, _ = values.load(at)
             yield graph.call_of([exact[n] for n in names])
 
-    return observe(graph, plan, (), data(), "")
+    return observe(graph, plan, (), data(), "", shares=False)
 
 
 def _with(work: Conversion, found: Walked) -> Conversion:

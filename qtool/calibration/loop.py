@@ -156,6 +156,7 @@ def observe(
     fingerprint: str,
     progress: Progress = lambda x: x,
     keep: int = 0,
+    shares: bool = True,
 ) -> Calibration:
     """Runs the data through a float graph and gathers its statistics, one batch at a time.
 
@@ -163,6 +164,7 @@ def observe(
         graph: in the forms of the plan's target. probes: what is watched beside its points.
         fingerprint: of the model that was captured.
         keep: how many samples are kept with it; see `qtool.data.kept`.
+        shares: whether ranks are told what is odd about their shares.
 
     In a session of several ranks each gives its share, and all get what was seen of all of it.
 
@@ -199,7 +201,7 @@ def observe(
                 gathered.end()
             growth.look(samples, statistics)
     seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
-    found = reduced(ranks, seen, first)
+    found = reduced(ranks, seen, first if shares else None)
     if not found.samples:
         raise DataError("the calibration data is empty; give at least one batch")
     return found

@@ -41,15 +41,16 @@ def agree(ranks: Ranks, empty: Calibration) -> None:
     ranks.agree("another plan, by its options or recipe,", _digest(json.dumps(plan).encode()))
 
 
-def reduced(ranks: Ranks, own: Calibration, first: str) -> Calibration:
+def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
     """The calibration on the data of all ranks; the same on all of them.
 
     Args:
-        own: on this rank's share, which may be empty. first: names its first batch; "" if none.
+        own: on this rank's share, which may be empty. first: names its first batch; "" if none;
+            None: nothing is said of shares.
     """
     if not ranks.several:
         return own
-    growth, notes = Growth(own.specs), _notes(ranks.tell(first))
+    growth, notes = Growth(own.specs), () if first is None else _notes(ranks.tell(first))
     growth.look(own.samples, own.statistics)
 
     def add(one: Calibration, other: Calibration) -> Calibration:

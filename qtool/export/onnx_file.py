@@ -22,6 +22,7 @@ from qtool.errors import ExportError
 from qtool.export.hold_extremes import hold_extremes
 from qtool.export.hold_pads import hold_pads
 from qtool.export.hold_single_pads import hold_single_pads
+from qtool.export.hold_vectors import hold_vectors
 from qtool.export.kept_parts import KEPT, needed_opset, write_back
 from qtool.export.plain_pools import plain_pools
 from qtool.export.program import to_program
@@ -71,6 +72,7 @@ def to_onnx(
     _rename(model, module, graph)
     plain_pools(model)
     hold_pads(model)
+    hold_vectors(model)
     for what in apart:
         _APART[what](model)
     model.ir_version = ir_version

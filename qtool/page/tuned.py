@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from qtool.page.figures import INK, SERIES, drawn, plain
 from qtool.page.render import environment
+from qtool.search.judge import Score
 from qtool.search.tuned import Tuned
 
 __all__ = ["tuned_page"]
@@ -17,11 +18,20 @@ def tuned_page(found: Tuned, title: str) -> bytes:
     """The page as HTML, whole in itself."""
     front = Markup(_front(found))  # noqa: S704  # drawn here, names escaped by the library
     template = environment().get_template("tuned.html")
-    return template.render(found=found, title=title, front=front, numbers=_numbers(found)).encode()
+    metric = _metric(found.best.score)
+    return template.render(found=found, title=title, front=front, metric=metric).encode()
 
 
-def _numbers(found: Tuned) -> dict[str, int]:
-    return {e.key: e.number for e in found.evaluated}
+def _metric(score: Score) -> dict[str, str]:
+    """The metric of the best file, and what it is beside: float, and what the data leaves open."""
+    if score.value is None or score.reference is None:
+        return {}
+    unit, mark = (100.0, " %") if score.percent else (1.0, "")
+    beside = f"float {unit * score.reference:.4g}{mark}"
+    if score.low is not None and score.high is not None:
+        ends = (f"{0.0 - unit * end:+.3g}" for end in (score.high, score.low))
+        beside += f", {' to '.join(ends)}{' points' if score.percent else ''}"
+    return {"value": f"{unit * score.value:.4g}{mark}", "beside": beside}
 
 
 def _front(found: Tuned) -> str:

@@ -36,7 +36,9 @@ def _reshaped(node: fx.Node) -> bool:
     alike = [
         user
         for user in node.users
-        if len(user.all_input_nodes) == 1 and user.op == "call_function" and G.rank(user) == 2
+        if len(user.all_input_nodes) == 1
+        and isinstance(value := user.meta.get("val"), torch.Tensor)
+        and value.dim() == 2
     ]
     return any(u.target is aten.reshape.default for u in node.users) or any(map(_reshaped, alike))
 

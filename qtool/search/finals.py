@@ -1,4 +1,4 @@
-"""The finalists beside each other: what is chosen among near equals is timed in one session.
+"""The finalists beside each other: what is chosen among near equals is timed in the same sessions.
 
 A file is timed beside float when it is evaluated. Both see the same machine then, but another load
 may change what one gains over the other, and two files of the same kernels, timed minutes apart,
@@ -47,7 +47,7 @@ def compared(
     store_of: Callable[[str], Store],
     timed: Callable[[Sequence[Evaluated]], Sequence[Ratio]],
 ) -> tuple[Evaluated, ...]:
-    """The finalists with the speeds of one session, which the archive keeps; none where there is
+    """The finalists with speeds of the same sessions, which the archive keeps; none where there is
     nothing to decide.
 
     Args:

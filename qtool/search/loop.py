@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.analysis.latency import Ratio, timed, worked
+from qtool.analysis.latency import Ratio
 from qtool.conversion import SOLVE
 from qtool.data import Batch
 from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
@@ -41,13 +41,13 @@ from qtool.search.judge import Judge
 from qtool.search.knapsack import front
 from qtool.search.next import Seen, leaner, next_of
 from qtool.search.sizes import sizes_of
+from qtool.search.speeds import speeds
 from qtool.search.tuned import Tuned, chosen_of, front_of
 from qtool.types import Array
 
 __all__ = ["Search", "SearchOptions"]
 
 TIMING = 0.5
-LEAST_ROUNDS = 11
 LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
 ITSELF = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
@@ -271,17 +271,8 @@ class Search:
         )
 
     def _timed(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
-        """Beside float, in turns."""
-        both = [self.float_file, *files]
-        with during("timing"):
-            found = timed(
-                both,
-                self.inputs,
-                seconds=self.options.timing * len(files),
-                least_rounds=LEAST_ROUNDS,
-                clock=worked,
-            )
-        return found.ratios[1:]
+        """Beside float."""
+        return speeds(self.float_file, files, self.inputs, self.options.timing)
 
     def _written(self, key: str, make: Callable[[], Quantized]) -> Path:
         if key == self.unquantized:

@@ -15,14 +15,19 @@ from torch import fx
 from qtool import graph as G
 from qtool.data import Batch
 from qtool.graph import FloatGraph
-from qtool.graph.onnx_part import kept_kind
+from qtool.graph.onnx_part import kept_kind, part_of
 from qtool.graph.run import Executor
 
 __all__ = ["near_poles"]
 
 TRIED = 8  # samples
 aten = torch.ops.aten
-_DIVISORS: dict[Any, int] = {aten.div.Tensor: 1, aten.reciprocal.default: 0, aten.rsqrt.default: 0}
+_DIVISORS: dict[Any, int] = {
+    **dict.fromkeys((aten.div.Tensor, aten.div.Tensor_mode, aten.floor_divide.default), 1),
+    **dict.fromkeys((aten.remainder.Tensor, aten.fmod.Tensor, aten.remainder.Scalar_Tensor), 1),
+    **dict.fromkeys((aten.reciprocal.default, aten.rsqrt.default), 0),
+}
+_KEPT = ("Div", "Mod")
 _TANGENTS = (aten.tan.default, "Tan")  # of torch, and kept as it is in a file
 
 Seen = Callable[[torch.Tensor], torch.Tensor]
@@ -51,6 +56,8 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
 
 def _divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
     """What a node divides by, as a function of what is computed in the graph."""
+    if kept_kind(node) in _KEPT:
+        return _kept_divisor(node)
     inputs: Any = node.args[0] if kept_kind(node) is not None else node.args
     place = _DIVISORS.get(node.target)
     divisor: Seen = _itself
@@ -62,6 +69,15 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
     if not isinstance(found, fx.Node) or not found.op.startswith("call"):
         return None
     return found, divisor
+
+
+def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
+    """The second input of a node that is kept, where it is computed."""
+    part = part_of(str(node.args[1]))
+    (each,) = part.model.graph.node
+    given: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
+    found = given.get(each.input[1])
+    return (found, _itself) if found is not None and found.op.startswith("call") else None
 
 
 def _itself(x: torch.Tensor) -> torch.Tensor:
