@@ -6,8 +6,9 @@ Every figure is from a process of its own with one thread, the two sides in turn
 the call does, with the modules that it imports on the way; not the import of torch, qtool and
 onnxruntime, nor loading network and data; qtool's sources are compiled beforehand, as pip compiles
 what it installs. `reference`: torch.onnx.export(dynamo=True) of the first
-calibration batch, written to a file. `qtool`: quantize and export, with everything verified. Of
-several runs the median counts.
+calibration batch, written to a file. `qtool`: quantize with accuracy "fast" (what the default does
+besides is in docs/accuracy.md) and export, with everything verified. Of several runs the median
+counts.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ def _reference(network: Any, file: Path) -> Callable[[], None]:
     return run
 
 
-def _qtool(network: Any, file: Path, samples: int) -> Callable[[], None]:
+def _qtool(network: Any, file: Path, samples: int, accuracy: str = "fast") -> Callable[[], None]:
     first = network.calibration[0]
     size = len(next(iter(first.values())) if isinstance(first, dict) else first)
     batches = list(islice(network.calibration, max(1, samples // size)))
 
     def run() -> None:
-        qtool.quantize(network.model, batches, dynamic=network.dynamic).export(file)
+        given = {"dynamic": network.dynamic, "accuracy": accuracy}
+        qtool.quantize(network.model, batches, **given).export(file)
 
     return run
 

@@ -1,6 +1,6 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
-    python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy balanced] [--mode dynamic]
+    python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy fast] [--mode dynamic]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(networks.NETWORKS))
     parser.add_argument("--observer", default=DEFAULT_OBSERVER)
     parser.add_argument("--mode", default="static")
-    parser.add_argument("--accuracy", default="fast")
+    parser.add_argument("--accuracy", default="balanced")
     parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
