@@ -67,11 +67,12 @@ class Moved(fx.Interpreter):
 
     Attributes:
         still: runs it as it is.
+        reach: so many times as far.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.still = False
+        self.still, self.reach = False, 1.0
         self.generator = torch.Generator().manual_seed(0)
 
     def outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -99,7 +100,7 @@ class Moved(fx.Interpreter):
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
         away = torch.rand(x.shape, generator=self.generator, dtype=torch.float32) * 2 - 1
-        bits = torch.finfo(x.dtype).eps * away.to(x.device)
+        bits = self.reach * torch.finfo(x.dtype).eps * away.to(x.device)
         return (x.detach() * (1 + 2 * bits) + bits / 2 * inside).to(x.dtype)
 
 
@@ -115,13 +116,15 @@ def within(expected: torch.Tensor, actual: torch.Tensor, open_: torch.Tensor) ->
     """Whether each value is as near as the range of all allows, or its own conditioning.
 
     Args:
-        open_: how far each value moves.
+        open_: how far each value moves; an integer (a position) where floats are moved
+            as far as they are allowed to be off.
     """
-    if expected.shape != actual.shape or not expected.is_floating_point():
+    floats = expected.is_floating_point()
+    if expected.shape != actual.shape or floats != actual.is_floating_point():
         return False
     a, b = expected.double(), actual.double()
     finite = a[a.isfinite()]
-    span = float(finite.abs().max()) if finite.numel() else 0.0
+    span = float(finite.abs().max()) if floats and finite.numel() else 0.0
     off = (a - b).abs().where(a != b, 0.0).where(~(a.isnan() & b.isnan()), 0.0)
-    allowed = TOLERANCE * span + NOISES * open_.double().nan_to_num(nan=0.0, posinf=0.0)
-    return bool((off <= allowed).all())
+    moves = open_.double().nan_to_num(nan=0.0, posinf=0.0)
+    return bool((off <= TOLERANCE * span + NOISES * moves).all())

@@ -179,6 +179,13 @@ def _beyond_conditioning(
             for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
                 if name in far:
                     _widen(plain, open_, f"output {name}", x.cpu())
+    counted = {name for name, (a, _) in far.items() if not a.is_floating_point()}
+    with _given(module, seen), LowestFirst():
+        run.reach = NOISES
+        for _ in range(DRAWS if counted else 0):
+            for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
+                if name in counted:
+                    _widen(plain, open_, f"output {name}", x.cpu())
     left = {}
     for name, d in high.items():
         params = points[name].params

@@ -208,6 +208,9 @@ def test_each_value_is_allowed_what_its_rounding_does() -> None:
     assert not within(real, real + torch.tensor([0.2, 0.0, 0.0]), open_)
     assert not within(real, real.where(real > 0, torch.nan), open_)
     assert not within(real, real[:2], open_)
+    found, moves = torch.tensor([3, 3]), torch.tensor([2.0, 0.0])
+    assert within(found, torch.tensor([5, 3]), moves)
+    assert not within(found, torch.tensor([3, 4]), moves)
 
 
 def test_what_moves_and_what_does_not() -> None:
