@@ -17,7 +17,7 @@ from qtool import graph as G
 from qtool.atomic import scratch_folder
 from qtool.conversion import Conversion
 from qtool.data import Batch
-from qtool.errors import VerificationError
+from qtool.errors import VerificationError, said
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
@@ -382,8 +382,11 @@ def _asked(chosen: Target) -> tuple[Runtime | None, str]:
 
 def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
     moved = _beside(module, sample)
-    with torch.no_grad():
-        return _arrays(pytree.tree_leaves(module(*moved.args, **moved.kwargs)))
+    try:
+        with torch.no_grad():
+            return _arrays(pytree.tree_leaves(module(*moved.args, **moved.kwargs)))
+    except RuntimeError as error:  # sizes that values decide
+        raise VerificationError(f"the model does not run in codes: {said(error)}") from error
 
 
 def _arrays(found: Sequence[torch.Tensor]) -> list[Any]:

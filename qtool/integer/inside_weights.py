@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch.nn import functional as F
@@ -18,6 +19,7 @@ from qtool.onnx_graph.reading import Reading, array_of, attributes_of, input_at
 __all__ = ["BITS", "BLOCK", "PRODUCTS", "Product", "product_on_codes"]
 
 BITS, BLOCK = 8, 32
+FEW = 8  # so many floats of one content become one constant there
 PRODUCTS = ("MatMul", "Gemm")
 _PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 _LIFT = {torch.int8: 128, torch.uint8: 0}  # the kernel counts codes from 0
@@ -40,6 +42,8 @@ def product_on_codes(node: ir.Node, file: Reading) -> Product | None:
     """What the runtime makes of a MatMul or Gemm; None where it stays one of floats."""
     weight = _weight_alone(node, file)
     if weight is None or not _is_plain(node, file):
+        return None
+    if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
     codes, scale, zero = (_tensor(weight, i) for i in range(3))
     bias, lift = _tensor(node, 2), None if codes is None else _LIFT.get(codes.dtype)
@@ -75,6 +79,19 @@ def _weight_alone(node: ir.Node, file: Reading) -> ir.Node | None:
     alone = before is None or before.op_type != "DequantizeLinear"
     fits = maker.op_type == "DequantizeLinear" and not attributes_of(maker).get("block_size", 0)
     return maker if alone and fits and file.only_reader(weights) is node else None
+
+
+def _is_shared(value: ir.Value | None, file: Reading) -> bool:
+    """Whether another node reads a constant, or one that the runtime finds equal."""
+    if value is None or len(value.uses()) > 1:
+        return True
+    array = array_of(value)
+    if array is None or array.size > FEW or str(array.dtype) != "float32":
+        return False
+    others = (array_of(v) for v in file.model.graph.initializers.values() if v is not value)
+    return any(
+        o is not None and o.dtype == array.dtype and np.array_equal(o, array) for o in others
+    )
 
 
 def _is_plain(node: ir.Node, file: Reading) -> bool:

@@ -252,7 +252,11 @@ def _move(walk: _Walk, node: fx.Node) -> None:
 def _call(
     module: fx.GraphModule, node: fx.Node, given: Mapping[fx.Node, torch.Tensor]
 ) -> torch.Tensor | None:
-    """A node on other values; sizes are those of the example. None where it does not take them."""
+    """A node on other values; sizes are those of the example. None where it does not take them, or
+    reads others that are computed."""
+    others = [n for n in node.all_input_nodes if n not in given and n.op != "get_attr"]
+    if any(isinstance(G.value(n), torch.Tensor) for n in others):
+        return None
 
     def value(n: fx.Node) -> Any:
         if n in given:

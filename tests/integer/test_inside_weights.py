@@ -94,6 +94,35 @@ def test_what_stays_a_product_of_floats(given: dict[str, Any]) -> None:
     assert np.array_equal(mine.numpy(), found)
 
 
+@pytest.mark.parametrize("outputs", [OUTPUTS, 6, 0])
+@pytest.mark.parametrize("shared", ["w", "s", "ws", "wsz", "z", ""])
+def test_weights_that_two_layers_read(shared: str, outputs: int) -> None:
+    """A reused module: the runtime takes codes and scales of one layer alone. 0: one scale."""
+    few = outputs or 6
+    arrays = {"w": SIGNED[:, :few], "s": SCALE[:few], "z": np.zeros(few, np.int8)}
+    if not outputs:
+        arrays |= {"s": SCALE[0], "z": np.int8(0)}
+    stored, nodes = [], []
+    for i in (0, 1):
+        names = {n: n if n in shared else f"{n}{i}" for n in arrays}
+        new = {name: n for n, name in names.items() if name not in {t.name for t in stored}}
+        stored += [numpy_helper.from_array(np.asarray(arrays[n]), name) for name, n in new.items()]
+        nodes += [
+            helper.make_node("DequantizeLinear", list(names.values()), [f"real{i}"], f"real{i}"),
+            helper.make_node("MatMul", ["x", f"real{i}"], [f"p{i}"], f"product{i}"),
+            helper.make_node("Neg", [f"p{i}"], [f"y{i}"]),
+        ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])]
+    results = [
+        helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, ["n", few]) for i in (0, 1)
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, results, stored)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    mine = lower(made)(torch.from_numpy(X))
+    found = ort.InferenceSession(made.SerializeToString()).run(None, {"x": X})
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(mine, found, strict=True))
+
+
 def test_an_add_behind_a_product_is_the_runtimes() -> None:
     """It becomes a bias inside, which is added before what zero points take away."""
     assert kernels(model(op="MatMul", behind="Add")) != ["integer"]

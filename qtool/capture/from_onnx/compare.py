@@ -35,7 +35,7 @@ def agree(
     Raises:
         CaptureError: an operator differs; names the first.
     """
-    pairs = [(_tensor(expected[n]), _tensor(found[n])) for n in model.outputs]
+    pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
     if all(distance(a, b) <= tolerance(a) for a, b in pairs):
         return
     values: dict[str, Any] = {"": None, **model.known, **inputs, **run(model.model, inputs, True)}
@@ -48,7 +48,7 @@ def agree(
         for place, (name, result) in enumerate(zip(node.outputs, results, strict=False)):
             if name not in given:
                 continue
-            off = distance(given[name], _tensor(result))
+            off = distance(given[name], _tensor(result, model.cast.get(name)))
             if off > tolerance(given[name]):
                 if _is_noise(model, index, arguments, place, given[name]):
                     continue
@@ -76,14 +76,16 @@ def _is_noise(
     return float((plain - expected).abs().max()) <= NOISES * float((plain - away).abs().max())
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
+    """cast: the type that the file casts sizes to."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     array = np.asarray(value)
-    if array.dtype == object:  # sizes
-        whole = all(isinstance(v, int) for v in array.ravel())
-        array = array.astype(np.int64 if whole else np.float32)
-    return tensor_of(array)
+    if array.dtype != object:
+        return tensor_of(array)
+    whole = all(isinstance(v, int) for v in array.ravel())  # sizes
+    found = tensor_of(array.astype(np.int64 if whole else np.float32))
+    return found if cast is None else found.to(cast)
 
 
 def _with_sizes(

@@ -130,6 +130,7 @@ def _from_the_front(call: Call, x: Any, index: Any, axis: int) -> Any:
     constant = call.constants.get(1)
     if constant is None or not (constant < 0).any():
         return index
+    index = torch.as_tensor(index).long()  # as the size is that is added
     return torch.where(index < 0, index + x.shape[axis], index)
 
 
