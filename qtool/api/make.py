@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _made(_converted(captured, plan, calibration), example)
+    return _quantized(captured, plan, calibration, example)
 
 
 @together
@@ -179,10 +180,7 @@ def quantize(
         )
     notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
-    with solving():
-        work = _converted(captured, plan, calibration)
-    current().lead()
-    return _made(work, first)
+    return _quantized(captured, plan, calibration, first, by_all=True)
 
 
 def _captured(
@@ -224,14 +222,19 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
 
 @alone
 @rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
-def _converted(captured: Captured, plan: QuantPlan, calibration: Calibration) -> Conversion:
+def _quantized(
+    captured: Captured,
+    plan: QuantPlan,
+    calibration: Calibration,
+    example: Any,
+    by_all: bool = False,
+) -> QuantizedModel:
+    """by_all: whether all ranks make this conversion, and share it."""
     _check_observers(plan, calibration)
-    return convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
-
-
-@alone
-@rarely_collecting()
-def _made(work: Conversion, example: Any) -> QuantizedModel:
+    with solving() if by_all else nullcontext():
+        work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+    if by_all:
+        current().lead()
     batch = work.graph.bind(next(batches([example], work.graph.module)))
     return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
 

@@ -63,14 +63,15 @@ class Conversion:
         self, size: int = 32, most: int | None = None, aside: bool | None = False
     ) -> list[Batch]:
         """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
-        as many as the graph takes, and no fewer, where it takes one number alone."""
+        as many as the graph takes."""
         if self.calibration is None:
             return []
-        splits = self.graph.splits
-        size = size if splits else Batch(*self.graph.example).size
+        fewest, highest = self.graph.numbers()
+        if not self.graph.splits:
+            fewest = highest = Batch(*self.graph.example).size
+        size = min(max(size, fewest), highest or size + fewest)
         found = self.calibration.kept.batches(size, most, aside)
-        whole = [t for t in found if splits or Batch(tuple(t)).size == size]
-        return [self.graph.call_of(t) for t in whole]
+        return [self.graph.call_of(t) for t in found if Batch(tuple(t)).size >= fewest]
 
     def quick_batches(
         self, size: int = 32, most: int | None = None, aside: bool | None = False

@@ -78,7 +78,7 @@ class FloatGraph:
         """At most so many samples of a bound batch; all of it where `any_number` does not hold."""
         if not self.any_number:
             return batch
-        count = max(count, self._numbers()[0])
+        count = max(count, self.numbers()[0])
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
 
@@ -120,14 +120,14 @@ class FloatGraph:
         if first is not None and not any(map(_is_open, self.inputs)):
             only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
             return (f"{only}: the model computes with it in a way that no graph holds",)
-        fewest, most = self._numbers()
+        fewest, most = self.numbers()
         if most is not None:
             return (f"the file is right for {fewest} to {most} samples: the model decides by that",)
         if fewest > FEWEST:
             return (f"the file is right from {fewest} samples on: the model decides by that",)
         return ()
 
-    def _numbers(self) -> tuple[int, int | None]:
+    def numbers(self) -> tuple[int, int | None]:
         """The fewest and the most samples that the graph is right for; None: any number."""
         names = {i.shape[0] for i in self.inputs if _is_open(i)}
         for symbol, bounds in self.constraints.items():
