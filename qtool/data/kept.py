@@ -102,7 +102,8 @@ class Kept:
     def batches(
         self, size: int, most: int | None = None, aside: bool | None = False
     ) -> list[tuple[torch.Tensor, ...]]:
-        """Samples in batches of at most `size` of equal shapes, always the same ones.
+        """Samples in batches of at most `size` of equal shapes, always the same ones; batches that
+        were not split are as they came.
 
         Args:
             most: how many in all, those with the smallest hashes.
@@ -115,6 +116,9 @@ class Kept:
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):
             samples = list(group)
+            if any(t.dim() == 0 or len(t) != 1 for t in samples[0].tensors):  # whole batches
+                found += [s.tensors for s in samples]
+                continue
             for i in range(0, len(samples), size):
                 columns = zip(*(s.tensors for s in samples[i : i + size]), strict=True)
                 found.append(tuple(torch.cat(column) for column in columns))

@@ -99,3 +99,13 @@ def test_a_batch_without_a_sample_dimension_is_one_sample() -> None:
     found = Kept(4)
     found.update([data(5), torch.ones(())], split=False)
     assert [t.shape for t in next(iter(found)).tensors] == [(5, 3, 2), ()]
+
+
+def test_batches_that_were_not_split_are_as_they_came() -> None:
+    given = [(torch.full((3, 2), float(i)), torch.tensor(float(i))) for i in range(4)]
+    kept = Kept(8)
+    for tensors in given:
+        kept.update(tensors, split=False)
+    found = kept.batches(32, aside=None)
+    assert sorted(float(scalar) for _, scalar in found) == [0.0, 1.0, 2.0, 3.0]
+    assert all(x.shape == (3, 2) for x, _ in found)
