@@ -1,12 +1,14 @@
 """The step `learn`: scales and low-bit weights learned by gradient, for the outputs of the network.
 
 The quantized network is trained to give what the float one gives, end to end and without labels:
-the scales of its activations (learned step sizes; Esser et al. 2020), and weights of fewer than 8
-bits with their biases, in codes, by a gradient that passes straight through their rounding.
-AdaRound and BRECQ (Nagel et al. 2020; Li et al. 2021) hold each layer or block to its own float
-result instead; the outputs are what counts, and errors of layers may undo each other. Where weights
-have 8 bits nearly all noise is that of activations, and weights that learn from some hundred
-samples learn how just these happen to be rounded: so they are left alone. Few numbers cannot.
+the scales of its activations (learned step sizes; Esser et al. 2020), biases, and weights of fewer
+than 8 bits, in codes, by a gradient that passes straight through their rounding. AdaRound and BRECQ
+(Nagel et al. 2020; Li et al. 2021) hold each layer or block to its own float result instead; the
+outputs are what counts, and errors of layers may undo each other. Where weights have 8 bits nearly
+all noise is that of activations, and weights that learn from some hundred samples learn how just
+these happen to be rounded: so they are left alone. Few numbers cannot. Scales come to rest before
+the end: the means of rounding errors are others for each, and biases have to mend them for the
+last.
 
 What was learned is taken where it is nearer to the float network on samples kept aside.
 """
@@ -30,7 +32,7 @@ from qtool.types import Change
 
 __all__ = ["LEARN"]
 
-REASON = "scales of activations, and weights of few bits, are learned for the network's outputs"
+REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
 FURTHER = "left out, since what it learned took samples kept aside further from the float model"
 NO_GRADIENT = "left out, since no gradient passes through this network ({})"
@@ -45,6 +47,8 @@ WORK = 4e12
 FEWEST = 20
 RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
 """Of Adam, at the beginning; in logarithms and in codes."""
+UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
+"""When these rates have come down to zero; biases go on to mend the means of other scales."""
 JUDGES = 256
 SHARES = (1.0, 0.5, 0.25)
 """How much of what scales learned is tried: where samples are few, less of it is better."""
@@ -98,14 +102,19 @@ def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple
     """
     exact, count = work.captured.graph.module, _rounds(work)
     optimizer = torch.optim.Adam(
-        [{"params": list(p.values()), "rate": RATES[kind]} for kind, p in found.kinds.items() if p],
+        [
+            {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
+            for kind, p in found.kinds.items()
+            if p
+        ],
         betas=(0.9, 0.99),
     )
     done, drawn = 0, _drawn(work, groups)
     try:
         for i in counted("learning", range(count), count):
             for group in optimizer.param_groups:
-                group["lr"] = group["rate"] * (1 + math.cos(math.pi * i / count)) / 2
+                part = min(i / group["until"], 1.0)
+                group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
             batch = next(drawn)
             with torch.no_grad():
                 wanted = outputs(exact, batch)

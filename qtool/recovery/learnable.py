@@ -1,8 +1,8 @@
 """A quantized network whose scales, weights and biases can be learned.
 
 Each activation's scale is one number for all points that share it, by its logarithm (learned step
-sizes; Esser et al. 2020). Weights and biases are learned in codes, so that one learning rate suits
-every layer. All is rounded as in the file; the gradient passes straight through the rounding.
+sizes; Esser et al. 2020). Biases and weights of few bits are learned in codes, so that one learning
+rate suits every layer. All is rounded as in the file; the gradient passes straight through that.
 Zero points stay, and with them the real zero.
 """
 
@@ -28,6 +28,8 @@ WIDEST = 1.0
 """How far the logarithm of a scale may go; further is another network, and biases may overflow."""
 
 MANY_BITS = 8  # from which on the noise of weights is far below that of activations
+FEW = 32  # samples that show whether values lie on a grid
+FITS = 0.25  # of the noise that rounding makes of values anywhere
 BIAS_CODES = 32.0  # of its int32 grid, about, are one step of the layer's results
 
 Learned = dict[str, nn.Parameter]
@@ -118,7 +120,8 @@ class Learnable:
         return [p for each in self.kinds.values() for p in each.values()]
 
     def taken(self, work: Conversion, share: float = 1.0) -> Conversion:
-        """The conversion with what was learned, as it is rounded; of scales a share."""
+        """The conversion with what was learned, as it is rounded; of scales, and of biases beside
+        weights that stay, a share."""
         assert work.parameters is not None
         params = _rescaled(work, self.scales, share)
         nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
@@ -130,9 +133,12 @@ class Learnable:
             found = codes.detach() * p.along(p.scale, old.shape)
             G.set_tensor(module, inside[tensor], p.round_trip(found).to(old))
         for name, added in self.biases.items():
-            tensor = work.plan.point(name).tensor
-            old = G.tensor(work.graph.module, nodes[tensor]).detach()
-            G.set_tensor(module, inside[tensor], old + (added.detach() * self.units[name]).to(old))
+            point = work.plan.point(name)
+            assert isinstance(point.spec, Derived)
+            part = 1.0 if point.spec.weight in self.weights else share
+            old = G.tensor(work.graph.module, nodes[point.tensor]).detach()
+            more = added.detach() * part * self.units[name]
+            G.set_tensor(module, inside[point.tensor], old + more.to(old))
         parameters = replace(work.parameters, params=params)
         return replace(work, graph=replace(work.graph, module=module), parameters=parameters)
 
@@ -140,8 +146,8 @@ class Learnable:
 def learnable(work: Conversion) -> Learnable:
     """A copy of the quantized network, as the conversion has it, that can be trained.
 
-    Learned are scales of activations, weights of fewer than 8 bits and the biases of their layers;
-    not what several layers own, and no scale from which another one follows.
+    Learned are scales of activations, biases, and weights of fewer than 8 bits; not what several
+    layers own, and no scale from which another one follows.
     """
     assert work.parameters is not None
     module = insert_points(work.graph.module, work.plan)
@@ -156,7 +162,7 @@ def learnable(work: Conversion) -> Learnable:
         if root in scales:
             log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
             _put(module, place, _Activation(params[name], log))
-        elif name in layers:
+        elif name in layers and params[name].qtype.bits < MANY_BITS:
             scale = params[name].along(params[name].scale, _constant(work, point).shape)
             found.weights[name] = nn.Parameter(_constant(work, point) / scale)
             _put(module, place, _Weight(params[name], found.weights[name]))
@@ -179,8 +185,10 @@ def _constant(work: Conversion, point: Point) -> torch.Tensor:
 
 
 def _scales(work: Conversion) -> set[str]:
-    """The points whose scales can be chosen freely: no other type is made of their codes."""
+    """The points whose scales can be chosen freely: no other type is made of their codes, and they
+    do not fit the values already."""
     again = {work.plan.root(p.spec.point) for p in work.plan if isinstance(p.spec, Requantized)}
+    again |= _fitting(work)
     return {
         p.name
         for p in work.plan
@@ -188,9 +196,24 @@ def _scales(work: Conversion) -> set[str]:
     }
 
 
-def _layers(work: Conversion) -> set[str]:
-    """The weights of few bits whose tensors, and whose biases, are of one layer alone."""
+def _fitting(work: Conversion) -> set[str]:
+    """Inputs whose values lie on the grid of their codes, as features of a sensor may: any other
+    scale makes noise of them, and no gradient leads back."""
     assert work.parameters is not None
+    found = set()
+    for batch in work.batches(most=FEW):
+        names = (G.name_of(n) for n in G.placeholders(work.graph.graph))
+        for name, values in zip(names, work.graph.tensors_of(batch), strict=True):
+            params = work.parameters.params.get(name)
+            if params is not None and values.is_floating_point():
+                off = (values - params.round_trip(values)) / params.scale
+                if float(off.square().mean()) < FITS / 12:
+                    found.add(name)
+    return found
+
+
+def _layers(work: Conversion) -> set[str]:
+    """The points of weights whose tensors, and whose biases, are of one layer alone."""
     graph = work.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
     nodes = {G.name_of(n): n for n in graph.nodes}
@@ -200,7 +223,6 @@ def _layers(work: Conversion) -> set[str]:
         for p in work.plan
         if p.kind is Kind.WEIGHT
         and isinstance(p.spec, Observed)
-        and work.parameters.params[p.name].qtype.bits < MANY_BITS
         and owned.get(p.name)
         and all(owned[b.name] for b in _biases(work.plan, p.name))
     }

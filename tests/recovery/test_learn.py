@@ -61,7 +61,7 @@ def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
 
 
 def sqnr(model: qtool.QuantizedModel) -> float:
-    x = images(2)
+    x = images(2, 1024)  # of fewer a few that are clipped decide
     with torch.no_grad():
         exact, found = captured().graph.module(x), model(x)
     return float(10 * torch.log10(exact.square().sum() / (exact - found).square().sum()))
@@ -87,8 +87,9 @@ def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
 
 def test_weights_of_8_bits_are_left_alone() -> None:
     plain, learned = made(None), made(None, "learn")
-    for name, weight in plain.graph.module.state_dict().items():
-        assert torch.equal(learned.graph.module.state_dict()[name], weight)
+    for name, value in plain.graph.module.state_dict().items():
+        same = torch.equal(learned.graph.module.state_dict()[name], value)
+        assert same == (value.dim() != 1)  # biases are learned
     differs = [
         n for n, p in plain.parameters.items() if p.scale.ne(learned.parameters[n].scale).any()
     ]
@@ -195,7 +196,8 @@ def test_a_scale_that_a_bias_needs_stays() -> None:
     x = images(1)
     model = qtool.quantize(net, list(x.split(16)), recover=["learn"])
     plain = qtool.quantize(net, list(x.split(16)))
-    assert torch.equal(model.parameters["input"].scale, plain.parameters["input"].scale)
+    pair = (each.parameters["input"].scale for each in (model, plain))
+    torch.testing.assert_close(*pair, rtol=1e-6, atol=0)  # what a float32 bias can tell apart
     assert not torch.equal(model.parameters["1"].scale, plain.parameters["1"].scale)
     codes = model.graph.module.get_parameter("0.bias").abs() / model.parameters["0.bias"].scale
     assert float(codes.max()) <= BIAS_LIMIT

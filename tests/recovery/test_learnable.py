@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import qtool
 from qtool.conversion import SOLVE, Conversion
+from qtool.data.kept import Kept
 from qtool.recipe import Recipe
 from qtool.recovery.judging import coded
 from qtool.recovery.learnable import Learnable, _Rounded, learnable
@@ -65,8 +67,21 @@ def test_shared_tensors_have_one_scale() -> None:
     assert len(found.scales) < sum(p.kind.name == "ACTIVATION" for p in work.plan)
 
 
+def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
+    work, found = begun()
+    assert "x" in found.scales
+    assert work.parameters is not None
+    assert work.calibration is not None
+    params, fitting = work.parameters.params["x"], Kept(16)
+    fitting.update([params.round_trip(images())], split=True)
+    calibration = replace(work.calibration, kept=fitting)
+    assert "x" not in learnable(replace(work, calibration=calibration)).scales
+
+
 def test_weights_of_few_bits_that_one_layer_owns_are_learned() -> None:
-    assert not begun()[1].weights
+    _, plain = begun()
+    assert not plain.weights
+    assert set(plain.biases) == {"once.bias"}
     _, found = begun(FOUR_BITS)
     assert set(found.weights) == {"once.weight"}
     assert set(found.biases) == {"once.bias"}
