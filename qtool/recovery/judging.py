@@ -161,7 +161,7 @@ def errors_of(
     Args:
         graphs: with points. known: what was found out before, for this and later calls.
     """
-    contents = [mark_of_samples([t.detach().cpu() for _, t in b.tensors()]) for b in batches]
+    contents = [_content(batch) for batch in batches]
     marks = [mark_of(graph.module) for graph in graphs]
     runs: dict[str, Executor] = {}
     with torch.inference_mode():
@@ -173,6 +173,12 @@ def errors_of(
                 given = [t for t in run.results(batch, run.points) if t.is_floating_point()]
                 known[mark, content] = _errors(wanted, given, batch.size)
     return [[known[mark, content] for content in contents] for mark in marks]
+
+
+def _content(batch: Batch) -> str:
+    """Tells batches apart; also by how they lie in memory, which gives other last bits."""
+    tensors = [t.detach().cpu() for _, t in batch.tensors()]
+    return f"{mark_of_samples(tensors)} {[t.stride() for t in tensors]}"
 
 
 def _errors(exact: Sequence[torch.Tensor], found: Sequence[torch.Tensor], samples: int) -> Errors:
