@@ -86,7 +86,7 @@ def noise_by_sample(
 ) -> list[torch.Tensor]:
     """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
     one sample each."""
-    among = sharing(work)
+    among = sharing(work, f"judge by {len(batches)} batches", modules)
     known = work.calibration.kept.known if work.calibration is not None else {}
     graphs = [replace(work.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
@@ -97,14 +97,16 @@ def noise_by_sample(
     return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
 
 
-def sharing(work: Conversion) -> Ranks:
-    """The ranks that share what is done with a conversion's samples: where they have the same one,
-    to the last bit."""
-    return ranks.sharing(lambda: _mark(work))
+def sharing(work: Conversion, task: str, modules: Sequence[fx.GraphModule] = ()) -> Ranks:
+    """The ranks that share a task: where all are at the same one, of the same conversion and
+    networks, to the last bit. One that left a step out would else be waited for in the middle of
+    another."""
+    return ranks.sharing(lambda: _mark(work, task, modules))
 
 
-def _mark(work: Conversion) -> str:
-    digest = hashlib.sha256(fingerprint(work.graph.module).encode())
+def _mark(work: Conversion, task: str, modules: Sequence[fx.GraphModule]) -> str:
+    marks = [task, fingerprint(work.graph.module), *map(mark_of, modules)]
+    digest = hashlib.sha256("\n".join(marks).encode())
     if work.parameters is not None:
         for name, params in sorted(work.parameters.params.items()):
             digest.update(name.encode())

@@ -298,7 +298,7 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
     executor = Executor(replace(conversion.graph, module=coded(conversion)))
     layers, samples = owned_layers(conversion), _samples(conversion, executor)
-    ranks = sharing(conversion)
+    ranks = sharing(conversion, "round" if weights else "bias")
     own = samples[ranks.rank :: ranks.size]
     asked = range(ranks.rank, len(samples), ranks.size)
     gains = row_gains(conversion.graph, samples, layers.values(), asked)

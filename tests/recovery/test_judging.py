@@ -10,6 +10,7 @@ import qtool
 from qtool.conversion import Conversion
 from qtool.data import Batch
 from qtool.recipe import Recipe
+from qtool.recovery import judging
 from qtool.recovery.judging import (
     as_near,
     coded,
@@ -101,6 +102,18 @@ def test_what_one_plan_has_shown_is_not_taken_for_another() -> None:
         work = qtool.conversion.SOLVE.run(start)
         noise += noise_of(work, [coded(work)], [Batch((x,))])
     assert noise[1] < 0.7 * noise[0]
+
+
+def test_ranks_share_the_same_task_on_the_same_networks() -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x])
+    start = Conversion.start(captured, captured.plan(), calibration)
+    work = qtool.conversion.SOLVE.run(start)
+    tasks = [("round", []), ("judge", []), ("judge", [coded(work)])]
+    marks = [judging._mark(each, *task) for each in (start, work) for task in tasks]
+    assert len(set(marks)) == 6
+    assert judging._mark(work, "judge", [coded(work)]) == marks[-1]
 
 
 def test_one_sample_far_off_does_not_decide() -> None:
