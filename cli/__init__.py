@@ -7,6 +7,7 @@ ended by SIGINT or SIGTERM; 141 nobody reads the output any more.
 from __future__ import annotations
 
 import json
+import signal
 from importlib import import_module
 from typing import Any
 
@@ -72,6 +73,21 @@ class _Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[JSON] = "--json" in args
         return super().parse_args(ctx, args)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """click's own, of which an interrupt beside `invoke` is 1."""
+        try:
+            found = super().main(*args, standalone_mode=False, **kwargs)
+        except click.Abort as error:
+            raise SystemExit(128 + signal.SIGINT) from error
+        except click.ClickException as error:
+            if not standalone_mode:
+                raise
+            error.show()
+            raise SystemExit(error.exit_code) from error
+        if not standalone_mode:
+            return found
+        raise SystemExit(found or 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

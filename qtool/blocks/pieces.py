@@ -126,7 +126,7 @@ def _solved(moments: Moments, params: QuantParams, weight: torch.Tensor) -> dict
     better = None
     try:
         better = moments.rounded(own, shape)
-    except RuntimeError:  # torch.linalg.LinAlgError: not positive definite
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         found["alike"] = torch.ones(1)
     if better is not None:
         return {"rounded": better.contiguous()}

@@ -25,7 +25,7 @@ from qtool.ranks import Ranks
 
 __all__ = ["Done", "Record", "opened"]
 
-_START, _DATA, _TAKEN = "start.json", "weights.data", "taken-"
+_START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Record:
                 )
 
     def _clean(self) -> None:
-        """Removes what a block wrote that did not come to its end."""
-        done = len(list(self._read()))
-        for left in (*(self.values(done + i).folder for i in (1, 2)), self.scratch.folder):
-            shutil.rmtree(left, ignore_errors=True)
-        for left in self.folder.glob(f"{_TAKEN}*"):
+        """Removes all tensors but those that the next block reads: what a block wrote that did not
+        come to its end, and what the one before it had read."""
+        read = self.values(len(list(self._read()))).folder
+        held = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
+        for left in {*held, self.scratch.folder} - {read}:
             shutil.rmtree(left, ignore_errors=True)
 
     def _read(self) -> Iterator[Done]:
@@ -134,7 +134,7 @@ class Record:
 
     def values(self, index: int) -> Values:
         """What a block reads."""
-        return Values(self.folder / f"values-{index:04}")
+        return Values(self.folder / f"{_VALUES}{index:04}")
 
     @property
     def taken(self) -> Values:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from qtool.data import Batch
+from qtool.data import MASK, Batch
 from qtool.graph import FloatGraph, Input
-from qtool.verification.padding import MASK
 
 __all__ = ["unpadded"]
 

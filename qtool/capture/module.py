@@ -301,7 +301,9 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
     if fixed := _FIXED.search(text):
         name, axis, size = fixed.groups()
         return CaptureError(
-            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only"
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
+            "len(x), int(...) and loops over a size fix it where x.shape does not; mend that line, "
+            "or leave the dimension out of dynamic"
         )
     if problem := _eager_problem(model, example):
         return CaptureError(f"the model does not run on the given inputs: {problem}")

@@ -67,11 +67,15 @@ class Conversion:
         if self.calibration is None:
             return []
         fewest, highest = self.graph.numbers()
-        if not self.graph.splits:
-            fewest = highest = Batch(*self.graph.example).size
-        size = min(max(size, fewest), highest or size + fewest)
-        found = self.calibration.kept.batches(size, most, aside)
-        return [self.graph.call_of(t) for t in found if Batch(tuple(t)).size >= fewest]
+        size = max(size, fewest)
+        found = self.calibration.kept.batches(min(size, highest or size), most, aside)
+        return [self.graph.call_of(t) for t in found if self._takes(Batch(tuple(t)).size)]
+
+    def _takes(self, size: int) -> bool:
+        """Whether the graph is right for a batch of so many samples; the last may hold too few."""
+        if self.graph.splits:
+            return size >= self.graph.numbers()[0]
+        return size == Batch(*self.graph.example).size
 
     def quick_batches(
         self, size: int = 32, most: int | None = None, aside: bool | None = False

@@ -17,7 +17,10 @@ from torch.utils import _pytree as pytree
 
 from qtool.errors import DataError, QtoolError, said
 
-__all__ = ["Batch", "batches", "peek", "tensor_of", "to_batch"]
+__all__ = ["MASK", "Batch", "batches", "peek", "tensor_of", "to_batch"]
+
+MASK = "attention_mask"
+"""As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
 
 
 @dataclass(frozen=True, eq=False)

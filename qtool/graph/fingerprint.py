@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool import graph as G
 
@@ -17,21 +18,27 @@ __all__ = ["fingerprint", "mark_of"]
 def fingerprint(module: fx.GraphModule) -> str:
     """SHA-256 (hex, 32 digits) of operators, wiring, constants and weights; not of names."""
     digest = hashlib.sha256()
-    numbers = {n: i for i, n in enumerate(module.graph.nodes)}
-
-    def stable(argument: Any) -> Any:
-        return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
-
-    for node in module.graph.nodes:
-        target = "" if node.op == "get_attr" else _stable_name(node.target)
-        args = fx.node.map_aggregate((node.args, node.kwargs), stable)
-        digest.update(f"{node.op} {target} {args}\n".encode())
+    for node, wiring in _wired(module.graph):
+        digest.update(wiring.encode())
         if node.op == "get_attr":
             array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
             digest.update(f"{array.dtype} {G.shape(node)}\n".encode())
             if array.numel():
                 digest.update(array.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
+
+
+def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
+    """Each node, and what it does to which others."""
+    numbers = {n: i for i, n in enumerate(graph.nodes)}
+
+    def stable(argument: Any) -> Any:
+        return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
+
+    for node in graph.nodes:
+        target = "" if node.op == "get_attr" else _stable_name(node.target)
+        args = fx.node.map_aggregate((node.args, node.kwargs), stable)
+        yield node, f"{node.op} {target} {args}\n"
 
 
 def _stable_name(target: object) -> str:
@@ -41,9 +48,13 @@ def _stable_name(target: object) -> str:
     return str(target)
 
 
-def mark_of(module: nn.Module) -> str:
-    """Tells the model from itself with other weights or scales."""
+def mark_of(module: fx.GraphModule) -> str:
+    """Tells a model with points from itself with other points, weights or scales."""
     digest = hashlib.sha256()
+    for _, wiring in _wired(module.graph):
+        digest.update(wiring.encode())
+    for name, part in module.named_modules():
+        digest.update(f"{name} {part.extra_repr()}\n".encode())  # of a point its type
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():

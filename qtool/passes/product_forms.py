@@ -32,13 +32,23 @@ def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return _linear(node, x, weight, spread) if spread is not None else None
 
 
-def _short_bias(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """A bias of one number for all outputs, as torch and ONNX take it, has to be one for each."""
-    bias = G.argument(node, 2, "bias")
+def _plain_layer(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """One that has features, and a bias for each output: one number for all becomes as many."""
+    x, bias = G.argument(node, 0, "input"), G.argument(node, 2, "bias")
+    if isinstance(x, fx.Node) and G.shape(x)[-1] == 0:
+        return _of_nothing(node, bias)
     spread = _spread(node, bias) if isinstance(bias, fx.Node) else None
     if spread is None or spread is bias:
         return None
     return again(node, aten.linear.default, (*node.args[:2], spread))
+
+
+def _of_nothing(node: fx.Node, bias: Any) -> fx.Node:
+    """A layer of no features gives its bias, or zeros: no reshape knows how many rows it has."""
+    zero = made(node, aten.constant_pad_nd.default, (node.args[0], [0, 1]), "zero")
+    if bias is None:
+        bias = made(node, aten.sum.dim_IntList, (node.args[1], [1]), "bias")
+    return again(node, aten.add.Tensor, (zero, bias))
 
 
 def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
@@ -140,7 +150,7 @@ def _moved(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -
 
 
 PRODUCT_RULES: Mapping[Any, Rule] = {
-    aten.linear.default: _short_bias,
+    aten.linear.default: _plain_layer,
     aten.addmm.default: _addmm,
     aten.mm.default: _product,
     aten.matmul.default: _product,

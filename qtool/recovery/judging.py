@@ -86,7 +86,7 @@ def noise_by_sample(
 ) -> list[torch.Tensor]:
     """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
     one sample each."""
-    among = sharing(work)
+    among = sharing(work, f"judge by {len(batches)} batches", modules)
     known = work.calibration.kept.known if work.calibration is not None else {}
     graphs = [replace(work.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
@@ -97,14 +97,16 @@ def noise_by_sample(
     return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
 
 
-def sharing(work: Conversion) -> Ranks:
-    """The ranks that share what is done with a conversion's samples: where they have the same one,
-    to the last bit."""
-    return ranks.sharing(lambda: _mark(work))
+def sharing(work: Conversion, task: str, modules: Sequence[fx.GraphModule] = ()) -> Ranks:
+    """The ranks that share a task: where all are at the same one, of the same conversion and
+    networks, to the last bit. One that left a step out would else be waited for in the middle of
+    another."""
+    return ranks.sharing(lambda: _mark(work, task, modules))
 
 
-def _mark(work: Conversion) -> str:
-    digest = hashlib.sha256(fingerprint(work.graph.module).encode())
+def _mark(work: Conversion, task: str, modules: Sequence[fx.GraphModule]) -> str:
+    marks = [task, fingerprint(work.graph.module), *map(mark_of, modules)]
+    digest = hashlib.sha256("\n".join(marks).encode())
     if work.parameters is not None:
         for name, params in sorted(work.parameters.params.items()):
             digest.update(name.encode())
@@ -161,7 +163,7 @@ def errors_of(
     Args:
         graphs: with points. known: what was found out before, for this and later calls.
     """
-    contents = [mark_of_samples([t.detach().cpu() for _, t in b.tensors()]) for b in batches]
+    contents = [_content(batch) for batch in batches]
     marks = [mark_of(graph.module) for graph in graphs]
     runs: dict[str, Executor] = {}
     with torch.inference_mode():
@@ -173,6 +175,12 @@ def errors_of(
                 given = [t for t in run.results(batch, run.points) if t.is_floating_point()]
                 known[mark, content] = _errors(wanted, given, batch.size)
     return [[known[mark, content] for content in contents] for mark in marks]
+
+
+def _content(batch: Batch) -> str:
+    """Tells batches apart; also by how they lie in memory, which gives other last bits."""
+    tensors = [t.detach().cpu() for _, t in batch.tensors()]
+    return f"{mark_of_samples(tensors)} {[t.stride() for t in tensors]}"
 
 
 def _errors(exact: Sequence[torch.Tensor], found: Sequence[torch.Tensor], samples: int) -> Errors:

@@ -156,17 +156,14 @@ def mean_of(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch
     """The mean of all rows of what a layer reads, of all batches: float64 [groups, inputs]."""
     if node.target is aten.linear.default:
         return mean_along(parts).unsqueeze(0)
-    sums: dict[
-        torch.Size, torch.Tensor
-    ] = {}  # batches of a shape together: their patches are alike
+    by_shape: dict[torch.Size, list[tuple[torch.Tensor, float]]] = {}
+    for part in parts:
+        by_shape.setdefault(part[0].shape, []).append(part)
     count, total = 0.0, torch.zeros((), dtype=torch.float64)
-    for summed, _ in parts:
-        shape = summed.shape[1:]
-        sums[shape] = sums.get(shape, torch.zeros(())) + summed
-    for shape, summed in sums.items():
-        patch, places = _added_up(node, summed)
+    for alike in by_shape.values():  # added up first: patches of one shape lie alike
+        patch, places = _added_up(node, sum((each for each, _ in alike), torch.zeros(())))
         total = total + patch
-        count += places * sum(size for each, size in parts if each.shape[1:] == shape)
+        count += places * sum(size for _, size in alike)
     return total / max(count, 1)
 
 

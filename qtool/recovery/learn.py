@@ -74,7 +74,7 @@ def _run(work: Conversion) -> Conversion:
 
 def _learned(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, list[str]]:
     """Trains in place, on one rank for all; why it cannot, and what it notes."""
-    ranks, refused, notes = sharing(work), "", list[str]()
+    ranks, refused, notes = sharing(work, "learn"), "", list[str]()
     if not ranks.rank:
         try:
             notes += _learn(work, found, groups)

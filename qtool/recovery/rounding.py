@@ -14,7 +14,7 @@ what is still missing goes into the bias. Tokens count by what they do to the ou
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -91,43 +91,53 @@ class _Work:
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Mapping[str, torch.Tensor]:
         """Solves layers, each where it was dealt to; gives what stands behind their points."""
-        ranks, made = self.ranks, dict[str, torch.Tensor]()
-        owners = dealt([_cost(self.conversion, self.layers[n]) for n in names], ranks.size)
-        seen = {}
-        for name, owner in zip(names, owners, strict=True):
-            parts = self._parts(name, values)
-            if ranks.several:
-                parts = in_turn([read(d) for d in ranks.gather(written(parts), owner)])
-            seen[name] = Seen(self.layers[name], parts)
-        own = [name for name, owner in zip(names, owners, strict=True) if owner == ranks.rank]
-        solved = {name: _solve(self, name, seen[name]) for name in own}
-        for name, owner in zip(names, owners, strict=True):
-            result = solved.get(name)
-            if ranks.several:
-                data = None if result is None else result.to_bytes()
-                result = _Solved.of(ranks.give(data, owner))
-            assert result is not None
+        solve, made = self._dealt if self.ranks.several else self._alone, dict[str, torch.Tensor]()
+        for name, result in solve(names, values):
             made |= self._taken(name, result)
         return made
+
+    def _alone(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[str, _Solved]]:
+        """Each before anything is asked of the next, so that the rows of one are held."""
+        for name in names:
+            yield name, _solve(self, name, Seen(self.layers[name], self._parts(name, values)))
+
+    def _dealt(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[str, _Solved]]:
+        """All of them known first, so that no rank waits for what another one solves."""
+        ranks, seen = self.ranks, dict[str, Seen]()
+        costs = [_cost(self.conversion, self.layers[name]) for name in names]
+        owners = dict(zip(names, dealt(costs, ranks.size), strict=True))
+        for name, owner in owners.items():
+            shares = ranks.gather(written(self._parts(name, values)), owner)
+            if owner == ranks.rank:
+                seen[name] = Seen(self.layers[name], in_turn([read(data) for data in shares]))
+        solved = {name: _solve(self, name, one).to_bytes() for name, one in seen.items()}
+        for name, owner in owners.items():
+            yield name, _Solved.of(ranks.give(solved.get(name), owner))
 
     def _parts(self, name: str, values: Sequence[Sequence[Values]]) -> list[Part]:
         """Of the own batches."""
         node, found = self.layers[name], list[Part]()
         reads = self.executor.steps[self.executor.numbers[name]].places[0][1]
-        wanted = _wanted(self, name, values)
+        wanted, most = _wanted(self, name, values), self._rows(node)
         for k, row in enumerate(values[1]):
             i = k * self.ranks.size + self.ranks.rank
             gains = self.gains[name][i] if name in self.gains else None
-            found.append(part_of(node, row[reads], wanted[k], gains, self._rows(node, i)))
+            found.append(part_of(node, row[reads], wanted[k], gains, most[is_aside(i)]))
         return found
 
-    def _rows(self, node: fx.Node, batch: int) -> int:
-        """How many of a batch are learned from, or judged by."""
+    def _rows(self, node: fx.Node) -> tuple[int, int]:
+        """How many of a batch are learned from, and of one that is kept aside judged by."""
         if not self.weights:
-            return 0
-        exact = as_matrix(node, constant_of(self.conversion, node, 1))
-        most = max(FEWEST, ROWS * min(exact.shape[-1], COLUMNS)) // (2 if is_aside(batch) else 1)
-        return max(1, most // sum(is_aside(i) == is_aside(batch) for i in range(self.batches)))
+            return 0, 0
+        inputs = as_matrix(node, constant_of(self.conversion, node, 1)).shape[-1]
+        most = max(FEWEST, ROWS * min(inputs, COLUMNS))
+        judging = sum(map(is_aside, range(self.batches)))
+        learning = self.batches - judging
+        return max(1, most // max(learning, 1)), max(1, most // 2 // max(judging, 1))
 
     def _taken(self, name: str, solved: _Solved) -> dict[str, torch.Tensor]:
         node, made = self.layers[name], dict[str, torch.Tensor]()
@@ -288,7 +298,7 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
     executor = Executor(replace(conversion.graph, module=coded(conversion)))
     layers, samples = owned_layers(conversion), _samples(conversion, executor)
-    ranks = sharing(conversion)
+    ranks = sharing(conversion, "round" if weights else "bias")
     own = samples[ranks.rank :: ranks.size]
     asked = range(ranks.rank, len(samples), ranks.size)
     gains = row_gains(conversion.graph, samples, layers.values(), asked)

@@ -101,11 +101,10 @@ class Judge:
         answers: list[tuple[Array, Array]] = []
         samples = 0
         opened, feeder = session(file), Feeder(self.file)
-        padding = Padding.of(self._session)
         for index, item in enumerate(counted("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
             before = self._float(index, arrays)
-            after = padding.without(arrays, run(opened, arrays))
+            after = self._padding.without(arrays, run(opened, arrays))
             samples += len(before[0]) if before[0].ndim else 1
             for a, b in zip(before, after, strict=True):
                 if a.dtype.kind == "f":
@@ -139,7 +138,7 @@ class Judge:
     def _float(self, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        found = Padding.of(self._session).without(arrays, run(self._session, arrays))
+        found = self._padding.without(arrays, run(self._session, arrays))
         self._bytes += sum(a.nbytes for a in found)
         if index == len(self._kept) and self._bytes <= KEPT:
             self._kept.append(found)
@@ -148,6 +147,10 @@ class Judge:
     @cached_property
     def _session(self) -> Any:
         return session(self.file)
+
+    @cached_property
+    def _padding(self) -> Padding:
+        return Padding.of(self._session)
 
     def _metric(
         self, file: Path, answers: list[tuple[Array, Array]], samples: int

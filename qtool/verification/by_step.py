@@ -173,19 +173,20 @@ def _beyond_conditioning(
         if name in high:
             _widen(plain, open_, name, x.cpu())
 
+    def widen(moved: Collection[str]) -> None:
+        for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
+            if name in moved:
+                _widen(plain, open_, f"output {name}", x.cpu())
+
     with _given(module, seen, look), LowestFirst():
         for draw in range(1 + DRAWS):
             run.still = draw == 0
-            for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
-                if name in far:
-                    _widen(plain, open_, f"output {name}", x.cpu())
+            widen(far)
     counted = {name for name, (a, _) in far.items() if not a.is_floating_point()}
     with _given(module, seen), LowestFirst():
-        run.reach = NOISES
+        run.reach = NOISES  # a position jumps, as far as floats may be off
         for _ in range(DRAWS if counted else 0):
-            for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
-                if name in counted:
-                    _widen(plain, open_, f"output {name}", x.cpu())
+            widen(counted)
     left = {}
     for name, d in high.items():
         params = points[name].params

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from qtool import graph as G
+from qtool.data import MASK
 from qtool.graph import FloatGraph
 from qtool.types import Array
 
-__all__ = ["MASK", "Padding"]
-
-MASK = "attention_mask"
-"""As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
+__all__ = ["Padding"]
 
 Sizes = Sequence[int | str]
 """Of a tensor: names for those that vary."""

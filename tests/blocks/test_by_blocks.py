@@ -220,8 +220,7 @@ def test_an_onnx_file_with_its_weights_beside_it(
 
 
 def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None:
-    data = file.with_name("weights.data")
-    held = data.read_bytes()
+    held = (data := file.with_name("weights.data")).read_bytes()
     for left, said in ((held[:-4], "weights.data is cut off: '.*' is not whole"), (None, "lacks")):
         data.unlink()
         if left is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
+from qtool.cli import main
 from qtool.cli.ending import ended_in_order
 
 import qtool
@@ -37,6 +38,16 @@ def started(*arguments: str, folder: Path, **options: object) -> subprocess.Pope
         text=True,
         **options,
     )
+
+
+def test_a_signal_before_the_command_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(main), "parse_args", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 130
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -30,7 +30,14 @@ INPUTS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("float64", (4,)),
     ("bool", (5,)),
     ("float16", (4,)),
+    ("float32", ()),
+    ("float32", (1,)),
+    ("float32", (3, 1, 1)),
+    ("float32", (1, 1, 6, 1)),
+    ("float32", (1, 12)),
+    ("float32", (4, 0)),
 )
+LEADS = ("N",) * 6 + (16, 1)  # an open batch, or a fixed one
 USUAL = 6  # of the inputs above
 NAMES = ("x", "input", "output", "y", "層", "a b", "0", "conv/1", "a.b", "X", "class")
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -61,9 +68,10 @@ def draw_graph(random: Random, most: int = 12) -> Graph:
         random.choice(INPUTS[:USUAL] if random.randrange(5) else INPUTS) for _ in range(count)
     ]
     names = random.sample(NAMES, count)
-    lead: int | str = "N" if random.randrange(4) else 16
+    lead = random.choice(LEADS)
     inputs = tuple((n, d, (lead, *s)) for n, (d, s) in zip(names, chosen, strict=True))
     graph = Graph(random.choice(OPSETS), inputs, (), {}, (), random.randrange(10))
+    graph = graph if lead == "N" else replace(graph, batch=int(lead))
     values = graph.data(graph.batch, 0)
     for _ in range(1 + random.randrange(most)):
         graph, values = _grown(random, graph, values)

@@ -254,6 +254,8 @@ def recurrent(m: Maker, x: str) -> Drawn:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[m.op]
     r = m.random
     hidden, width, batch = r.choice((2, 3)), m.values[x].shape[2], m.values[x].shape[1]
+    if not width:  # a GRU of no features ends the process
+        raise ValueError
     attributes: dict[str, Any] = {"hidden_size": hidden}
     attributes |= m.pick(
         direction=("forward", "reverse", "bidirectional"),

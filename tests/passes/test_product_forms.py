@@ -56,6 +56,15 @@ def test_a_bias_of_one_number_is_one_for_each_output() -> None:
         assert G.shape(layer.args[2]) == (4,)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0)])
+def test_a_layer_of_no_features_gives_its_bias(shape: tuple[int, ...], bias: bool) -> None:
+    layer = nn.Linear(1, 5, bias)
+    layer.weight = nn.Parameter(torch.zeros(5, 0))
+    found = rewritten(layer, shape, passes=FORMS)
+    assert "linear" not in found.ops()
+
+
 W = {"matrix": (6, 5), "heads": (6, 2, 4), "joined": (2, 3, 5), "deep": (2, 6, 5)}
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from qtool.api import quantize
 from qtool.conversion import Captured, capture_model
 from qtool.graph.fingerprint import mark_of
-from qtool.graph.waves import order_of, waves_of
 from qtool.recovery import judging, learn, rounding
 from tests.ranks.processes import run, values
 
@@ -67,7 +66,7 @@ def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
 def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:
     """The second time ranks do not hold the same bits."""
     found = solved(rank, size)
-    judging._mark = lambda _: str(rank)
+    judging._mark = lambda *_: str(rank)
     return [found, solved(rank, size)]
 
 
@@ -93,11 +92,3 @@ def test_a_rank_that_dies_while_it_solves_ends_the_others() -> None:
     one, other = run(2, dies)
     assert other.code == 3
     assert one.error.endswith("rank 1 of 2 is gone: its process ended")
-
-
-def test_what_does_not_change_each_other_is_a_wave() -> None:
-    # 1, 2 and 4 read 0; 3 reads 1; 5 adds 3 and 4, 6 reads 5
-    reads = {1: [0], 2: [0], 3: [1], 4: [0], 5: [3, 4], 6: [5]}
-    assert order_of(reads, {1, 4, 6}) == [2, 1, 3, 4, 5, 6]
-    assert waves_of(reads, {1: [], 4: [], 6: []}) == [[2], [1, 4], [3], [5], [6]]
-    assert waves_of(reads, {1: [], 4: [3], 6: []}) == [[2], [1], [3], [4], [5], [6]]

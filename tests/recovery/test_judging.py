@@ -9,6 +9,8 @@ from torch import nn
 import qtool
 from qtool.conversion import Conversion
 from qtool.data import Batch
+from qtool.recipe import Recipe
+from qtool.recovery import judging
 from qtool.recovery.judging import (
     as_near,
     coded,
@@ -75,26 +77,43 @@ def test_noise_is_added_up_over_batches() -> None:
     assert torch.allclose(halves, each, rtol=1e-6)
 
 
-def test_outputs_that_are_not_of_one_sample_each_count_by_the_batch() -> None:
+@pytest.mark.parametrize(("width", "counted"), [(4, 4), (1, 32)], ids=["mixed", "one number"])
+def test_flat_outputs_count_by_sample_where_each_has_one_number(width: int, counted: int) -> None:
+    """Four batches of 8 samples; else they count by the batch."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)).eval()
+    net = nn.Sequential(nn.Linear(4, width), nn.Flatten(0)).eval()
     x = torch.randn(32, 4)
     captured = qtool.capture_model(net, x)
     start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
     work = qtool.conversion.SOLVE.run(start)
     (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
-    assert found.shape == (4,)
+    assert found.shape == (counted,)
 
 
-def test_an_output_of_one_number_for_each_sample() -> None:
+def test_what_one_plan_has_shown_is_not_taken_for_another() -> None:
+    """Their points hold the same scales: those of activations are dynamic, or there are none."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).eval()
     x = torch.randn(32, 4)
-    captured = qtool.capture_model(net, x)
-    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], mode="dynamic", accuracy="fast")
+    noise = []
+    for mode in ("dynamic", "weight-only"):
+        start = Conversion.start(captured, captured.plan(recipe=Recipe(mode=mode)), calibration)
+        work = qtool.conversion.SOLVE.run(start)
+        noise += noise_of(work, [coded(work)], [Batch((x,))])
+    assert noise[1] < 0.7 * noise[0]
+
+
+def test_ranks_share_the_same_task_on_the_same_networks() -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x])
+    start = Conversion.start(captured, captured.plan(), calibration)
     work = qtool.conversion.SOLVE.run(start)
-    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
-    assert found.shape == (32,)
+    tasks = [("round", []), ("judge", []), ("judge", [coded(work)])]
+    marks = [judging._mark(each, *task) for each in (start, work) for task in tasks]
+    assert len(set(marks)) == 6
+    assert judging._mark(work, "judge", [coded(work)]) == marks[-1]
 
 
 def test_one_sample_far_off_does_not_decide() -> None:

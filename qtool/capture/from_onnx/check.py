@@ -54,6 +54,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
             )
     _refuse_training(model)
+    _refuse_of_nothing(model)
     _refuse_types(model.graph)
     _spell_out(model)
     return model
@@ -74,6 +75,14 @@ def _refuse_training(model: onnx.ModelProto) -> None:
                 f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX Runtime "
                 "changes its statistics at every run; export the model in eval mode"
             )
+
+
+def _refuse_of_nothing(model: onnx.ModelProto) -> None:
+    """A GRU without features, with which ONNX Runtime ends the process."""
+    empty = {i.name for i in model.graph.initializer if 0 in i.dims}
+    for node in nodes_in(model.graph.node):
+        if node.op_type == "GRU" and empty & set(node.input[1:2]):
+            raise CaptureError(f"{label_of(node)} (GRU) has no features to read; leave it out")
 
 
 def _is_true(stored: onnx.TensorProto | None) -> bool:

@@ -130,6 +130,17 @@ def test_it_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_gru_of_no_features_is_never_run(tmp_path: Path) -> None:
+    text = "(float[3, 1, 0] x) => (float[3, 1, 1, 2] y) { y = GRU <hidden_size = 2> (x, w, r) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g {text}')
+    for name, width in (("w", 0), ("r", 2)):
+        weight = np.zeros((1, 6, width), np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    onnx.save(model, tmp_path / "gru.onnx")
+    with pytest.raises(CaptureError, match=r"\(GRU\) has no features"):
+        load_onnx(tmp_path / "gru.onnx")
+
+
 def test_functions_are_written_out(tmp_path: Path) -> None:
     model = behind_conv(PLAIN)
     opsets = [helper.make_opsetid("", 18)]
