@@ -1,8 +1,10 @@
 """The files of a decoder beside its float file in ONNX Runtime: a token at a time, and a prompt.
 
     python benchmarks/decoding.py [--hidden 512,1024,2048] [--prompt 128] [--past 128]
+                                  [--layers 16 --tokens 32000]
 
-Llamas of random weights, as wide as small ones and with few layers, one thread. Files run in turns,
+Llamas of random weights, as wide as small ones, one thread. Without options they have few layers,
+and little besides: what is told of them is what a layer costs. Files run in turns,
 and each ratio is the median of pairs of one round, so that a busy machine slows both alike.
 """
 
@@ -31,45 +33,45 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "dynamic": {"mode": "dynamic", "recover": []},
 }
-TOKENS, LAYERS = 4096, 2
 
 
-def decoder(hidden: int) -> Decoder:
+def decoder(hidden: int, layers: int, tokens: int) -> Decoder:
     let_torchvision_import()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=TOKENS,
+        vocab_size=tokens,
         hidden_size=hidden,
         intermediate_size=hidden * 11 // 4 // 128 * 128,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 128,
     )
     return Decoder(LlamaForCausalLM(config)).eval()
 
 
-def inputs(path: Path, new: int, past: int) -> list[np.ndarray[Any, Any]]:
+def inputs(path: Path, new: int, past: int, tokens: int) -> list[np.ndarray[Any, Any]]:
     """Of a call on so many new tokens, with so many in the cache."""
     generator = np.random.default_rng(0)
     caches = onnxruntime.InferenceSession(path).get_inputs()[2:]
     sizes = [(1, cache.shape[1], past, cache.shape[3]) for cache in caches]
-    found = [generator.integers(0, TOKENS, (1, new)), np.ones((1, past + new), np.int64)]
+    found = [generator.integers(0, tokens, (1, new)), np.ones((1, past + new), np.int64)]
     return found + [generator.standard_normal(size).astype(np.float32) for size in sizes]
 
 
 def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
     """Prints a row for each form: its size and its speed beside float, with 95 % intervals."""
-    model = decoder(hidden)
-    ids = torch.randint(0, TOKENS, (2, 12))
+    model = decoder(hidden, options.layers, options.tokens)
+    ids = torch.randint(0, options.tokens, (2, 12))
     batch = model.continued(ids, torch.ones_like(ids), 4)
     captured = qtool.capture_model(model, batch, DYNAMIC)
     files = [write_float(captured.graph, folder / "float.onnx")]
     for index, chosen in enumerate(FORMS.values()):
         files.append(folder / f"{index}.onnx")
         qtool.quantize(captured, [batch], **chosen).export(files[-1])
-    given = [inputs(files[0], *sizes) for sizes in ((1, options.past), (options.prompt, 0))]
+    calls = ((1, options.past), (options.prompt, 0))
+    given = [inputs(files[0], *sizes, options.tokens) for sizes in calls]
     step, prompt = (timed(files, each, seconds=options.seconds) for each in given)
     for form, file, *found in zip(
         ("float", *FORMS),
@@ -89,6 +91,8 @@ def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hidden", default="512,1024,2048")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=4096, help="that the model knows")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--past", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=15.0, help="for all forms of a size")

@@ -12,6 +12,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.graph import torch_ops
 from qtool.passes.flatten_linear import ELEMENTWISE
+from qtool.passes.rules import leading
 
 __all__ = ["keep_deep"]
 
@@ -25,11 +26,28 @@ def keep_deep(module: fx.GraphModule) -> None:
         flat = node.args[0] if node.target in _ANY_RANK else None
         if not isinstance(flat, fx.Node) or flat.target is not _RESHAPE:
             continue
-        x, chain = flat.args[0], _chain(node)
-        assert isinstance(x, fx.Node)
-        wide = G.rank(x) > 2 and str(G.shape(x)[-1]) == str(G.shape(flat)[-1])
-        if wide and all(user.target is _RESHAPE for user in chain[-1].users):
-            _rebuild(chain, x)
+        chain = _chain(node)
+        readers = list(chain[-1].users)
+        if readers and all(user.target is _RESHAPE for user in readers):
+            deep = _deep(flat, readers)
+            if deep is not None:
+                _rebuild(chain, deep)
+
+
+def _deep(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
+    """What was flattened, or its last dimensions alone (the heads of an attention) as one, where
+    the readers take the dimensions before them apart again."""
+    x = flat.args[0]
+    assert isinstance(x, fx.Node)
+    width, shapes = G.shape(flat)[-1], [G.shape(reader) for reader in readers]
+    if G.rank(x) > 2 and str(G.shape(x)[-1]) == str(width):
+        return x
+    count = len(shapes[0]) - 1
+    before = G.shape(x)[:count]
+    if not 1 < count < G.rank(x) or not all(G.same_sizes(s[:-1], before) for s in shapes):
+        return None
+    sizes = [*leading(flat, x, count), width]
+    return G.add_call(flat, _RESHAPE, (x, sizes), f"{G.name_of(flat)}.deep", flat)
 
 
 def _chain(node: fx.Node) -> list[fx.Node]:

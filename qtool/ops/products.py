@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from qtool.ops import count
@@ -30,9 +31,30 @@ def _attention(
     if attn_mask.dtype == ir.DataType.BOOL:
         nothing = torch.finfo(torch.float32).min
         attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=nothing))
+    elif _finite(attn_mask):
+        return _attended(query, key, value, attn_mask, *options, **named)
     found = _attended(query, key, value, attn_mask, *options, **named)
     most = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
     return op.Where(op.Greater(most, op.Constant(value_float=nothing)), found, zero)
+
+
+_MOVES = {"Concat": None, "Expand": 1, "Identity": 1, "Reshape": 1, "Slice": 1, "Unsqueeze": 1}
+"""Operators that give values of their inputs, and how many of their inputs hold values."""
+
+
+def _finite(mask: Any) -> bool:
+    """Whether a mask is known to be finite everywhere: chosen, or stored, values moved about."""
+    from onnxscript import ir
+
+    stored = ir.convenience.get_const_tensor(mask)
+    if stored is not None:
+        return bool(np.isfinite(stored.numpy()).all())
+    node = mask.producer()
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "Where":
+        return all(map(_finite, node.inputs[1:]))
+    return node.op_type in _MOVES and all(map(_finite, node.inputs[: _MOVES[node.op_type]]))
 
 
 def _attended(

@@ -9,6 +9,7 @@ from qtool.passes.fold_affine import fold_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
+from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.hold_bias import hold_bias
 from qtool.passes.infra import GraphPass, run_passes, same_function
@@ -27,6 +28,7 @@ CANONICAL = [
     canonicalize,
     fold_constants,  # before the norm, which is folded into stored weights alone
     rms_norm,  # whose weight may be one and a parameter
+    grouped_queries,
     fold_batch_norm,
     fold_affine,  # a norm stands right behind its layer, a scale may stand behind the norm
     low_pad,

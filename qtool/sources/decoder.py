@@ -72,17 +72,16 @@ class Decoder(nn.Module):
         cache = Cache(past_key_values)
         if self.scales is not None:
             cache = begin(Int8Cache(past_key_values, self.scales))
-        length = input_ids.shape[1]
-        total = cache.get_seq_length() + length
-        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
-        own = torch.arange(length, device=input_ids.device) + (total - length)
-        every = torch.arange(total, device=input_ids.device)
-        seen = (every[None, :] <= own[:, None])[None] & (attention_mask[:, None, :] > 0)
+        count = attention_mask.cumsum(1)
+        own = count[:, cache.get_seq_length() :]
+        # a token is before another one, or is it, where no more tokens have been counted up to it
+        keys = torch.where(attention_mask > 0, count, torch.iinfo(torch.int64).max)
+        seen = keys[:, None, :] <= own[:, :, None]
         mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[:, None]
         result = self.model(
             input_ids=input_ids,
             attention_mask=mask,
-            position_ids=places,
+            position_ids=(own - 1).clamp(min=0),
             past_key_values=cache,
             use_cache=True,
         )
