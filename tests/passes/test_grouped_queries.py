@@ -73,14 +73,16 @@ def _keys(found: Any) -> list[int]:
 @pytest.mark.parametrize("form", FORMS)
 def test_keys_are_not_copied(form: str) -> None:
     found = rewritten(Function(FORMS[form]), SHAPE)
-    assert _keys(found) == [GROUPS] and found.counts["grouped_queries"] == 1
+    assert _keys(found) == [GROUPS]
+    assert found.counts["grouped_queries"] == 1
     assert "expand" not in found.ops()
 
 
 @pytest.mark.parametrize("form", OTHERS)
 def test_other_forms_stay(form: str) -> None:
     found = rewritten(Function(OTHERS[form]), SHAPE)
-    assert _keys(found) == [HEADS] and not found.counts["grouped_queries"]
+    assert _keys(found) == [HEADS]
+    assert not found.counts["grouped_queries"]
 
 
 def test_layers_of_one_mask_repeat_it_once() -> None:
@@ -93,7 +95,8 @@ def test_layers_of_one_mask_repeat_it_once() -> None:
 
     found = rewritten(Function(both), SHAPE)
     masks = [n for n in G.calls(found.graph.graph) if op(n) == "cat"]
-    assert _keys(found) == [GROUPS, GROUPS] and len(masks) == 1
+    assert _keys(found) == [GROUPS, GROUPS]
+    assert len(masks) == 1
 
 
 def test_a_file_of_any_batch_and_length(tmp_path: Path) -> None:

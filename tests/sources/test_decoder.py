@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import qtool
 from qtool.errors import CaptureError
 from qtool.export.float_file import write_float
 from qtool.integer import lower
+from qtool.runtimes.onnxruntime import optimised_graph
 from qtool.sources import load_data, load_model
 from qtool.sources.decoder import DYNAMIC, Decoder
 from qtool.sources.genai import genai_config
@@ -114,6 +116,9 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     tokens = greedy(in_runtime(tmp_path / "int4.onnx"))
     assert tokens == greedy(in_engine(tmp_path / "int4.onnx"))
     assert len(set(tokens)) > 2
+    small = Counter(n.op_type for n in optimised_graph(tmp_path / "int4.onnx").graph.node)
+    assert not {"Expand", "ReduceMax", "Range"} & set(small)  # keys copied, masks looked at
+    assert small["Shape"] == 1  # how much is in the cache
     shapes = {o.name: o.shape for o in ort.InferenceSession(path).get_outputs()}
     assert shapes["logits"] == ["batch", "sequence", 96]
     assert set(shapes["present.1.value"][2].split(" + ")) == {"past", "sequence"}
