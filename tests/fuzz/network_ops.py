@@ -86,6 +86,19 @@ def _attend(x: torch.Tensor, causal: bool) -> torch.Tensor:
     return F.scaled_dot_product_attention(x, x, x, is_causal=causal)
 
 
+def _shared(x: torch.Tensor, mask: str) -> torch.Tensor:
+    """Four heads of queries over two of keys and values, copied as transformers does."""
+    query, few = torch.stack([x, -x, x * 2, x + 1], 1), torch.stack([x, x * 0.5], 1)
+    every = few[:, :, None].expand(-1, -1, 2, -1, -1).reshape(query.shape)
+    masks = {
+        "none": None,
+        "flags": torch.ones(x.shape[1], x.shape[1]).tril().bool(),
+        "chosen": torch.where(x[:, None, :, :1] > 0, 0.0, -4.0).transpose(2, 3),
+        "computed": (x @ x.transpose(1, 2))[:, None].clamp(-8, 8),
+    }
+    return F.scaled_dot_product_attention(query, every, every, masks[mask])
+
+
 def _pool(name: str, choices: Mapping[str, Sequence[Any]]) -> Op:
     return _module(layers.by_rank(name), choices=choices)
 
@@ -171,6 +184,9 @@ OPS: dict[str, Op] = {
         layers.transformer, (3,), choices={"activation": ("relu", "gelu"), "first": (False, True)}
     ),
     "attend": _function(_attend, ranks=(3, 4), choices={"causal": (False, True)}),
+    "attend in groups": _function(
+        _shared, ranks=(3,), choices={"mask": ("none", "flags", "chosen", "computed")}
+    ),
     "times": Op(
         lambda s, o: layers.Times(s[0], o["how"]), choices={"how": ("channel", "scalar", "whole")}
     ),
