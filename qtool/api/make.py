@@ -207,10 +207,11 @@ def _captured(
 def _notes(
     captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[str, ...]:
-    """What is to be said of the sizes, where nobody chose them, and of data that was made."""
+    """What is to be said of the sizes, of which a range only where nobody chose them, and of data
+    that was made."""
     module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
     chosen = dynamic is not None or not module
-    sizes = () if chosen else captured.graph.restrictions()
+    sizes = captured.graph.decided if chosen else captured.graph.restrictions()
     return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
 
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import graph as G
 from qtool.capture.arguments import apart, at_least_two, spell_out
+from qtool.capture.decided import called, conditions
 from qtool.capture.own_state import counts_of, kept_as_it_was
 from qtool.capture.program import first_line, from_program
 from qtool.capture.quick_shapes import quick_shapes
@@ -111,6 +112,7 @@ def capture_module(
     if filled:
         with kept_as_it_was(model):
             _show(model, graph)
+            graph.decided = conditions(model, graph, ranges=dynamic is not None)
     return graph
 
 
@@ -136,8 +138,8 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
     batch = graph.fewer(Batch(*graph.example), COMPARED)
     before = counts_of(model)
     try:
-        expected = _called(model, batch)
-        again = expected if counts_of(model) == before else _called(model, batch)
+        expected = called(model, batch)
+        again = expected if counts_of(model) == before else called(model, batch)
     except (Exception, SystemExit) as error:
         raise CaptureError(
             f"the model was captured, and fails when it is called again: {said(error)}"
@@ -163,12 +165,6 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
         )
 
 
-def _called(model: nn.Module, batch: Batch) -> list[Any]:
-    args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))  # it may write to them
-    with torch.no_grad(), quiet():
-        return pytree.tree_leaves(model(*args, **kwargs))
-
-
 class _Sized(fx.Interpreter):
     """Runs a graph and holds its results to the sizes that it states as numbers.
 
@@ -190,10 +186,6 @@ class _Sized(fx.Interpreter):
 def _number(size: Any) -> int | None:
     """A size that is known, or that torch.export has settled on; None for one that varies."""
     return size if isinstance(size, int) else size.node.maybe_as_int()
-
-
-def _copied(x: Any) -> Any:
-    return x.clone() if isinstance(x, torch.Tensor) else x
 
 
 @contextmanager

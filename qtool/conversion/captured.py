@@ -153,8 +153,13 @@ def capture_model(
         raise DataError("there is no batch to capture the model with; give at least one")
     elif isinstance(model, OnnxModule):
         graph = capture_onnx(model, next(batches([example], model)), dynamic)
-    else:
+    elif isinstance(model, nn.Module):
         graph = capture_module(model, next(batches([example], model)), dynamic)
+    else:
+        raise CaptureError(
+            f"a model is an nn.Module or an ExportedProgram, not a {type(model).__name__}; "
+            "qtool.sources.load_model reads files and folders"
+        )
     mark = fingerprint(graph.module)
     normed = bool(norms_of(graph.module))
     trained = replace(graph, module=G.clone(graph.module)) if normed else None

@@ -42,6 +42,7 @@ class FloatGraph:
     example: positional and keyword arguments the graph was captured with.
     constraints: ranges of the symbolic dimensions, as torch.export found them.
     dims: symbol -> the name a person gave that dimension ("batch").
+    decided: in sentences, what has to hold of the sizes besides, since the model decides by them.
     """
 
     module: fx.GraphModule
@@ -50,6 +51,7 @@ class FloatGraph:
     example: tuple[tuple[Any, ...], dict[str, Any]]
     constraints: dict[Any, Any]
     dims: dict[str, str]
+    decided: tuple[str, ...] = ()
 
     @property
     def graph(self) -> fx.Graph:
@@ -122,10 +124,12 @@ class FloatGraph:
             return (f"{only}: the model computes with it in a way that no graph holds",)
         fewest, most = self.numbers()
         if most is not None:
-            return (f"the file is right for {fewest} to {most} samples: the model decides by that",)
+            told = f"the file is right for {fewest} to {most} samples: the model decides by that"
+            return (told, *self.decided)
         if fewest > FEWEST:
-            return (f"the file is right from {fewest} samples on: the model decides by that",)
-        return ()
+            told = f"the file is right from {fewest} samples on: the model decides by that"
+            return (told, *self.decided)
+        return self.decided
 
     def numbers(self) -> tuple[int, int | None]:
         """The fewest and the most samples that the graph is right for; None: any number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -151,7 +152,15 @@ MOVES = (
     _move(_nearest_exact, aten._upsample_nearest_exact2d.vec),
 )
 
+
+def _floordiv(a: Any, b: Any) -> Any:
+    """Of sizes: ONNX's Div of integers goes towards zero, and torch.onnx takes it for numbers that
+    are not negative; -(-n // 2), the half of n rounded up, is one of them."""
+    return op.Div(op.Sub(a, op.Mod(a, b)), b)
+
+
 WRITERS = {
+    operator.floordiv: _floordiv,
     torch_ops.pad_codes: _pad_codes,
     torch_ops.reshape: _reshape,
     aten.upsample_nearest1d.vec: _nearest,

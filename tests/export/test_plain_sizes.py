@@ -66,3 +66,17 @@ def test_what_is_computed_is_computed_once() -> None:
 def test_an_empty_tensor_keeps_its_zero() -> None:
     model = written(lambda x: torch.cat([x, x.new_zeros(0, 12).reshape(x.shape[0], 0, 12)], 1))
     assert operators(model)
+
+
+NEGATIVE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "half rounded up": lambda x: x[:, : -(-x.shape[1] // 2)],
+    "of a difference": lambda x: x + (1 - x.shape[1]) // 2,
+    "by a negative size": lambda x: x + 7 * x.shape[1] // (-1 - x.shape[1]),
+    "what is left": lambda x: x + -x.shape[1] % 3,
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_sizes_are_divided_as_in_python(name: str) -> None:
+    """Down, not towards zero."""
+    written(NEGATIVE[name])
