@@ -1,7 +1,7 @@
 """What the search finds on real networks, hostile ones, and when it is killed.
 
     python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002] [--twins fast]
-    python benchmarks/tune.py hostile FOLDER
+    python benchmarks/tune.py hostile FOLDER [--accuracy fast]
     python benchmarks/tune.py kills [--kills 100]
     python benchmarks/tune.py explain FOLDER [--networks resnet20] [--flips 200] [--exported 10]
 
@@ -147,6 +147,7 @@ def hostile(options: argparse.Namespace) -> None:
         network.labels,
         goals=qtool.TuneGoals(max_drop=HOSTILE_DROP),
         options=qtool.SearchOptions(choices=("static",), evaluations=EVALUATIONS),
+        accuracy=tuple(options.accuracy.split(",")),
     )
     print(found)
     lifted = sorted(n for g in found.groups if g.choice != "static" for n in g.layers)
@@ -258,6 +259,8 @@ def main() -> None:
             sub.add_argument("folder", type=Path)
         if command is goals:
             of_goals(sub)
+        if command is hostile:
+            sub.add_argument("--accuracy", default="fast,balanced", help="levels to choose from")
         if command is kills:
             sub.add_argument("--kills", type=int, default=100)
             sub.add_argument("--seed", type=int, default=0)

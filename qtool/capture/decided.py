@@ -20,7 +20,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from qtool import graph as G
 from qtool.data import Batch
-from qtool.graph.agreement import worst
+from qtool.graph.agreement import COMPARED, worst
 from qtool.graph.alone import quiet
 
 __all__ = ["called", "conditions"]
@@ -44,11 +44,12 @@ def conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str
         ranges: also the bounds that `FloatGraph.constraints` has.
     """
     guards, found, runs = _guards(graph), dict[Any, None](), 0
-    for sizes in _near(graph, ranges) if guards else ():
+    batch = graph.fewer(Batch(*graph.example), COMPARED)
+    for sizes in _near(graph, batch, ranges) if guards else ():
         failing = [g for g in guards if not _holds(g, graph, sizes)]
         if not failing or not found.keys().isdisjoint(failing):
             continue
-        if _differs(model, graph, sizes):
+        if _differs(model, graph, batch, sizes):
             found[failing[0]] = None
         runs += 1
         if runs == RUNS:
@@ -63,15 +64,15 @@ def _guards(graph: G.FloatGraph) -> list[Any]:
     return [e for e in named if e.free_symbols]
 
 
-def _near(graph: G.FloatGraph, ranges: bool) -> Iterator[Mapping[str, int]]:
-    """Sizes of the example of which one is another."""
-    example: dict[str, int] = {}
-    for given, t in zip(graph.inputs, graph.tensors_of(Batch(*graph.example)), strict=True):
-        example |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
-    for name, size in example.items():
+def _near(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
+    """Sizes of a batch of which one is another."""
+    own: dict[str, int] = {}
+    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
+        own |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
+    for name, size in own.items():
         for other in dict.fromkeys((size - 1, size // 2, size + 1, size - 2)):
             if other >= LEAST and (ranges or _inside(graph, name, other)):
-                yield {**example, name: other}
+                yield {**own, name: other}
 
 
 def _inside(graph: G.FloatGraph, name: str, size: int) -> bool:
@@ -89,10 +90,10 @@ def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
         return True
 
 
-def _differs(model: nn.Module, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
+def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> bool:
     """Whether the model runs at these sizes and gives something else than the graph."""
     tensors = []
-    for given, t in zip(graph.inputs, graph.tensors_of(Batch(*graph.example)), strict=True):
+    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
         for axis, name in enumerate(given.shape):
             if isinstance(name, str) and sizes[name] != t.shape[axis]:
                 places = torch.arange(sizes[name], device=t.device) % t.shape[axis]

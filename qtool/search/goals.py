@@ -13,7 +13,8 @@ __all__ = ["TuneGoals"]
 
 NONE = 1e9
 DEFAULT_DROP = 0.01
-ALIKE = 0.02  # of the cost: what timing does not tell apart
+ALIKE = 0.02  # of the cost: what timing does not tell apart, however sure it seems
+UNSURE = 0.1  # the most that it is said not to tell apart, where sessions differ
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,15 @@ class TuneGoals:
         """The nearest to the goals, and of those the cheapest; of alike ones that which has most in
         integers, and the most exact of those."""
         near = self.nearest(evaluated)
-        least = min(self.cost(e) for e in near)
-        alike = [e for e in near if self.cost(e) <= least * (1 + ALIKE)]
+        first = min(near, key=self.cost)
+        alike = [e for e in near if self._as_cheap(e, first)]
         return min(alike, key=lambda e: (-e.share, e.score.noise))
+
+    def _as_cheap(self, found: Evaluated, first: Evaluated) -> bool:
+        """Whether it may be as cheap as the cheapest, by the interval of its speed."""
+        over = self.cost(found) / self.cost(first) - 1
+        open_ = not self.smallest and found.speedup_high >= first.speedup
+        return over <= ALIKE or (open_ and over <= UNSURE)
 
     def told(self, found: Evaluated) -> list[str]:
         """How far a file is from each goal that it misses, in sentences."""
