@@ -88,7 +88,9 @@ def said(error: BaseException) -> str:
     traceback that it carries from another process."""
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
-        return text.splitlines()[-1].strip()
+        lines = text.splitlines()
+        inside = max(i for i, line in enumerate(lines) if line[:1] in " T" or i == 0)
+        return _in_one_line("\n".join(lines[inside + 1 :])) or lines[-1].strip()
     if isinstance(error, SystemExit):
         return f"it ended the process (sys.exit({text}))"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -219,6 +219,8 @@ def float_twin(path: str | Path) -> onnx.ModelProto:
             f"{path} holds no QuantizeLinear nodes to take out; give its float model with --model"
         )
     for node in rounded:
+        if len(node.inputs) < 2 or not node.outputs:
+            raise VerificationError(f"the file is no graph: {node.name} lacks inputs or outputs")
         made, source = node.outputs[0], node.inputs[0]
         codes = graph.codes(made)
         if codes is not None and codes.constant is not None:

@@ -104,6 +104,8 @@ def capture_module(
             "nn.Module that it was made of"
         )
     _refuse_training(model)
+    if filled:
+        _refuse_empty(model)
     with kept_as_it_was(model):
         spell_out(model, example)
         two = apart(at_least_two(model, example, dynamic))
@@ -213,6 +215,14 @@ def _refuse_training(model: nn.Module) -> None:
         if module.training and (not path or type(module).__module__.startswith("torch.nn")):
             where = f"module '{path}' ({type(module).__name__})" if path else "the model"
             raise CaptureError(f"{where} is in training mode; call model.eval() first")
+
+
+def _refuse_empty(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise CaptureError(
+                f"'{name}' is on the device meta, which holds no values; load the weights first"
+            )
 
 
 def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:

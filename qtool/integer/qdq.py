@@ -55,6 +55,10 @@ class QdqGraph:
         scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
         if scale is None:
             raise KernelError(f"{node.name}: its scale is computed at run time")
+        least = 0 if stored(input_at(node, 0)) else np.finfo(np.float32).smallest_subnormal
+        odd = scale[~(np.isfinite(scale) & (scale >= least))].reshape(-1)
+        if odd.size:  # weights of zeros alone may have 0
+            raise KernelError(f"{node.name}: its scale is {odd[0]}; a scale is a positive number")
         if zero is None:
             codes = array_of(input_at(node, 0)) if node.op_type == "DequantizeLinear" else None
             zero = np.zeros(scale.shape, np.uint8 if codes is None else codes.dtype)

@@ -84,6 +84,8 @@ def message_of(path: str | Path) -> onnx.ModelProto:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
+    except TypeError as error:  # onnx fails while it words its own error
+        raise FileError(f"{path}: not a readable ONNX file (its data is elsewhere)") from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     return model

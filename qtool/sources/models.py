@@ -63,7 +63,7 @@ def load_model(
     if weights is not None:
         load_weights(model, weights)
     try:
-        return model.eval()
+        model.eval()  # one of the user's own may give nothing back
     except RecursionError as error:
         raise CaptureError(
             f"{source} holds itself as a module inside; keep such a reference where torch does not "
@@ -71,6 +71,7 @@ def load_model(
         ) from error
     except Exception as error:
         raise CaptureError(f"{source}: its eval() fails: {said(error)}") from error
+    return model
 
 
 def _made(source: str) -> Any:

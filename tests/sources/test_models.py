@@ -30,6 +30,13 @@ class Nets:
 made = nn.ReLU()
 number = 3
 
+class Silent(nn.Linear):
+    def eval(self):
+        super().eval()
+
+def silent():
+    return Silent(3, 2)
+
 def fails():
     raise ValueError("no such size")
 
@@ -226,3 +233,7 @@ def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
 def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
     with pytest.raises(CaptureError, match="a task is for a folder of transformers"):
         load_model("nets.small:linear", task="fill-mask")
+
+
+def test_an_eval_that_gives_nothing_back(package: Path) -> None:
+    assert not load_model("nets.small:silent").training

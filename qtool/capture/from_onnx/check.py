@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx
 from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
@@ -11,6 +9,7 @@ from onnx.inliner import inline_local_functions
 from qtool.capture.from_onnx.names import label_of
 from qtool.capture.program import first_line
 from qtool.errors import CaptureError
+from qtool.graph.bombs import bomb_in
 from qtool.graph.onnx_part import TORCH_TYPES, nodes_in
 from qtool.onnx_graph.checker import check_model
 from qtool.onnx_graph.storage import fits, outline
@@ -19,7 +18,6 @@ __all__ = ["checked"]
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
-_NODES = 1_000_000  # after functions are written out: a file of a few kB may hold 2^26
 _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 
 
@@ -127,25 +125,8 @@ def _ranked(kind: onnx.TypeProto) -> bool:
 
 
 def _refuse_bombs(model: onnx.ModelProto) -> None:
-    functions = {(f.domain, f.name): f.node for f in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size(nodes: Iterable[onnx.NodeProto], inside: frozenset[tuple[str, str]]) -> int:
-        total = 0
-        for node in nodes_in(nodes):
-            key = (node.domain, node.op_type)
-            if key in inside:
-                raise CaptureError(f"function {node.op_type} of the file calls itself")
-            if key in functions and key not in sizes:
-                sizes[key] = size(functions[key], inside | {key})
-            total += sizes.get(key, 1)
-        return total
-
-    if (total := size(model.graph.node, frozenset())) > _NODES:
-        raise CaptureError(
-            f"the functions of the file are {total:,} nodes when written out, at most {_NODES:,} "
-            "are taken; is it what you think it is?"
-        )
+    if (bomb := bomb_in(model)) is not None:
+        raise CaptureError(bomb)
 
 
 def _refuse_types(graph: onnx.GraphProto) -> None:

@@ -61,10 +61,20 @@ def concat(call: Call, *parts: Any) -> torch.Tensor:
 def split(call: Call, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
     axis = call.get("axis", 0)
     given = call.get("split") if sizes is None else sizes.tolist()
+    if given is None and not isinstance(x.shape[axis], int):
+        return _even(x, axis, call.outputs)
     found = torch.split(x, -(-x.shape[axis] // call.outputs) if given is None else given, axis)
     if len(found) != call.outputs:
         raise call.refuse("fewer parts than outputs")
     return found
+
+
+def _even(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
+    """So many parts of a size that varies; where that is too small the last ones hold nothing, and
+    torch.split would give fewer."""
+    each, front = -(-x.shape[axis] // parts), (slice(None),) * (axis % x.ndim)
+    ends = [slice(i * each, (i + 1) * each) for i in range(parts - 1)]
+    return tuple(x[(*front, end)] for end in (*ends, slice((parts - 1) * each, None)))
 
 
 def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
