@@ -39,4 +39,4 @@ def measured_on(rows: Sequence[Row]) -> str:
         versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items() if k != "qtool")
         features = ", ".join(found["features"]) or "no feature that matters to int8"
         lines.append(f"Measured on {found['cpu']} ({features}), {found['system']}; {versions}.")
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))

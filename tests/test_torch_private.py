@@ -35,6 +35,7 @@ PRIVATE = {
     "torch.utils._python_dispatch.TorchDispatchMode": "of equal values, which comes first",
     "torch.utils._pytree": "values in containers; its module is imported by all of the ecosystem",
     "torch.utils._sympy.functions.FloorDiv": "sizes that come of divisions",
+    "torch.utils._sympy.printers.PythonPrinter": "what has to hold of sizes, in words",
 }
 ATTRIBUTES = (  # (an object, its private attribute, what it is good for)
     (fx.Graph(), "_codegen", "the signature of a module, kept by a copied graph"),

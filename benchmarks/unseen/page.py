@@ -35,7 +35,7 @@ therefore the same network wholly in bfloat16.
 - **SQNR**: of each output against the eager float model, in dB; **bf16**: of the worst output of
   the yardstick.
 - **sizes**: it was run at another batch and, where dynamic, another length.
-- **speed**: float / int8, one sample, one thread, under load.
+- **speed**: float / int8, one sample, one thread, under load; empty with `--seconds 0`.
 """
 COLUMNS = (
     *("network", "outcome", "parameters", "integer MACs", "float", "equal", "SQNR", "bf16"),

@@ -94,6 +94,7 @@ def evaluate(
         CaptureError: the model cannot be captured. VerificationError: a file does not run.
         RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
+    read_onnx(file)
     own, data = peek(data, _module(model))
     first = first_of(current(), own)
     if first is None:

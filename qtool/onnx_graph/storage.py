@@ -27,6 +27,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.atomic import atomic_path
 from qtool.errors import FileError
+from qtool.graph.bombs import bomb_in
 from qtool.paths import endless
 
 __all__ = [
@@ -88,6 +89,8 @@ def message_of(path: str | Path) -> onnx.ModelProto:
         raise FileError(f"{path}: not a readable ONNX file (its data is elsewhere)") from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    if (bomb := bomb_in(model)) is not None:
+        raise FileError(f"{path}: {bomb}")
     return model
 
 

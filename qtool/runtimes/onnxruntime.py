@@ -12,7 +12,6 @@ import onnxruntime as ort
 
 from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
-from qtool.graph.bombs import bomb_in
 from qtool.paths import endless
 from qtool.runtimes.base import Run, Runtime
 
@@ -31,7 +30,6 @@ __all__ = [
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
-_SMALL = 16 * 2**20  # bytes of a file whose functions are counted
 _WEIGHTS_APART = "session.optimized_model_external_initializers"
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 
@@ -57,8 +55,6 @@ def session(
     """
     if endless(path):
         raise VerificationError(f"{path}: it is no ordinary file; name one")
-    if (bomb := _bomb_in(path)) is not None:
-        raise VerificationError(f"{path}: {bomb}")
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
@@ -73,15 +69,6 @@ def session(
         )
     except Exception as error:
         raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
-
-
-def _bomb_in(path: str | Path) -> str | None:
-    """A bomb is small, and a large file is not read twice for it."""
-    try:
-        small = Path(path).stat().st_size <= _SMALL
-        return bomb_in(onnx.load(path, load_external_data=False)) if small else None
-    except Exception:  # noqa: BLE001  # no readable file: the runtime says so in its own words
-        return None
 
 
 def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:

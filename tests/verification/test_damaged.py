@@ -14,7 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.analysis.restore import float_twin
-from qtool.errors import CaptureError, KernelError, VerificationError, said
+from qtool.errors import CaptureError, FileError, KernelError, VerificationError, said
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,20 @@ def _bomb(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("read", [qtool.inspect, qtool.verify])
-def test_a_bomb_of_functions(read: Callable[[Path], Any], tmp_path: Path) -> None:
-    with pytest.raises(VerificationError, match="134,217,728 nodes when written out"):
-        read(_bomb(tmp_path / "bomb.onnx"))
+READERS: dict[str, Callable[[Path], Any]] = {
+    "inspect": qtool.inspect,
+    "verify": qtool.verify,
+    "evaluate": lambda f: qtool.evaluate(f, nn.Linear(1, 1).eval(), [torch.ones(1, 1)]),
+    "report": lambda f: qtool.report(f, [torch.ones(1, 1)], f.parent / "report"),
+    "compare": lambda f: qtool.compare([f, f], [torch.ones(1, 1)]),
+    "bench": lambda f: qtool.bench([f, f]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_bomb_of_functions(reader: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="134,217,728 nodes when written out"):
+        READERS[reader](_bomb(tmp_path / "bomb.onnx"))
 
 
 def test_a_node_without_inputs(file: Path) -> None:
