@@ -11,12 +11,13 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from qtool.errors import FileError
+from qtool.shield import shielded
 
 fcntl: Any = None  # without such locks on a system, what a kill leaves stays
 with suppress(ImportError):
@@ -94,27 +95,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     check_writable(path)
     target = resolved(path)
     try:
-        _sweep(target.parent, _prefix(target), _PART)
-        handle, temporary = _locked(lambda: _new_file(target))
+        with _own(target.parent, _prefix(target), _PART, _new_file) as temporary:
+            yield temporary
+            _publish(temporary, target)
     except OSError as error:
         raise _refused(path, error) from error
-    try:
-        yield temporary
-        _publish(temporary, target)
-    except OSError as error:
-        raise _refused(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-        os.close(handle)
 
 
 def _prefix(target: Path) -> str:
     return f".{target.name[:60]}."
-
-
-def _new_file(target: Path) -> tuple[int, Path]:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=_PART)
-    return handle, Path(name)
 
 
 def _refused(path: str | Path, error: OSError) -> FileError:
@@ -144,11 +133,12 @@ def scratch_folder() -> Iterator[Path]:
     Raises:
         FileError: there is no place for it.
     """
-    try:
-        opened = _own_folder(Path(tempfile.gettempdir()), _SCRATCH, "")
-    except OSError as error:
-        raise FileError(f"there is no place for temporary files: {error}") from error
-    with opened as folder:
+    with ExitStack() as stack:
+        try:
+            place = Path(tempfile.gettempdir())
+            folder = stack.enter_context(_own(place, _SCRATCH, "", _new_folder))
+        except OSError as error:
+            raise FileError(f"there is no place for temporary files: {error}") from error
         yield folder
 
 
@@ -176,27 +166,50 @@ def folder_beside(target: Path) -> AbstractContextManager[Path]:
     Raises:
         OSError: it cannot be made.
     """
-    return _own_folder(target.parent, _prefix(target), _PART)
+    return _own(target.parent, _prefix(target), _PART, _new_folder)
 
 
-def _own_folder(place: Path, prefix: str, suffix: str) -> AbstractContextManager[Path]:
-    def make() -> tuple[int, Path]:
-        while True:
-            folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-            with suppress(FileNotFoundError):  # somebody swept it in between
-                return os.open(folder, os.O_RDONLY), folder
-
-    _sweep(place, prefix, suffix)
-    return _held(*_locked(make))
+Maker = Callable[[Path, str, str], tuple[int, Path]]
+"""Makes a new file or folder in a folder, with this prefix and suffix; and a handle of it."""
 
 
 @contextmanager
-def _held(handle: int, folder: Path) -> Iterator[Path]:
+def _own(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[Path]:
+    """What `make` makes, locked, and removed at the end if it is still there.
+
+    Signals wait while it is made and while it is removed: one that came between the making and the
+    `try`, or within the removal, would leave it.
+    """
+    _sweep(place, prefix, suffix)
+    held: list[tuple[int, Path]] = []
     try:
-        yield folder
+        with shielded():
+            held.append(_locked(lambda: make(place, prefix, suffix)))
+        yield held[0][1]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
+        with shielded():
+            for handle, path in held:
+                _remove(path)
+                os.close(handle)
+
+
+def _new_file(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
+    handle, name = tempfile.mkstemp(dir=place, prefix=prefix, suffix=suffix)
+    return handle, Path(name)
+
+
+def _new_folder(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
+        with suppress(FileNotFoundError):  # somebody swept it in between
+            return os.open(folder, os.O_RDONLY), folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
@@ -223,10 +236,7 @@ def _sweep(folder: Path, prefix: str, suffix: str) -> None:
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            _remove(left)
         except OSError:
             pass
         finally:

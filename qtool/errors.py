@@ -83,13 +83,16 @@ class FileError(QtoolError):
     """A file cannot be read or written."""
 
 
+_INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback begin
+
+
 def said(error: BaseException) -> str:
     """What somebody else's error says, in one line: its type and message, or the last line of a
     traceback that it carries from another process."""
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
         lines = text.splitlines()
-        inside = max(i for i, line in enumerate(lines) if line[:1] in " T" or i == 0)
+        inside = max(i for i, line in enumerate(lines) if line.startswith(_INSIDE) or i == 0)
         return _in_one_line("\n".join(lines[inside + 1 :])) or lines[-1].strip()
     if isinstance(error, SystemExit):
         return f"it ended the process (sys.exit({text}))"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from qtool.atomic import (
     write_atomic,
 )
 from qtool.errors import FileError
+from qtool.shield import postponed
 
 WRITERS = [
     pytest.param(lambda path: write_atomic(path, b"new"), id="write_atomic"),
@@ -245,3 +247,51 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
     with scratch_folder() as folder:
         assert folder.is_dir()
     assert str(folder) not in gone
+
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+def _raise() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def raised() -> Iterator[None]:
+    """Signals raise as on the command line: not where it would leave something half done."""
+
+    def end(*_: object) -> None:
+        if not postponed(_raise):
+            _raise()
+
+    old = signal.signal(signal.SIGINT, end)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("raised")
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(tempfile, "mkdtemp"), (tempfile, "mkstemp"), (shutil, "rmtree"), (os, "close")],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_a_signal_leaves_nothing_at_whatever_moment_it_comes(
+    module: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the making of a file or folder, before anybody knows it; in front of its removal."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    call = getattr(module, name)
+
+    def and_a_signal(*args: Any, **kwargs: Any) -> Any:
+        if name.startswith("mk"):
+            made = call(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+            return made
+        signal.raise_signal(signal.SIGINT)
+        return call(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, and_a_signal)
+    with pytest.raises(KeyboardInterrupt), scratch_folder() as folder:
+        write_atomic(folder / "file", b"new")
+    monkeypatch.undo()
+    assert names(tmp_path) == []

@@ -123,13 +123,12 @@ class FloatGraph:
             only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
             return (f"{only}: the model computes with it in a way that no graph holds",)
         fewest, most = self.numbers()
+        told: tuple[str, ...] = ()
         if most is not None:
-            told = f"the file is right for {fewest} to {most} samples: the model decides by that"
-            return (told, *self.decided)
-        if fewest > FEWEST:
-            told = f"the file is right from {fewest} samples on: the model decides by that"
-            return (told, *self.decided)
-        return self.decided
+            told = (f"the file is right for {fewest} to {most} samples: the model decides by that",)
+        elif fewest > FEWEST:
+            told = (f"the file is right from {fewest} samples on: the model decides by that",)
+        return (*told, *self.decided)
 
     def numbers(self) -> tuple[int, int | None]:
         """The fewest and the most samples that the graph is right for; None: any number."""

@@ -12,8 +12,8 @@ import numpy as np
 __all__ = ["Arrays", "Kernel", "Run", "Runtime"]
 
 Arrays = Sequence[np.ndarray[Any, Any]]
-Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
-"""One batch, in the order of the file's inputs, to the outputs in the order of the file's."""
+Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
+"""A file and one batch, in the order of the file's inputs, to its outputs in the file's order."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Runtime:
         title: as its makers write it.
         package: what to install it with.
         version: of the one that is installed; None where none is.
-        open: a file, ready to run with the runtime's own optimisation. Raises VerificationError,
-            with the runtime's words, where it does not take the file.
+        run: a file, with the runtime's own optimisation. Raises VerificationError, with the
+            runtime's words, where it does not take the file.
         executed: the kernels that it really runs for a file, where it tells which nodes each stands
-            for. Raises VerificationError as `open` does.
+            for. Raises VerificationError as `run` does.
         audited: whether qtool reads back the graph that it really runs, and knows its arithmetic
             to the last bit.
     """
@@ -50,7 +50,7 @@ class Runtime:
     title: str
     package: str
     version: Callable[[], str | None]
-    open: Callable[[str | Path], Run]
+    run: Run
     executed: Callable[[str | Path], tuple[Kernel, ...]] | None = None
     audited: bool = False
 

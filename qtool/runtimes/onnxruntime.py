@@ -13,7 +13,7 @@ import onnxruntime as ort
 from qtool.atomic import scratch_folder
 from qtool.errors import VerificationError
 from qtool.paths import endless
-from qtool.runtimes.base import Run, Runtime
+from qtool.runtimes.base import Arrays, Runtime
 
 __all__ = [
     "ONNXRUNTIME",
@@ -114,11 +114,10 @@ def without_suffix(name: str) -> str:
     return _SUFFIX.sub("", name)
 
 
-def _open(path: str | Path) -> Run:
-    opened = session(path)
-    return lambda arrays: run(opened, list(arrays))
+def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    return run(session(path), list(arrays))
 
 
 ONNXRUNTIME = Runtime(
-    "onnxruntime", "ONNX Runtime", "onnxruntime", lambda: ort.__version__, _open, audited=True
+    "onnxruntime", "ONNX Runtime", "onnxruntime", lambda: ort.__version__, _run, audited=True
 )

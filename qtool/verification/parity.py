@@ -115,7 +115,7 @@ def compare(
     elif runtime is ONNXRUNTIME:
         optimised = artefact.run(inputs)
     else:
-        optimised = runtime.open(artefact.path)(inputs)
+        optimised = runtime.run(artefact.path, inputs)
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,

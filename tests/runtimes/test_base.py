@@ -14,7 +14,7 @@ from qtool.runtimes import Runtime
 def test_a_runtime_that_is_there_and_one_that_is_not(
     version: str | None, installed: bool, text: str
 ) -> None:
-    made = Runtime("made-up", "Made Up", "made_up", lambda: version, lambda path: lambda x: [*x])
+    made = Runtime("made-up", "Made Up", "made_up", lambda: version, lambda _, arrays: [*arrays])
     assert made.installed is installed
     assert str(made) == text
     assert not made.audited

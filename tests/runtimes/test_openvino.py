@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import pytest
 from qtool import quantized as module
 from qtool.errors import VerificationError
 from qtool.runtimes import RUNTIMES, runtime
+from qtool.runtimes.base import Arrays
 from qtool.runtimes.openvino import OPENVINO
 from qtool.targets import TARGETS
 from qtool.verification import executed
@@ -43,11 +45,10 @@ def test_export_verifies_in_openvino(tmp_path: Path) -> None:
 def test_what_openvino_computes_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = converted("digits", "openvino")
 
-    def wrong(path: str | Path) -> object:
-        right = OPENVINO.open(path)
-        return lambda arrays: [10 * a + 100 for a in right(arrays)]
+    def wrong(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        return [10 * a + 100 for a in OPENVINO.run(path, arrays)]
 
-    monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, open=wrong))
+    monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, run=wrong))
     with pytest.raises(VerificationError, match="in openvino"):
         model.export(tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
@@ -68,7 +69,7 @@ def test_inputs_and_outputs_go_by_position(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     converted("digits", "openvino").export(file, verify=False)
     x = samples("digits")[:3].numpy()
-    (found,) = OPENVINO.open(file)([x])
+    (found,) = OPENVINO.run(file, [x])
     assert found.shape[0] == 3
     assert found.dtype == np.float32
 
@@ -78,7 +79,7 @@ def test_refusals_are_in_its_words(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     with pytest.raises(VerificationError, match=r"broken\.onnx: OpenVINO does not load it"):
-        OPENVINO.open(broken)
+        OPENVINO.run(broken, [])
 
 
 @installed
