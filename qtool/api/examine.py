@@ -90,6 +90,7 @@ def evaluate(
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
+        FileError: the file is none that is known, or cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured. VerificationError: a file does not run.
         RanksError: the ranks of a process group do not fit each other, or one of them failed.

@@ -30,7 +30,7 @@ from qtool.recovery.equalize_factors import limits_of, noise_of, predicted, solv
 from qtool.recovery.equalize_seen import look
 from qtool.recovery.equalize_streams import Streams, streams_of
 from qtool.recovery.judging import as_near
-from qtool.recovery.left_out import left_out_where_it_fails
+from qtool.recovery.left_out import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
 from qtool.types import Change, ObserverSpec
 
 __all__ = ["EQUALIZE"]
@@ -71,11 +71,11 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
 
 @left_out_where_it_fails("equalize")
 def _run(work: Conversion) -> Conversion:
-    if work.calibration is None or len(work.calibration.kept) < FEWEST:
-        return work
     streams = streams_of(work.graph.module)
-    if not _can_help(work.plan, streams):
+    if work.calibration is None or not _can_help(work.plan, streams):
         return work
+    if (count := len(work.calibration.kept)) < FEWEST:
+        return work.warned(f"equalize: {TOO_FEW.format(count) if count else NO_SAMPLES}")
     size = _batch_size(work.graph.module)
     factors = _find_factors(work, streams, work.quick_batches(size, CHOOSING))
     if not factors:

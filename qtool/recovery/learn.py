@@ -28,12 +28,12 @@ from qtool.graph.run import Executor
 from qtool.progress import counted
 from qtool.recovery.judging import coded, loss_of, noise_of, outputs, sharing
 from qtool.recovery.learnable import Learnable, learnable
+from qtool.recovery.left_out import NO_SAMPLES
 from qtool.types import Change
 
 __all__ = ["LEARN"]
 
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
-NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
 FURTHER = "left out, since what it learned took samples kept aside further from the float model"
 NO_GRADIENT = "left out, since no gradient passes through this network ({})"
 NOT_FINITE = "stopped after {} of {} rounds, where the loss was no number"

@@ -1,4 +1,5 @@
-"""A step that fails on a network leaves it as it was, and says so in one sentence."""
+"""A step that fails on a network, or has too few samples, leaves it as it was, and says so in one
+sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from qtool import ranks
 from qtool.conversion import Conversion
 from qtool.errors import PassError
 
-__all__ = ["left_out_where_it_fails"]
+__all__ = ["NO_SAMPLES", "TOO_FEW", "left_out_where_it_fails"]
+
+NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
+TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
 
 Run = Callable[[Conversion], Conversion]
 

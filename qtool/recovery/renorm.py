@@ -20,6 +20,7 @@ from qtool.conversion import Conversion, Step
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.graph.run import Executor, Values
 from qtool.recovery.judging import coded, noise_of
+from qtool.recovery.left_out import NO_SAMPLES
 from qtool.recovery.owned import (
     attribute_of,
     constant_of,
@@ -32,7 +33,6 @@ from qtool.types import Change, Derived, Observed, QuantParams
 __all__ = ["RENORM"]
 
 REASON = "channels of layers have the mean and the width they had in float"
-NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
 FURTHER = "left out, since it took samples kept aside further from the float model"
 
 SAMPLES = 256

@@ -30,7 +30,7 @@ from qtool.ranks import Ranks, dealt, in_turn
 from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
 from qtool.recovery.judging import as_near, coded, sharing
 from qtool.recovery.layer_rows import as_matrix, as_weight
-from qtool.recovery.left_out import left_out_where_it_fails
+from qtool.recovery.left_out import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
 from qtool.recovery.owned import (
     attribute_of,
     constant_of,
@@ -50,8 +50,6 @@ __all__ = ["BIAS", "ROUND"]
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
-NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
 SAMPLES = 128
 FEWEST_SAMPLES = 8
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
