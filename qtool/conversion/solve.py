@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 import torch
 from torch import fx
@@ -15,6 +16,7 @@ from qtool.calibration import Calibration
 from qtool.conversion.align import Range, aligned
 from qtool.errors import CalibrationError
 from qtool.plan import Kind, Point, QuantPlan
+from qtool.plan.sharing import bounds_of
 from qtool.targets import saturation, target
 from qtool.types import INT32, Derived, Fixed, Observed, QuantParams, Requantized, SharedWith
 
@@ -115,11 +117,21 @@ def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None)
     low, high = ends if ends is not None else _range_of_weight(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _odd(point, low, high, params)
+    if ends is not None and not (low.any() or high.any()):
+        low, high = _of_clamp(solver.nodes[point.edges[0].source])
+        params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
     if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
         return _unsaturated(solver, point, params, limit)
     return params
+
+
+def _of_clamp(node: fx.Node) -> Range:
+    """Of a tensor that was nothing but zeros: what its clamp lets through, which the runtime then
+    leaves to the codes."""
+    low, high = (0.0 if b is None or not isfinite(b) else b for b in bounds_of(node))
+    return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
 
 
 def _range_of_weight(weight: torch.Tensor, spec: Observed) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,8 +67,10 @@ def own_noise(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     from itself in float64, or, where that is more, how far its outputs move where every weight and
     input moves by about its last bit; times the number of such distances that two orders of the
     same sums may be apart."""
-    moved = last_bits_moved()
-    found = [_moves(module, args, kwargs, change) for change in (moved, torch.Tensor.double)]
+    moved = _moves(module, args, kwargs, last_bits_moved())
+    wide = _moves(module, args, kwargs, torch.Tensor.double)
+    # what is another function in float64 (a mask of the lowest float32) tells nothing
+    found = (moved if math.isfinite(moved) else 0.0, wide if wide < 1 else 0.0)
     return NOISES * max(found)
 
 
@@ -107,4 +110,4 @@ def _moves(
             return 0.0
     pairs = [(a, b) for a, b in zip(plain, other, strict=True) if isinstance(a, torch.Tensor)]
     floats = [distance(a, b.to(a.dtype)) for a, b in pairs if a.is_floating_point()]
-    return max((d for d in floats if d < 1), default=0.0)
+    return max(floats, default=0.0)

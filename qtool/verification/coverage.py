@@ -200,12 +200,13 @@ def _kernel_of(node: ir.Node | None, name: str, kernels: Mapping[str, Kernel]) -
 
 
 def _affine_behind(node: ir.Node | None) -> Iterator[ir.Node]:
-    """The product with stored numbers, the sum, or the norm, that alone reads a result, and so on:
-    a runtime takes them into the kernel before them, and calls that after the last."""
+    """The product with stored numbers, the sum, the norm or the negation that alone reads a result,
+    and so on: a runtime takes them into the kernel before them, and calls that after the last."""
     while node is not None:
         uses = list(node.outputs[0].uses())
         node = uses[0].node if len(uses) == 1 else None
-        if node is None or node.op_type not in _AFFINE or not any(stored(v) for v in node.inputs):
+        affine = node is not None and node.op_type in _AFFINE and any(map(stored, node.inputs))
+        if node is None or not (affine or node.op_type == "Neg"):
             return
         yield node
 

@@ -161,7 +161,7 @@ def test_a_widened_scale_is_noted_and_holds_the_bias() -> None:
     with torch.no_grad():
         model[0].weight[2].mul_(1e-12)
         model[0].bias[2] = 7.0
-    found = quantize(model, [noise()])
+    found = quantize(model, [noise()], accuracy="fast")
     (note,) = found.notes
     assert note.startswith("0.weight: scale widened in 1 of 6 channels")
     scale = found.parameters["0.bias"].scale.double()
@@ -239,3 +239,14 @@ def test_an_ordinary_network_has_nothing_strange() -> None:
 )
 def test_what_no_scale_can_hold_is_a_note(strange: dict[str, Any], said: str) -> None:
     assert said in notes_of(**strange)
+
+
+def test_a_clamp_that_saw_nothing_has_the_codes_of_what_it_lets_through(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6()).eval()
+    net[0].weight.data.abs_()
+    net[0].bias.data.fill_(-1.0)
+    model = quantize(net, [-torch.rand(4, 3, 5, 5)], accuracy="fast")
+    assert any("on the calibration data it is zero" in note for note in model.notes)
+    assert float(model.parameters["1"].scale) == pytest.approx(6 / 255)
+    assert int(model.parameters["1"].zero_point) == 0
+    assert model.export(tmp_path / "model.onnx").coverage.share == 1

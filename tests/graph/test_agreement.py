@@ -54,6 +54,21 @@ def test_a_network_that_amplifies_roundings_has_more_noise() -> None:
     assert own_noise(nn.Sequential(calm, Differences()), [x], {}) > TOLERANCE
 
 
+def test_a_network_whose_output_is_nothing_but_rounding_has_all_of_it_for_noise() -> None:
+    alone = nn.Sequential(nn.Linear(16, 1), nn.GroupNorm(1, 1)).eval()  # of one value: x - x
+    alone[0].weight.data.zero_()
+    alone[0].bias.data.fill_(-14.15)
+    assert own_noise(alone, [torch.randn(4, 16)], {}) > 1
+
+
+def test_what_is_another_function_in_float64_tells_nothing_of_float32() -> None:
+    class Lowest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(x > 0, torch.finfo(x.dtype).max / 2)
+
+    assert own_noise(Lowest(), [torch.randn(4, 16)], {}) < TOLERANCE
+
+
 def test_the_tolerance_is_two_steps_of_coarse_types() -> None:
     steps = {torch.float16: 2**-9, torch.bfloat16: 2**-6, torch.float32: 1e-4, torch.int64: 1e-4}
     for dtype, expected in steps.items():

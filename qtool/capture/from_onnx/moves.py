@@ -92,7 +92,7 @@ def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
 
 
 def cut(call: Call, x: Any, *rest: Any) -> Any:
-    where = _slices(call, x.ndim, rest)
+    where = tuple(map(_from_within, _slices(call, x.ndim, rest), x.shape))
     if isinstance(x, torch.Tensor):
         back = [d for d, s in enumerate(where) if isinstance(s.step, int) and s.step < 0]
         where = tuple(_turned(call, s, x.shape[d]) if d in back else s for d, s in enumerate(where))
@@ -100,6 +100,14 @@ def cut(call: Call, x: Any, *rest: Any) -> Any:
     if isinstance(x, np.ndarray) and any(_is_dynamic(b) for s in where for b in (s.start, s.stop)):
         x = torch.as_tensor(x)  # numpy would make a number of the size
     return x[where]
+
+
+def _from_within(part: slice, size: Any) -> slice:
+    """Backwards from before the first place is from the first one, where Python gives nothing."""
+    start, step = part.start, part.step
+    if not all(isinstance(n, int) for n in (start, step, size)):
+        return part
+    return slice(0, part.stop, step) if step < 0 < size and start < -size else part
 
 
 def _turned(call: Call, backwards: slice, size: Any) -> slice:

@@ -217,6 +217,8 @@ ROWS: dict[str, Any] = {
             (1, 2**63 - 1, -1),
             (1, 2**62, -1),
             (2**62, 1, -3),
+            (-9, 2**62, -1),
+            (-9, 0, -1),
         )
     },
     "Slice of all samples backwards": row(
