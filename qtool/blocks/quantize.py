@@ -41,7 +41,7 @@ from qtool.graph.split import Part, split
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.join import join
 from qtool.onnx_graph.storage import appended, files_of, named
-from qtool.passes import CANONICAL
+from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.path_arguments import takes_paths
 from qtool.plan import QuantPlan
 from qtool.progress import counted
@@ -146,6 +146,8 @@ def quantize_by_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     source = source_of(folder, model, task)
     whole, stream = _captured(source.model, data, dynamic)
+    asked = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
+    run_passes(whole.module, [each for each in asked if each.far])  # a block is too little for them
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)

@@ -10,6 +10,7 @@ from qtool.ops import (
     pools,
     products,
     recurrent,
+    rotary,
 )
 from qtool.ops.custom import row_for
 from qtool.ops.row import Kept, Op, Role, Writer
@@ -55,9 +56,9 @@ for _row in (
 ):
     register(_row)
 
-for _family in (layers, lookups, elementwise, moves, codes):
+for _family in (layers, lookups, elementwise, moves, codes, rotary):
     for _target, _writer in _family.WRITERS.items():
         register_writer(_target, _writer)
-for _contrib in (layers.CONTRIB, lookups.CONTRIB, recurrent.CONTRIB, attention.CONTRIB):
-    for _target, _writer in _contrib.items():
+for _own in (layers, lookups, recurrent, attention, rotary):
+    for _target, _writer in _own.CONTRIB.items():
         register_writer(_target, _writer, contrib=True)

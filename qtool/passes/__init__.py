@@ -19,6 +19,7 @@ from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm
+from qtool.passes.rotary import rotary
 
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
@@ -47,6 +48,7 @@ FOR_TARGETS = {
         hold_bias,
         merge_groups,
         pad_channels,
+        rotary,
     )
 }
 """Rewrites that pay on some runtimes only, by name: a target lists those it wants."""

@@ -24,12 +24,14 @@ class GraphPass:
     rewrite: edits the module in place and returns how many rewrites were made.
     leftover: the first node that the pass should have removed but did not, if any.
     reason: what it is good for, where that is a choice (a rewrite that a target asks for).
+    far: whether what it looks at may be far apart, so that a part of the graph is not enough.
     """
 
     name: str
     rewrite: Callable[[fx.GraphModule], int]
     leftover: Callable[[fx.GraphModule], fx.Node | None] = lambda _: None
     reason: str = ""
+    far: bool = False
 
 
 def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str, int]:

@@ -6,7 +6,6 @@ a step of a small decoder is mostly such kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,47 +13,36 @@ from torch import fx
 
 from qtool import graph as G
 from qtool.passes.infra import GraphPass
+from qtool.passes.rules import calls, orders
 
 __all__ = ["rms_norm"]
 
 aten = torch.ops.aten
 
 
-def _calls(node: Any, target: Any) -> bool:
-    """Whether a node calls the operator and nothing else is told of it but its tensors."""
-    return isinstance(node, fx.Node) and node.target is target and not node.kwargs
-
-
-def _orders(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
-    """The operands of a call, in both orders."""
-    if _calls(node, target):
-        first, second = node.args
-        yield from ((first, second), (second, first))
-
-
 def _normal(node: Any) -> tuple[fx.Node, Any] | None:
     """x and what is under the root, in the forms that x / sqrt(...) has."""
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return None
-    if _calls(node, aten.div.Tensor) and _calls(node.args[1], aten.sqrt.default):
+    if calls(node, aten.div.Tensor) and calls(node.args[1], aten.sqrt.default):
         return node.args[0], node.args[1].args[0]  # type: ignore[return-value,union-attr]  # nodes
-    for x, root in _orders(node, aten.mul.Tensor):
-        if _calls(root, aten.rsqrt.default):
+    for x, root in orders(node, aten.mul.Tensor):
+        if calls(root, aten.rsqrt.default):
             return x, root.args[0]
-        if _calls(root, aten.reciprocal.default) and _calls(root.args[0], aten.sqrt.default):
+        if calls(root, aten.reciprocal.default) and calls(root.args[0], aten.sqrt.default):
             return x, root.args[0].args[0]
     return None
 
 
 def _least(node: Any, x: fx.Node) -> float | None:
     """eps, where a node is mean(x^2) + eps over the last dimension."""
-    for mean, eps in _orders(node, aten.add.Tensor):
-        if not isinstance(eps, float) or not _calls(mean, aten.mean.dim):
+    for mean, eps in orders(node, aten.add.Tensor):
+        if not isinstance(eps, float) or not calls(mean, aten.mean.dim):
             continue
         axes, kept = list(G.argument(mean, 1, "dim") or ()), G.argument(mean, 2, "keepdim")
         square = mean.args[0]
-        squared = (_calls(square, aten.pow.Tensor_Scalar) and square.args == (x, 2)) or (
-            _calls(square, aten.mul.Tensor) and square.args == (x, x)
+        squared = (calls(square, aten.pow.Tensor_Scalar) and square.args == (x, 2)) or (
+            calls(square, aten.mul.Tensor) and square.args == (x, x)
         )
         if squared and kept and axes in ([-1], [G.rank(x) - 1]):
             return eps
@@ -63,7 +51,7 @@ def _least(node: Any, x: fx.Node) -> float | None:
 
 def _norm(node: fx.Node) -> tuple[Any, ...] | None:
     """The arguments of the operator that a node is the end of."""
-    for weight, normal in _orders(node, aten.mul.Tensor):
+    for weight, normal in orders(node, aten.mul.Tensor):
         found = _normal(normal)
         if found is None or not isinstance(weight, fx.Node) or weight.op != "get_attr":
             continue

@@ -1,8 +1,8 @@
-"""What the rules of canonicalize share: a rule rewrites one node, or returns None."""
+"""What rules share: those of canonicalize rewrite one node, or return None."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,12 +10,24 @@ from torch import fx
 
 from qtool import graph as G
 
-__all__ = ["Rule", "again", "ints", "leading", "made"]
+__all__ = ["Rule", "again", "calls", "ints", "leading", "made", "orders"]
 
 aten = torch.ops.aten
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Gives the node that takes the place of the old one, which is then erased."""
+
+
+def calls(node: Any, target: Any) -> bool:
+    """Whether a node calls the operator and nothing else is told of it but its tensors."""
+    return isinstance(node, fx.Node) and node.target is target and not node.kwargs
+
+
+def orders(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+    """The operands of a call, in both orders."""
+    if calls(node, target):
+        first, second = node.args
+        yield from ((first, second), (second, first))
 
 
 def ints(value: Any, count: int) -> list[int]:

@@ -88,6 +88,7 @@ ONNXRUNTIME_X86 = Target(
         "hard_swish",
         "merge_groups",
         "pad_channels",
+        "rotary",
     ),
     file=FileForm(
         formats=("qdq", "qoperator"),

@@ -1,0 +1,126 @@
+"""Rotary embeddings that are written out, x * cos + rotate_half(x) * sin, become one operator.
+
+Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, in the form of
+transformers: cos and sin hold each angle twice, one half of the features behind the other. ONNX
+Runtime has one kernel for it in its own domain, where the parts are seven, for the queries and the
+keys of each layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool import graph as G
+from qtool.ops.rotary import rotary_embedding
+from qtool.passes.infra import GraphPass
+from qtool.passes.rules import calls, orders
+
+__all__ = ["rotary"]
+
+aten = torch.ops.aten
+_FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.default})
+
+
+def _turned(node: Any) -> fx.Node | None:
+    """x, where a node is rotate_half(x): minus its second half, and then the first."""
+    if not calls(node, aten.cat.default) or len(node.args[0]) != 2:
+        return None
+    minus, first = node.args[0]
+    last = G.rank(node) - 1
+    if not calls(minus, aten.neg.default) or not calls(first, aten.slice.Tensor):
+        return None
+    second, x = minus.args[0], first.args[0]
+    if not calls(second, aten.slice.Tensor) or second.args[0] is not x:
+        return None
+    width = G.shape(x)[-1]
+    if not isinstance(width, int) or width % 2 or _axis(node) not in (-1, last):
+        return None
+    front = first.args[1:] == (last, 0, width // 2)
+    back = second.args[1:3] == (last, width // 2) and second.args[3] >= width
+    return x if front and back else None
+
+
+def _axis(cat: fx.Node) -> Any:
+    return G.argument(cat, 1, "dim", 0)
+
+
+def _is_twice(node: Any) -> bool:
+    """Whether both halves of a tensor's features are equal, by the way it is made."""
+    while isinstance(node, fx.Node):
+        if calls(node, aten.cat.default):
+            parts = node.args[0]
+            same = len(parts) == 2 and parts[0] is parts[1]
+            return same and _axis(node) in (-1, G.rank(node) - 1)
+        if not _is_featurewise(node):
+            return False
+        node = node.args[0]
+    return False
+
+
+def _is_featurewise(node: fx.Node) -> bool:
+    scaled = calls(node, aten.mul.Tensor) and isinstance(node.args[1], int | float)
+    return node.target in _FEATUREWISE or scaled
+
+
+def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+    """x [batch, heads, time, features], cos and sin, each [batch or 1, time, features]."""
+    for plain, turned in orders(node, aten.add.Tensor):
+        for x, cos in orders(plain, aten.mul.Tensor):
+            for other, sin in orders(turned, aten.mul.Tensor):
+                if isinstance(x, fx.Node) and _turned(other) is x and _fits(x, cos, sin):
+                    return x, cos.args[0], sin.args[0]
+    return None
+
+
+def _fits(x: fx.Node, *angles: Any) -> bool:
+    if G.rank(x) != 4 or G.value(x).dtype != torch.float32:
+        return False
+    batch, _, *sizes = G.shape(x)
+    for each in angles:
+        if not calls(each, aten.unsqueeze.default) or each.args[1] not in (1, -3):
+            return False
+        found = G.shape(each)
+        if len(found) != 4 or not _is_twice(each.args[0]) or not G.same_sizes(found[2:], sizes):
+            return False
+        if not G.same_sizes(found[:1], (1,)) and not G.same_sizes(found[:1], (batch,)):
+            return False
+        if not G.same_sizes(found[:1], G.shape(angles[0])[:1]):
+            return False
+    return True
+
+
+def _half(node: fx.Node, found: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The first half of a tensor whose halves are equal, made without the second."""
+    if node in found:
+        return found[node]
+    if node.target is aten.cat.default:
+        half = node.args[0][0]  # type: ignore[index]  # a list
+    else:
+        source = _half(node.args[0], found)  # type: ignore[arg-type]  # a node
+        name = f"{G.name_of(node)}.half"
+        half = G.add_call(node, node.target, (source, *node.args[1:]), name, node)
+        half.kwargs = node.kwargs
+        G.infer(half)
+    found[node] = half  # type: ignore[assignment]  # a node
+    return half  # type: ignore[return-value]  # a node
+
+
+def _rewrite(module: fx.GraphModule) -> int:
+    found = [(n, parts) for n in G.calls(module.graph) if (parts := _parts(n)) is not None]
+    halves: dict[fx.Node, fx.Node] = {}
+    for node, (x, *angles) in found:
+        args = (x, *(_half(each, halves) for each in angles))
+        G.replace(node, G.add_call(node, rotary_embedding, args, G.name_of(node), node, node))
+    return len(found)
+
+
+rotary = GraphPass(
+    "rotary",
+    _rewrite,
+    lambda m: next((n for n in G.calls(m.graph) if _parts(n) is not None), None),
+    reason="one kernel of the runtime's own in place of seven",
+    far=True,  # angles are made once for all layers
+)
