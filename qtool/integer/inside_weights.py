@@ -123,9 +123,10 @@ def _is_transpose(node: ir.Node | None) -> bool:
 def _moved_alone(value: ir.Value | None, file: Reading) -> ir.Value | None:
     """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
     while value is not None and (maker := value.producer()) is not None:
-        source = input_at(maker, 0)
-        same = source is not None and source.shape is not None and source.shape == value.shape
-        if maker.op_type not in ("Identity", "Reshape") or not (same and value.shape.is_static()):
+        source, sizes = input_at(maker, 0), value.shape
+        fixed = sizes is not None and sizes.is_static()
+        same = source is not None and fixed and source.shape == sizes
+        if maker.op_type not in ("Identity", "Reshape") or not same:
             break
         value = source
     return value

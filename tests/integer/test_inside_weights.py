@@ -140,12 +140,12 @@ def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
 
 
 TURN = "turned = Transpose (x) "
+SAID = "turned = Transpose <perm = [1, 0]> (x) "
 TURNED: dict[str, tuple[str, bool]] = {
     "behind a Transpose": (f"{TURN} y = Gemm (turned, real, b)", True),
     "behind one that others read": (f"{TURN} y = Gemm (turned, real, b) z = Neg (turned)", False),
     "behind one and a Reshape to the same sizes": (
-        "turned = Transpose <perm = [1, 0]> (x) same = Reshape (turned, sizes) "
-        "y = Gemm (same, real, b)",
+        f"{SAID} same = Reshape (turned, sizes) y = Gemm (same, real, b)",
         True,
     ),
     "the same without an order said": (

@@ -166,7 +166,7 @@ class OnnxModule(nn.Module):
                 arguments = [self._value(node, i, v, mixed) for i, v in enumerate(given)]
                 begun = True
                 found = self.steps[index](node.row.function, node.call, *arguments)
-            except Exception:  # noqa: BLE001  # a form of the operator that its row has not
+            except Exception:  # a form of the operator that its row has not
                 if learn:
                     self.kept.add(index)
                 elif begun and torch.compiler.is_exporting():
