@@ -41,7 +41,7 @@ class Product:
 def product_on_codes(node: ir.Node, file: Reading) -> Product | None:
     """What the runtime makes of a MatMul or Gemm; None where it stays one of floats."""
     weight = _weight_alone(node, file)
-    if weight is None or not _is_plain(node, file):
+    if weight is None or not _is_plain(node, file) or _is_turned(node, file):
         return None
     if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
@@ -101,6 +101,35 @@ def _is_plain(node: ir.Node, file: Reading) -> bool:
     readers = {reader.op_type for reader in file.readers(node.outputs[0])}
     ends = {"QuantizeLinear", "Add"} if node.op_type == "MatMul" else {"QuantizeLinear"}
     return not readers & ends and all(found[name] == value for name, value in _PLAIN.items())
+
+
+def _is_turned(node: ir.Node, file: Reading) -> bool:
+    """Whether a Gemm takes in the Transpose before it, or without a bias the one behind it
+    (`GemmTransposeFusion`, ahead of the rule here): the product is one of floats then."""
+    if node.op_type != "Gemm":
+        return False
+    given, behind = _moved_alone(input_at(node, 0), file), file.only_reader(node.outputs[0])
+    before = None if given is None else given.producer()
+    if before is not None and _is_transpose(before) and len(before.outputs[0].uses()) == 1:
+        # the runtime removes a Reshape behind it where its order is said, and only there
+        return given is input_at(node, 0) or "perm" in attributes_of(before)
+    return _is_transpose(behind) and input_at(node, 2) is None
+
+
+def _is_transpose(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "Transpose"  # of a matrix: it has one other order
+
+
+def _moved_alone(value: ir.Value | None, file: Reading) -> ir.Value | None:
+    """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
+    while value is not None and (maker := value.producer()) is not None:
+        source, sizes = input_at(maker, 0), value.shape
+        fixed = sizes is not None and sizes.is_static()
+        same = source is not None and fixed and source.shape == sizes
+        if maker.op_type not in ("Identity", "Reshape") or not same:
+            break
+        value = source
+    return value
 
 
 def _axis(weight: ir.Node) -> int:

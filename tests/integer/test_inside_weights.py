@@ -137,3 +137,51 @@ def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
     onnx.save(model(given={"alpha": 2.0}), path)
     other = Artefact(path)
     assert other.program_as_written(other.program()) is other.program()
+
+
+TURN = "turned = Transpose (x) "
+SAID = "turned = Transpose <perm = [1, 0]> (x) "
+TURNED: dict[str, tuple[str, bool]] = {
+    "behind a Transpose": (f"{TURN} y = Gemm (turned, real, b)", True),
+    "behind one that others read": (f"{TURN} y = Gemm (turned, real, b) z = Neg (turned)", False),
+    "behind one and a Reshape to the same sizes": (
+        f"{SAID} same = Reshape (turned, sizes) y = Gemm (same, real, b)",
+        True,
+    ),
+    "the same without an order said": (
+        f"{TURN} same = Reshape (turned, sizes) y = Gemm (same, real, b)",
+        False,
+    ),
+    "before one": (f"{TURN} t = Neg (turned) p = Gemm (t, real) y = Transpose (p)", True),
+    "before one, with a bias": (
+        f"{TURN} t = Neg (turned) p = Gemm (t, real, b) y = Transpose (p)",
+        False,
+    ),
+    "before one and others": (
+        f"{TURN} t = Neg (turned) p = Gemm (t, real) y = Transpose (p) z = Neg (p)",
+        False,
+    ),
+    "MatMul behind one": (f"{TURN} y = MatMul (turned, real)", False),
+}
+
+
+@pytest.mark.parametrize(("body", "floats"), TURNED.values(), ids=TURNED.keys())
+def test_a_transpose_that_a_gemm_takes_in_keeps_it_in_float(body: str, floats: bool) -> None:
+    outputs = "y, z" if "z = " in body else "y"
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[{INPUTS}, 5] x) => ({outputs})
+        <int64[2] sizes = {{5, {INPUTS}}}, float[5, {INPUTS}] turned, float[5, {INPUTS}] same>
+        {{ real = DequantizeLinear <axis = 1> (w, s) {body} }}"""
+    )
+    stored = {"w": SIGNED, "s": SCALE, "b": BIAS}
+    made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in stored.items())
+    (product,) = (n for n in made.graph.node if n.op_type in ("Gemm", "MatMul"))
+    product.name = "product"
+    assert ("integer" not in kernels(made)) == floats
+    mine = lower(made)(torch.from_numpy(X.T.copy()))
+    found = ort.InferenceSession(made.SerializeToString()).run(None, {"x": X.T.copy()})
+    for a, b in zip(mine, found, strict=True):
+        if floats:  # products of floats, in another order of the sums
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(a.numpy(), b)

@@ -112,7 +112,9 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     else:
         _show(model, batch)
     less = (_varying(model, batch, wanted), {}) if dynamic is None and any(wanted.values()) else ()
-    graph = _first(model, batch, [wanted, *(sizes for sizes in less if sizes != wanted)])
+    tried = [wanted, *(sizes for sizes in less if sizes != wanted)]
+    while (graph := _first(model, batch, tried)) is None:
+        model.kept |= model.untraced
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
     _name_nodes(graph, model)
@@ -127,13 +129,16 @@ def _show(model: OnnxModule, batch: Batch) -> None:
     agree(model, arrays, expected, model.observe(batch.args))
 
 
-def _first(model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]) -> G.FloatGraph:
-    """With the first of these dynamic sizes with which the model can be captured."""
+def _first(model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]) -> G.FloatGraph | None:
+    """With the first of these dynamic sizes with which the model can be captured; None where it
+    may be with what could not be traced kept as it is."""
     names = {old: new for new, old in model.arguments.items()}
     sizes, *others = tried
     try:
         return _captured(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
     except CaptureError:
+        if not others and not model.untraced <= model.kept:
+            return None
         if not others:
             raise
     return _first(model, batch, others)

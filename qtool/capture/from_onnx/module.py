@@ -49,6 +49,7 @@ class OnnxModule(nn.Module):
         inputs: name -> its type in the file. outputs: names.
         dynamic: input -> {dimension: name}.
         nodes: what is run, in order; `kept`: the positions of those that the runtime runs.
+        untraced: those that could not be traced with sizes that vary.
     """
 
     def __init__(self, model: onnx.ModelProto, apart: Apart = NOTHING) -> None:
@@ -63,6 +64,7 @@ class OnnxModule(nn.Module):
         self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.kept = {i for i, node in enumerate(self.nodes) if node.row is None}
+        self.untraced: set[int] = set()
         self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
         for node in self.nodes:
             known, fixed = ((), ()) if node.row is None else (node.row.known, node.row.fixed)
@@ -154,7 +156,7 @@ class OnnxModule(nn.Module):
     ) -> tuple[Any, ...]:
         node = self.nodes[index]
         if node.row is not None and index not in self.kept:
-            given = [values[n] for n in node.inputs]
+            given, begun = [values[n] for n in node.inputs], False
             try:
                 if all(v is None or isinstance(v, np.ndarray) for v in given):
                     found = calculated(node.key, node.call, given)
@@ -162,10 +164,14 @@ class OnnxModule(nn.Module):
                         return (found,)
                 mixed = any(isinstance(v, torch.Tensor) for v in given)
                 arguments = [self._value(node, i, v, mixed) for i, v in enumerate(given)]
+                begun = True
                 found = self.steps[index](node.row.function, node.call, *arguments)
-            except Exception:  # noqa: BLE001  # a form of the operator that its row has not
+            except Exception:  # a form of the operator that its row has not
                 if learn:
                     self.kept.add(index)
+                elif begun and torch.compiler.is_exporting():
+                    self.untraced.add(index)
+                    raise  # the tracer is in the midst of it: once more, with it kept
             else:
                 return found if isinstance(found, tuple) else (found,)
         return self._kept(index, node, values)
