@@ -1,4 +1,4 @@
-"""Rotary embeddings: the two halves of the features of each head turned by the angles of a place."""
+"""Rotary embeddings: the two halves of a head's features turned by the angles of a place."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ each place and pair of features, which lie half of the features apart."""
 
 
 def _plain(x: Any, cos: Any, sin: Any) -> Any:
-    heads, half = op.Constant(value_ints=[1]), x.shape[-1] // 2
-    first, second = op.Split(x, op.Constant(value_ints=[half, half]), axis=-1)
+    heads, last = op.Constant(value_ints=[1]), op.Constant(value_ints=[-1])
+    ends = [op.Constant(value_ints=[n]) for n in (0, x.shape[-1] // 2, x.shape[-1])]
+    first, second = (op.Slice(x, ends[i], ends[i + 1], last) for i in (0, 1))
     cos, sin = op.Unsqueeze(cos, heads), op.Unsqueeze(sin, heads)
     front = op.Sub(op.Mul(first, cos), op.Mul(second, sin))
     back = op.Add(op.Mul(second, cos), op.Mul(first, sin))

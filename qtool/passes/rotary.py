@@ -26,9 +26,10 @@ _FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.defa
 
 def _turned(node: Any) -> fx.Node | None:
     """x, where a node is rotate_half(x): minus its second half, and then the first."""
-    if not calls(node, aten.cat.default) or len(node.args[0]) != 2:
+    parts: Any = node.args[0] if calls(node, aten.cat.default) else ()
+    if len(parts) != 2:
         return None
-    minus, first = node.args[0]
+    minus, first = parts
     last = G.rank(node) - 1
     if not calls(minus, aten.neg.default) or not calls(first, aten.slice.Tensor):
         return None
@@ -51,7 +52,7 @@ def _is_twice(node: Any) -> bool:
     """Whether both halves of a tensor's features are equal, by the way it is made."""
     while isinstance(node, fx.Node):
         if calls(node, aten.cat.default):
-            parts = node.args[0]
+            parts: Any = node.args[0]
             same = len(parts) == 2 and parts[0] is parts[1]
             return same and _axis(node) in (-1, G.rank(node) - 1)
         if not _is_featurewise(node):

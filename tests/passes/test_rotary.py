@@ -105,7 +105,7 @@ def test_both_forms_in_a_file_compute_it(
     for batch, time in ((1, 1), (1, 6), (4, 1), (4, 6)):
         x, places = given(batch, time)
         session = ort.InferenceSession(path)
-        (got,) = session.run(None, dict(zip(("x", "places"), (x.numpy(), places.numpy()))))
+        (got,) = session.run(None, {"x": x.numpy(), "places": places.numpy()})
         np.testing.assert_allclose(got, net(x, places).numpy(), atol=1e-6)
 
 
