@@ -97,10 +97,11 @@ def timed(
     seconds: float = 2.0,
     precision: float | None = None,
     least_rounds: int = LEAST_ROUNDS,
+    in_a_row: int = 1,
     tick: Callable[[Timing], None] = lambda _: None,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Times ONNX files on the same batch, one run of each in turn.
+    """Times ONNX files on the same batch, in turns.
 
     The order changes from round to round, so that no file always runs in the caches its
     predecessor left. A ratio comes from the two runs of one round: both see the same machine,
@@ -110,6 +111,8 @@ def timed(
         seconds: how long to measure; with `precision`, at most.
         precision: stop as soon as the interval of every ratio is within this of its median (0.01:
             one percent either way).
+        in_a_row: runs of each file in its turn, of which the mean counts: for what runs again and
+            again by itself, as the steps of a decoder do, and finds its weights in the caches.
         tick: called now and then with what is known so far.
         clock: what single runs are timed by; `worked` sees one thread alone.
     """
@@ -120,7 +123,7 @@ def timed(
     def known() -> Timing:
         return _timing(np.array(times), batch, threads, time.perf_counter() - start)
 
-    for row in _rounds(files, inputs, threads, clock):
+    for row in _rounds(files, inputs, threads, clock, in_a_row):
         times.append(row)
         enough = len(times) >= least_rounds
         if enough and time.perf_counter() - start >= seconds:
@@ -147,7 +150,11 @@ def interleaved(
 
 
 def _rounds(
-    files: Sequence[str | Path], inputs: Sequence[np.ndarray[Any, Any]], threads: int, clock: Clock
+    files: Sequence[str | Path],
+    inputs: Sequence[np.ndarray[Any, Any]],
+    threads: int,
+    clock: Clock,
+    in_a_row: int,
 ) -> Iterator[list[float]]:
     """Seconds of one run of each file, round after round, after a warm-up."""
     sessions = [session(f, threads=threads) for f in files]
@@ -164,8 +171,9 @@ def _rounds(
         for k in range(len(sessions)):
             i = (first + k) % len(sessions)
             start = clock()
-            sessions[i].run(None, fed[i])
-            row[i] = clock() - start
+            for _ in range(in_a_row):
+                sessions[i].run(None, fed[i])
+            row[i] = (clock() - start) / in_a_row
         yield row
         first += 1
 
