@@ -154,7 +154,7 @@ def _rounds(
     inputs: Sequence[np.ndarray[Any, Any]],
     threads: int,
     clock: Clock,
-    in_a_row: int,
+    in_a_row: int = 1,
 ) -> Iterator[list[float]]:
     """Seconds of one run of each file, round after round, after a warm-up."""
     sessions = [session(f, threads=threads) for f in files]

@@ -66,6 +66,26 @@ def test_order_rotates(monkeypatch, tmp_path):
     assert next(rounds) == [1, 1, 1]  # by the clock that is given
 
 
+def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
+    ran = []
+
+    class Session:
+        def __init__(self, path):
+            self.path = path
+
+        def run(self, _, feed):
+            ran.append(self.path)
+
+    monkeypatch.setattr(latency, "session", lambda path, threads: Session(path))
+    monkeypatch.setattr(latency, "feeds", lambda model, inputs: {})
+    ticks = itertools.count()  # each look at the clock is a second later
+    found = timed(
+        ["a", "b"], [np.zeros(1)], seconds=0, least_rounds=1, in_a_row=4, clock=lambda: next(ticks)
+    )
+    assert ran[2 * latency.WARM_UP :] == ["a"] * 4 + ["b"] * 4
+    assert [s.median for s in found.models] == [250.0, 250.0]
+
+
 def test_median_interval_covers():
     generator = np.random.default_rng(0)
     held = 0
