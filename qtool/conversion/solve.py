@@ -117,7 +117,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None)
     low, high = ends if ends is not None else _range_of_weight(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _odd(point, low, high, params)
-    if ends is not None and not (low.any() or high.any()):
+    if ends is not None and spec.axis is None and not (low.any() or high.any()):
         low, high = _of_clamp(solver.nodes[point.edges[0].source])
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())

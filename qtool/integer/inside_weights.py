@@ -108,19 +108,15 @@ def _is_turned(node: ir.Node, file: Reading) -> bool:
     (`GemmTransposeFusion`, ahead of the rule here): the product is one of floats then."""
     if node.op_type != "Gemm":
         return False
-    given, behind = _moved_alone(input_at(node, 0), file), file.only_reader(node.outputs[0])
+    given, behind = _as_it_was(input_at(node, 0)), file.only_reader(node.outputs[0])
     before = None if given is None else given.producer()
-    if before is not None and _is_transpose(before) and len(before.outputs[0].uses()) == 1:
+    if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses()) == 1:
         # the runtime removes a Reshape behind it where its order is said, and only there
         return given is input_at(node, 0) or "perm" in attributes_of(before)
-    return _is_transpose(behind) and input_at(node, 2) is None
+    return behind is not None and behind.op_type == "Transpose" and input_at(node, 2) is None
 
 
-def _is_transpose(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "Transpose"  # of a matrix: it has one other order
-
-
-def _moved_alone(value: ir.Value | None, file: Reading) -> ir.Value | None:
+def _as_it_was(value: ir.Value | None) -> ir.Value | None:
     """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
     while value is not None and (maker := value.producer()) is not None:
         source, sizes = input_at(maker, 0), value.shape

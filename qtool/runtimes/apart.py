@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from qtool.errors import VerificationError
+from qtool.errors import VerificationError, said
 from qtool.runtimes.base import Arrays
 
 __all__ = ["Answer", "Apart", "Words", "serve"]
@@ -122,6 +122,8 @@ def serve(answers: Mapping[str, Answer]) -> None:
                 answer = answers[question["what"]](question["path"], arrays)
             except VerificationError as error:
                 answer = {_FAILED: str(error)}, ()
+            except Exception as error:  # noqa: BLE001  # which is no end of the process
+                answer = {_FAILED: f"the model does not run apart: {said(error)}"}, ()
             _send(told, *answer)
 
 

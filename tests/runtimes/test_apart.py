@@ -39,8 +39,11 @@ def leave(path, arrays):
 def wait(path, arrays):
     time.sleep(60)
 
+def stumble(path, arrays):
+    return {}["layerType"]
+
 def serve():
-    apart.serve({f.__name__: f for f in (double, refuse, crash, leave, wait)})
+    apart.serve({f.__name__: f for f in (double, refuse, crash, leave, wait, stumble)})
 """
 
 
@@ -77,6 +80,13 @@ def test_a_refusal_is_in_its_words_and_no_end(runtime: Apart) -> None:
     before = runtime.ask("double", "x")[0]["pid"]
     with pytest.raises(VerificationError, match=r"^a: no$"):
         runtime.ask("refuse", "a")
+    assert runtime.ask("double", "x")[0]["pid"] == before
+
+
+def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: Apart) -> None:
+    before = runtime.ask("double", "x")[0]["pid"]
+    with pytest.raises(VerificationError, match=r"does not run apart: KeyError: 'layerType'$"):
+        runtime.ask("stumble", "x")
     assert runtime.ask("double", "x")[0]["pid"] == before
 
 

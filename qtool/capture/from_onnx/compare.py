@@ -74,8 +74,10 @@ def agree(
 
 def _is_near(mine: torch.Tensor, expected: torch.Tensor, given: Mapping[str, Any]) -> bool:
     read = [v for v in given.values() if isinstance(v, torch.Tensor) and v.numel()]
-    allowed = _ROUNDED * max(1.0, *(float(v.abs().max()) for v in read), 0.0)  # x * sigmoid(x)
-    return mine.shape == expected.shape and bool(((mine - expected).abs() <= allowed).all())
+    largest = max([1.0, *(float(v.abs().max()) for v in read)])  # x * sigmoid(x)
+    return mine.shape == expected.shape and bool(
+        ((mine - expected).abs() <= _ROUNDED * largest).all()
+    )
 
 
 def _is_noise(
