@@ -42,7 +42,7 @@ from qtool.search.knapsack import hypervolume
 ROOT = Path(__file__).parents[1]
 EVALUATIONS = 20
 SLACK = 0.15  # of the time: what one session may be wrong by
-ROUNDS, RUNS = 15, 150  # sessions of a file, and runs in each
+ROUNDS, RUNS = 45, 150  # sessions of a file, and runs in each
 DRAWS = 200
 ENOUGH = 0.99
 

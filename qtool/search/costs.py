@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from qtool.analysis.latency import timed, worked
-from qtool.analysis.node_times import profiled
+from qtool.analysis.node_times import NodeTime, profiled
 from qtool.search.additive import Additive, Items
 from qtool.search.choices import FLOAT, Config
+from qtool.search.speeds import in_sessions, speeds
 from qtool.types import Array
 
 __all__ = ["NodeCosts", "measured_costs", "probes"]
 
-RUNS = 30
+RUNS = 10  # in each profile
 LEAST_ROUNDS = 11
 
 
@@ -67,15 +68,12 @@ def measured_costs(
     mixed = [c for c in space.alternating if not space.is_float(c)]
     files = [float_file, *map(write, pure)]
     both = [*files, *map(write, mixed)]
-    timing = timed(
-        both, inputs, seconds=seconds * len(both), least_rounds=LEAST_ROUNDS, clock=worked
-    )
-    whole = timing.models[0].median * 1000 / np.array([r.median for r in timing.ratios])
-    table = profiled(files, inputs, runs=RUNS)
-    spent = np.array([row.microseconds for row in table]) * (
-        whole[: len(files)] / np.sum([row.microseconds for row in table], 0)
-    )
-    by_name = {row.name: spent[i] for i, row in enumerate(table)}
+    alone = timed([float_file], inputs, seconds=seconds, least_rounds=LEAST_ROUNDS, clock=worked)
+    ratios = speeds(float_file, both[1:], inputs, seconds)
+    whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])
+    tables = in_sessions(lambda: profiled(files, inputs, runs=RUNS), seconds * len(files))
+    spent = np.median([_shares(table) for table in tables], 0) * whole[: len(files)]
+    by_name = {row.name: spent[i] for i, row in enumerate(tables[0])}
     times = _by_item(items, pure, by_name)
     flat = Additive(
         items=items,
@@ -90,6 +88,13 @@ def measured_costs(
     )
     edge, element = _of_meetings(flat, mixed, whole[len(files) :]) if mixed else (0.0, 0.0)
     return NodeCosts(float(whole[0]), tuple(map(float, times)), edge, element)
+
+
+def _shares(table: Sequence[NodeTime]) -> Array:
+    """[nodes, files] of what each file takes."""
+    spent = np.array([row.microseconds for row in table])
+    found: Array = spent / spent.sum(0)
+    return found
 
 
 def _by_item(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
