@@ -3,12 +3,13 @@
     python benchmarks/tune_front.py KEEP [--searches 8] [--network kws --folder FOLDER]
 
 Every choice between static and float for the ten layers of the sample network (or of one of
-networks.py, which has few layers) is a file: 1,023 and the float model. Each runs once on all data,
-which gives its error exactly, and is timed once beside float, which does not give its time: of a
-thousand files those that seem fastest were lucky. So this first look only says which may be on the
-front: those that no file at least as exact beats by SLACK. They, and whatever the searches
-evaluated, are timed again, in turns, ROUNDS times, each time in sessions of their own beside float.
-The median is their time; the first look does not count.
+networks.py, which has few layers) is a file, converted as the searches do: 1,023 and the float
+model. Each runs once on all data, which gives its error exactly, and is timed once beside float,
+which does not give its time: of a thousand files those that seem fastest were lucky. So this first
+look only says which may be on the front: those that no file at least as exact beats by SLACK. They,
+and whatever the searches evaluated, are timed again, ROUNDS times, each time in SESSIONS sessions
+beside float. The median is their time; the first look does not count. Times are taken in young
+processes (timed_alone.py).
 
 A search is judged by the hypervolume of what it evaluated (noise in dB, time, up to that of the
 float model), all errors and times from the table. The interval is that of other rounds: a bootstrap
@@ -31,10 +32,10 @@ import networks
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from timed_alone import times
 from torch import nn
 
 import qtool
-from qtool.analysis.latency import timed, worked
 from qtool.recipe import Recipe, Rule
 from qtool.search.judge import Judge
 from qtool.search.knapsack import hypervolume
@@ -42,7 +43,9 @@ from qtool.search.knapsack import hypervolume
 ROOT = Path(__file__).parents[1]
 EVALUATIONS = 20
 SLACK = 0.15  # of the time: what one session may be wrong by
-ROUNDS, RUNS = 45, 150  # sessions of a file, and runs in each
+AT_ONCE = 11  # files that are made and timed together
+ROUNDS, SESSIONS, RUNS = 7, 15, 30  # processes that time a file, sessions in each, runs in those
+LEVEL = "fast"
 DRAWS = 200
 ENOUGH = 0.99
 
@@ -78,34 +81,32 @@ def _written(found: qtool.TunedModel, number: int, file: Path) -> None:
     rules = tuple(
         Rule(select=n, scheme="float") for n, b in zip(names, bits, strict=True) if b == "1"
     )
-    found.convert(Recipe(rules)).export(file, verify=False)
+    found.convert(Recipe(rules, accuracy=LEVEL)).export(file, verify=False)
 
 
-def _cost(plain: Path, file: Path, one: Sequence[Any]) -> float:
-    """Time over that of float, in new sessions."""
-    return (
-        1 / timed([plain, file], one, seconds=0, least_rounds=RUNS, clock=worked).ratios[1].median
-    )
-
-
-def _kept(path: Path, rows: int, make: Callable[[int], Any]) -> np.ndarray:
-    """An array, row by row; goes on where an interrupted run has left off."""
+def _kept(path: Path, rows: int, make: Callable[[int], Sequence[Any]]) -> np.ndarray:
+    """An array, some rows at a time; goes on where an interrupted run has left off."""
     found = np.load(path).tolist() if path.exists() else []
-    for number in range(len(found), rows):
-        found.append(make(number))
+    while len(found) < rows:
+        found += make(len(found))
         np.save(path, found)
     return np.array(found)
 
 
 def _first_look(write: Write, plain: Path, asked: Any, keep: Path, files: int) -> np.ndarray:
     """[files, 2] noise and time."""
-    judge, file, one = Judge(plain, asked), keep / "now.onnx", [asked[0][:1].numpy()]
+    judge, one = Judge(plain, asked), asked[0][:1].numpy()
 
-    def row(number: int) -> tuple[float, float]:
-        write(number, file)
-        return judge.score(file).noise, _cost(plain, file, one)
+    def some(first: int) -> list[tuple[float, float]]:
+        numbers = range(first, min(first + AT_ONCE, files))
+        with tempfile.TemporaryDirectory() as made:
+            there = [Path(made) / f"{number}.onnx" for number in numbers]
+            for number, file in zip(numbers, there, strict=True):
+                write(number, file)
+            noise = [judge.score(file).noise for file in there]
+            return list(zip(noise, times(plain, there, one, 1, 5 * RUNS), strict=True))
 
-    return _kept(keep / "first.npy", files, row)
+    return _kept(keep / "first.npy", files, some)
 
 
 def _contenders(noise: np.ndarray, cost: np.ndarray) -> list[int]:
@@ -115,15 +116,21 @@ def _contenders(noise: np.ndarray, cost: np.ndarray) -> list[int]:
 
 
 def _again(write: Write, plain: Path, asked: Any, keep: Path, chosen: list[int]) -> np.ndarray:
-    """[ROUNDS, chosen] times: every file once in each round."""
-    one, mark = [asked[0][:1].numpy()], hash(tuple(chosen)) % 10**8
+    """[ROUNDS, chosen] times: every file in one process of each round."""
+    one, mark = asked[0][:1].numpy(), hash(tuple(chosen)) % 10**8
     with tempfile.TemporaryDirectory() as made:
         files = [Path(made) / f"{number}.onnx" for number in chosen]
         for number, file in zip(chosen, files, strict=True):
             write(number, file)
-        return _kept(
-            keep / f"again{mark}.npy", ROUNDS, lambda _: [_cost(plain, f, one) for f in files]
-        )
+
+        def row(number: int) -> list[list[float]]:
+            order = np.random.default_rng(number).permutation(len(files))  # others beside it
+            found = np.zeros(len(files))
+            for part in np.split(order, range(AT_ONCE, len(order), AT_ONCE)):
+                found[part] = times(plain, [files[i] for i in part], one, SESSIONS, RUNS)
+            return [found.tolist()]
+
+        return _kept(keep / f"again{mark}.npy", ROUNDS, row)
 
 
 def _shares(times: np.ndarray, noise: np.ndarray, own: list[list[int]]) -> list[float]:
@@ -150,7 +157,7 @@ def main() -> None:
         start = time.monotonic()
         place = keep / f"search{number}"
         searches.append(
-            qtool.tune(net, seen, asked, labels, options=search, accuracy=("fast",), archive=place)
+            qtool.tune(net, seen, asked, labels, options=search, accuracy=(LEVEL,), archive=place)
         )
         print(f"search {number}: {time.monotonic() - start:.0f} s", flush=True)
     write = partial(_written, searches[0])
