@@ -42,7 +42,8 @@ def command(
 ) -> None:
     """Observe the tensors of MODEL on data, and write what was seen.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a folder of
+    transformers or timm.
 
     \b
     Example:

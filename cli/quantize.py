@@ -54,7 +54,8 @@ def command(
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a folder of
+    transformers or timm.
 
     \b
     Example:

@@ -164,6 +164,7 @@ class Step:
         calibration, and half as many to judge by.
     replay: does a recorded change again, without calibration. By default nothing is done: values of
         weights alone are taken from the codes in the file.
+    low_bits: as `samples`, where a weight has fewer than 8 bits, if that is more.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Step:
     accuracy: str = "fast"
     samples: int = 0
     replay: Callable[[Conversion, Change], Conversion] = _as_it_is
+    low_bits: int = 0
 
 
 def _solve(work: Conversion) -> Conversion:

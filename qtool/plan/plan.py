@@ -191,6 +191,12 @@ class QuantPlan:
         ]
 
     @cached_property
+    def low_bits(self) -> bool:
+        """Whether any weight has fewer than 8 bits."""
+        specs = (p.spec for p in self.points if p.kind is Kind.WEIGHT)
+        return any(isinstance(s, Observed) and s.qtype.bits < 8 for s in specs)
+
+    @cached_property
     def _decisions(self) -> dict[str, Decision]:
         return {d.node: d for d in self.nodes}
 

@@ -55,7 +55,8 @@ def steps_of(recipe: Recipe) -> list[Step]:
 def kept_for(plan: QuantPlan) -> int:
     """How many samples are kept with a calibration for a plan: what steps learn from is two of
     three. Where none learns, and tensors are observed, those that say what to expect."""
-    most = max(step.samples for step in steps_of(plan.recipe))
+    steps = steps_of(plan.recipe)
+    most = max(max(step.samples, step.low_bits * plan.low_bits) for step in steps)
     if not most:
         return PROMISING if plan.observed() else 0
     return most + most // (ASIDE - 1)

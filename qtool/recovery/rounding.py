@@ -50,12 +50,12 @@ __all__ = ["BIAS", "ROUND"]
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
 MEANS = "biases take on what rounding does to the means of their layers' results"
 
-SAMPLES = 128
+SAMPLES, LOW_BIT_SAMPLES = 128, 512  # more where there is more to mend
 FEWEST_SAMPLES = 8
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
 BATCH = 64
 COLUMNS = 1024  # that are rounded with feedback to each other
-ROWS = 24  # for each of them, in all
+ROWS, LOW_BIT_ROWS = 24, 48  # for each of them, in all
 FEWEST = 2048
 SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
@@ -132,7 +132,8 @@ class _Work:
         if not self.weights:
             return 0, 0
         inputs = as_matrix(node, constant_of(self.conversion, node, 1)).shape[-1]
-        most = max(FEWEST, ROWS * min(inputs, COLUMNS))
+        bits = params_of(self.conversion, f"{G.name_of(node)}.weight").qtype.bits
+        most = max(FEWEST, (ROWS if bits >= 8 else LOW_BIT_ROWS) * min(inputs, COLUMNS))
         judging = sum(map(is_aside, range(self.batches)))
         learning = self.batches - judging
         return max(1, most // max(learning, 1)), max(1, most // 2 // max(judging, 1))
@@ -370,5 +371,11 @@ def _shift_all(conversion: Conversion) -> Conversion:
     return _taken(conversion, work, Change("bias", work.shifted, MEANS))
 
 
-ROUND = Step("round", _round_all, accuracy="balanced", samples=SAMPLES, replay=_replay)
+ROUND = Step(
+    *("round", _round_all),
+    accuracy="balanced",
+    samples=SAMPLES,
+    replay=_replay,
+    low_bits=LOW_BIT_SAMPLES,
+)
 BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES, replay=_replay)  # `round` has it

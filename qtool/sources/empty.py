@@ -8,6 +8,7 @@ real, since a model may make tables of its configuration (rotary frequencies) th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ from qtool.errors import CaptureError, QtoolError
 from qtool.graph.alone import quiet
 from qtool.sources.extras import needed
 from qtool.sources.halves import half_of
-from qtool.sources.model_folder import WITH_PAST, class_of, config_of, timm_arguments, uncached
+from qtool.sources.model_folder import (
+    WITH_PAST,
+    class_of,
+    config_of,
+    timm_arguments,
+    uncached,
+    without_pooler,
+)
 from qtool.sources.shards import Shards
 
 __all__ = ["empty_folder", "flat", "names_of", "unfilled"]
@@ -84,7 +92,14 @@ def _made(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     loader = class_of(library, path, config, task)
     known = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     auto = loader.__name__.startswith("Auto")
-    built: nn.Module = loader.from_config(known, dtype=torch.float32) if auto else loader(known)
+    make = (
+        partial(loader.from_config, known, dtype=torch.float32) if auto else partial(loader, known)
+    )
+    built: nn.Module = make()
+    if not any("pooler" in name.split(".") for name in Shards(path).tensors):
+        poolers = [name for name in built.state_dict() if "pooler" in name.split(".")]
+        if bare := without_pooler(type(built), poolers):
+            built = make(**bare)
     return uncached(built)
 
 

@@ -4,7 +4,8 @@ them, nothing is unpickled, nothing is fetched."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "load_folder",
     "timm_arguments",
     "uncached",
+    "without_pooler",
 ]
 
 TASKS: Mapping[str, str] = {
@@ -130,9 +132,10 @@ def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[st
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = needed("transformers", f"the model in {path}", CaptureError)
     loader = class_of(library, path, config, task)
-    model, loading = loader.from_pretrained(
-        path, use_safetensors=True, output_loading_info=True, **_options(loader)
-    )
+    given = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
+    model, loading = loader.from_pretrained(path, **given)
+    if bare := without_pooler(type(model), loading["missing_keys"]):
+        model, loading = loader.from_pretrained(path, **given, **bare)
     if missing := sorted(loading["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CaptureError(
@@ -143,6 +146,14 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     if (half := half_of(task)) is not None:
         return half(found)
     return Decoder(found) if task == WITH_PAST else found
+
+
+def without_pooler(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:
+    """How a model is made without its pooler, where only that one's weights are missing: folders of
+    encoders whose states others pool, or of models with a head of their own, have none."""
+    alone = bool(missing) and all("pooler" in name.split(".") for name in missing)
+    asked = "add_pooling_layer"
+    return {asked: False} if alone and asked in signature(kind).parameters else {}
 
 
 def uncached(model: nn.Module) -> nn.Module:

@@ -219,6 +219,12 @@ def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatc
     assert 10 <= seen[1] <= 20
 
 
+@pytest.mark.parametrize("bits", RECIPES)
+def test_weights_of_few_bits_have_more_samples_to_learn_from(bits: str) -> None:
+    found = qtool.calibrate(captured(), [smooth(1, 200)], recipe=RECIPES[bits], recover=("round",))
+    assert len(found.kept) == (192 if bits == "8 bits" else 200)
+
+
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qtool.recovery.rounding.as_near", lambda *_: False)
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])

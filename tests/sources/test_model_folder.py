@@ -15,6 +15,8 @@ from torch import nn
 
 from qtool.errors import CaptureError, DataError
 from qtool.sources import load_data, load_model
+from qtool.sources.empty import empty_folder, names_of
+from qtool.sources.shards import Shards
 from tests.sources.conftest import TEXTS, save_lines
 
 SMALL: dict[str, Any] = {
@@ -79,6 +81,18 @@ def test_a_task_of_ones_own(bert: Path) -> None:
         load_model(bert, task="fill-mask")
     with pytest.raises(CaptureError, match="unknown task 'singing'; there are: audio-class"):
         load_model(bert, task="singing")
+
+
+def test_an_encoder_without_a_pooler(library: Any, tmp_path: Path) -> None:
+    """As folders of encoders are whose states somebody else pools."""
+    config = library.BertConfig(vocab_size=9, **SMALL)
+    library.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert model.pooler is None
+    empty = empty_folder(tmp_path)
+    assert set(names_of(empty, Shards(tmp_path))) == set(model.state_dict())
+    with pytest.raises(CaptureError, match="has no weights for BertForSequenceClassification"):
+        load_model(tmp_path, task="text-classification")
 
 
 def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:
