@@ -69,13 +69,10 @@ class Conversion:
         fewest, highest = self.graph.numbers()
         size = max(size, fewest)
         found = self.calibration.kept.batches(min(size, highest or size), most, aside)
-        return [self.graph.call_of(t) for t in found if self._takes(Batch(tuple(t)).size)]
-
-    def _takes(self, size: int) -> bool:
-        """Whether the graph is right for a batch of so many samples; the last may hold too few."""
-        if self.graph.splits:
-            return size >= self.graph.numbers()[0]
-        return size == Batch(*self.graph.example).size
+        whole = None if self.graph.splits else Batch(*self.graph.example).size
+        sizes = ((t, Batch(tuple(t)).size) for t in found)  # the last may hold too few
+        taken = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
+        return [self.graph.call_of(t) for t in taken]
 
     def quick_batches(
         self, size: int = 32, most: int | None = None, aside: bool | None = False

@@ -171,7 +171,9 @@ def errors_of(
             new = {m: g for m, g in zip(marks, graphs, strict=True) if (m, content) not in known}
             wanted = outputs(exact, batch) if new else []
             for mark, graph in new.items():
-                run = runs.setdefault(mark, Executor(graph))
+                if mark not in runs:
+                    runs[mark] = Executor(graph)
+                run = runs[mark]
                 given = [t for t in run.results(batch, run.points) if t.is_floating_point()]
                 known[mark, content] = _errors(wanted, given, batch.size)
     return [[known[mark, content] for content in contents] for mark in marks]

@@ -37,7 +37,9 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
     def kernel(codes: Tensor) -> Tensor:
         last = codes.movedim(axis, -1)
         length = last.shape[-1]
-        table = tables.setdefault(length, _exponentials(scale_x, length))
+        if length not in tables:
+            tables[length] = _exponentials(scale_x, length)
+        table = tables[length]
         lifted = last.to(torch.int64) + (255 - last.amax(-1, keepdim=True).to(torch.int64))
         values = table[lifted]
         # np.add.accumulate adds strictly in order and in float32; torch's sums do neither
