@@ -42,7 +42,7 @@ STEPS: dict[str, dict[str, Any]] = {
 ALONE: dict[str, dict[str, Any]] = {  # steps of weights alone: the observer, the steps
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "moments": {"weight_observer": "mse", "recover": ["round"]},
+    "round": {"weight_observer": "mse", "recover": ["round"]},
 }
 
 

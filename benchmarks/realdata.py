@@ -1,6 +1,7 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
     python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy fast] [--mode dynamic]
+                                  [--without-data]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
 evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
@@ -52,7 +53,7 @@ def measure(
     captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
     quantized = qtool.quantize(
         captured,
-        network.calibration,
+        None if options.without_data else network.calibration,
         observer=options.observer,
         mode=options.mode,
         accuracy=options.accuracy,
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--observer", default=DEFAULT_OBSERVER)
     parser.add_argument("--mode", default="static")
     parser.add_argument("--accuracy", default="balanced")
+    parser.add_argument("--without-data", action="store_true", help="inputs are distilled")
     parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -27,7 +27,8 @@ HEAD = {"select": "*lm_head", "as": "int8-weights", "block": 32}
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "moments": {"weight_observer": "mse", "recover": ["round"]},
+    "round": {"weight_observer": "mse", "recover": ["round"]},
+    "learn": {"weight_observer": "mse", "recover": ["learn"]},
 }
 
 
@@ -72,7 +73,7 @@ def main() -> None:
         print(f"int8:  {perplexity(path, data):.3f}")
         qtool.quantize(captured, seen, mode="dynamic").export(path)
         print(f"int8 dynamic: {perplexity(path, data):.3f}")
-        print("4 bits, head and table 8:  nearest      mse  moments")
+        print("4 bits, head and table 8:  nearest      mse    round    learn")
         for scales in ("channel", 128, 32):
             found = []
             for steps in STEPS.values():
