@@ -24,7 +24,7 @@ from qtool.ops import Role, row_of
 from qtool.plan import Decision, Execution, QuantPlan
 from qtool.types import Observed
 
-__all__ = ["Range", "aligned"]
+__all__ = ["Range", "aligned", "reaches"]
 
 Range = tuple[torch.Tensor, torch.Tensor]
 
@@ -65,7 +65,7 @@ class _Stream:
 def aligned(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> dict[str, Range]:
     """The ranges of observed points, brought together around concats and sums."""
     nodes = {G.name_of(n): n for n in graph.nodes}
-    limits = _limits(plan, nodes)
+    limits = reaches(plan, nodes)
     groups = {
         name: _group(plan, [name], ends, limits.get(name, _FREE)) for name, ends in ranges.items()
     }
@@ -92,7 +92,7 @@ def aligned(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> di
     return found
 
 
-def _limits(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[float, float]]:
+def reaches(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[float, float]]:
     """Of points whose ends stand for a clamp: how far they may reach for that."""
     found: dict[str, tuple[float, float]] = {}
     for decision in plan.nodes:

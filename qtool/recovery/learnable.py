@@ -8,7 +8,9 @@ Zero points stay, and with them the real zero.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.conversion import Conversion
+from qtool.conversion.align import reaches
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.plan import Kind, Point, QuantPlan
 from qtool.points import insert_points, points_of
@@ -26,6 +29,8 @@ __all__ = ["Learnable", "learnable"]
 
 WIDEST = 1.0
 """How far the logarithm of a scale may go; further is another network, and biases may overflow."""
+
+CLOSE = 1e-6  # to the bound of a clamp, for the rounding of scales
 
 MANY_BITS = 8  # from which on the noise of weights is far below that of activations
 FEW = 32  # samples that show whether values lie on a grid
@@ -60,13 +65,13 @@ def _ends(q: QuantParams) -> tuple[float, float]:
 
 
 class _Activation(nn.Module):
-    def __init__(self, params: QuantParams, log: nn.Parameter) -> None:
+    def __init__(self, params: QuantParams, log: nn.Parameter, most: float) -> None:
         super().__init__()
-        self.params, self.log = params, log
+        self.params, self.log, self.most = params, log, most
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float32 in and out, of the same shape."""
-        scale = self.params.scale * self.log.clamp(-WIDEST, WIDEST).exp()
+        scale = self.params.scale * self.log.clamp(-WIDEST, self.most).exp()
         found: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]  # torch's own
             x, scale, self.params
         )
@@ -103,10 +108,11 @@ class _Bias(nn.Module):
 @dataclass(frozen=True, eq=False)
 class Learnable:
     """A module to train, and what of it is learned: by the root point of the activations, and by
-    the points of weights and biases."""
+    the points of weights and biases. most: of the logarithms of scales, by the same."""
 
     module: fx.GraphModule
     scales: Learned
+    most: dict[str, float]
     weights: Learned
     biases: Learned
     units: dict[str, torch.Tensor]
@@ -123,7 +129,7 @@ class Learnable:
         """The conversion with what was learned, as it is rounded; of scales, and of biases beside
         weights that stay, a share."""
         assert work.parameters is not None
-        params = _rescaled(work, self.scales, share)
+        params = _rescaled(work, self.scales, self.most, share)
         nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
         module = G.clone(work.graph.module)
         inside = {G.name_of(n): n for n in module.graph.nodes}
@@ -154,14 +160,14 @@ def learnable(work: Conversion) -> Learnable:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     params = work.parameters.params
-    found = Learnable(module, {}, {}, {}, {})
     scales, layers = _scales(work), _layers(work)
+    found = Learnable(module, {}, _most(work, scales), {}, {}, {})
     for name, place in points_of(module).items():
         point, root = work.plan.point(name), work.plan.root(name)
         place.set_params(params[name])
         if root in scales:
             log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
-            _put(module, place, _Activation(params[name], log))
+            _put(module, place, _Activation(params[name], log, found.most[root]))
         elif name in layers and params[name].qtype.bits < MANY_BITS:
             scale = params[name].along(params[name].scale, _constant(work, point).shape)
             found.weights[name] = nn.Parameter(_constant(work, point) / scale)
@@ -212,6 +218,20 @@ def _fitting(work: Conversion) -> set[str]:
     return found
 
 
+def _most(work: Conversion, scales: Set[str]) -> dict[str, float]:
+    """How far the logarithms of scales may go up. The codes of a tensor behind a clamp stand for
+    it, and reach no further than it lets through: else the runtime has to clamp in float."""
+    assert work.parameters is not None
+    found = dict.fromkeys(scales, WIDEST)
+    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
+    for name, (_, high) in reaches(work.plan, nodes).items():
+        if name in found and math.isfinite(high):
+            params = work.parameters.params[name]
+            room = high / (float(params.scale) * _ends(params)[1])
+            found[name] = min(WIDEST, math.log(room) - CLOSE) if room > 1 + CLOSE else 0.0
+    return found
+
+
 def _layers(work: Conversion) -> set[str]:
     """The points of weights whose tensors, and whose biases, are of one layer alone."""
     graph = work.graph.graph
@@ -232,12 +252,14 @@ def _biases(plan: QuantPlan, weight: str) -> list[Point]:
     return [p for p in plan if isinstance(p.spec, Derived) and p.spec.weight == weight]
 
 
-def _rescaled(work: Conversion, scales: Learned, share: float) -> dict[str, QuantParams]:
+def _rescaled(
+    work: Conversion, scales: Learned, most: Mapping[str, float], share: float
+) -> dict[str, QuantParams]:
     """Parameters with the learned scales; a scale with which a bias would need more than its share
     of an accumulator stays as it was."""
     assert work.parameters is not None
     old = work.parameters.params
-    logs = {n: log.detach().clamp(-WIDEST, WIDEST) for n, log in scales.items()}
+    logs = {n: log.detach().clamp(-WIDEST, most[n]) for n, log in scales.items()}
     factors = {n: (log * share).exp() for n, log in logs.items()}
     for point in work.plan:
         if not isinstance(point.spec, Derived) or not point.edges:

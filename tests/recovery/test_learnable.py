@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,25 @@ def test_shared_tensors_have_one_scale() -> None:
     roots = {work.plan.root(p.name) for p in work.plan if p.name in found.scales}
     assert roots == set(found.scales)
     assert len(found.scales) < sum(p.kind.name == "ACTIVATION" for p in work.plan)
+
+
+def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 4, 3), nn.Flatten()).eval()
+    captured = qtool.capture_model(net, images())
+    calibration = qtool.calibrate(captured, [images()])
+    work = SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
+    found = learnable(work)
+    before = {n: p.scale for n, p in work.parameters.params.items() if n in found.scales}
+    with torch.no_grad():
+        for log in found.scales.values():
+            log.fill_(1.0)
+    after = found.taken(work).parameters.params
+    (clamped,) = (n for n in found.scales if found.most[n] < 1)
+    assert 5.99 < float(after[clamped].scale) * 255 <= 6
+    assert all(torch.equal(after[n].scale, before[n] * math.e) for n in before if n != clamped)
+    found.module(images())[0].sum().backward()
+    assert float(found.scales[clamped].grad) == 0
 
 
 def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
