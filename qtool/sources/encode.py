@@ -79,7 +79,7 @@ class Processed:
             found |= self.images([read_image(r.image) for r in rows], return_tensors="pt")
         if rows[0].sound is not None:
             found |= self._heard(rows)
-        elif rows[0].text is not None:
+        elif rows[0].text is not None and self.tokenizer is not None:
             found |= self._tokens(*_texts(rows))
         if self.decoder_start is not None:
             found["decoder_input_ids"] = self._decoded(_targets(rows))

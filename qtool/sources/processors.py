@@ -34,7 +34,7 @@ def encoder(
         if row.kinds == ("text",):
             raise DataError("a transform is for images and sound, not for texts; leave it out")
         return Transformed(_transform(transform, model), transform)
-    if folder is None and (timm := _timm(model)) is not None and row.kinds == ("image",):
+    if folder is None and (timm := _timm(model)) is not None and row.kinds[:1] == ("image",):
         return Transformed(timm, "timm's transform")
     if folder is None or not is_dir(folder):
         raise DataError(
@@ -45,6 +45,7 @@ def encoder(
     return _processed(row, folder, model, max_length, padded)
 
 
+_TOKENS = {"input_ids", "decoder_input_ids"}
 _PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
 _REMEDY = {
     "image": "give --transform (torchvision's weights, timm, or package.module:function)",
@@ -89,7 +90,10 @@ def _processed(
 ) -> Processed:
     library = needed("transformers", f"what lies in {folder}", DataError)
     config = config_of(folder) if is_model_folder(folder) else {}
-    needs_text = row.text is not None or row.target is not None
+    forward = None if model is None else forward_of(model)
+    # captions beside images or sound are for models that take tokens; others do without
+    takes_text = row.kinds == ("text",) or forward is None or bool(forward & _TOKENS)
+    needs_text = takes_text and (row.text is not None or row.target is not None)
     tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer") if needs_text else None
     if tokenizer is not None:
         _check_vocabulary(tokenizer, model, folder)
@@ -109,7 +113,7 @@ def _processed(
         max_length or min(longest, MAX_LENGTH),
         padded,
         start if config.get("is_encoder_decoder") else None,
-        None if model is None else forward_of(model),
+        forward,
     )
 
 

@@ -129,6 +129,19 @@ def test_a_decoder_is_given_what_it_is_to_say(t5: Path, texts: Path) -> None:
     assert "past_key_values" not in model(**first), "no cache"
 
 
+def test_captions_of_no_use_ask_for_no_tokenizer(
+    library: Any, captioned: Path, tmp_path: Path
+) -> None:
+    sizes = {"image_size": 16, "patch_size": 8}
+    model = library.ViTForImageClassification(library.ViTConfig(**SMALL, **sizes))
+    library.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    data = load_data(captioned, 4, model=model, folder=tmp_path)
+    assert [{k: tuple(v.shape) for k, v in b.items()} for b in data] == [
+        {"pixel_values": (4, 3, 16, 16)},
+        {"pixel_values": (2, 3, 16, 16)},
+    ]
+
+
 def test_a_tokenizer_of_another_model(library: Any, bert: Path, texts: Path) -> None:
     small = library.BertForSequenceClassification(library.BertConfig(vocab_size=7, **SMALL))
     with pytest.raises(DataError, match=r"tokens, the model takes 7; they do not belong together"):
