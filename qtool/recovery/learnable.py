@@ -224,11 +224,14 @@ def _most(work: Conversion, scales: Set[str]) -> dict[str, float]:
     assert work.parameters is not None
     found = dict.fromkeys(scales, WIDEST)
     nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
-    for name, (_, high) in reaches(work.plan, nodes).items():
-        if name in found and math.isfinite(high):
-            params = work.parameters.params[name]
-            room = high / (float(params.scale) * _ends(params)[1])
-            found[name] = min(WIDEST, math.log(room) - CLOSE) if room > 1 + CLOSE else 0.0
+    for name, bounds in reaches(work.plan, nodes).items():
+        if name not in found:
+            continue
+        params = work.parameters.params[name]
+        for bound, end in zip(bounds, _ends(params), strict=True):
+            if end and math.isfinite(bound):
+                room = bound / (float(params.scale) * end)
+                found[name] = min(found[name], math.log(room) - CLOSE if room > 1 + CLOSE else 0.0)
     return found
 
 
