@@ -284,7 +284,8 @@ def _cells(row: Row) -> list[str]:
     if row.note:
         return [row.tool, row.note, *[""] * (len(HEADERS) - 2)]
     drop = "" if np.isnan(row.drop) else f"{row.drop:+.2f} ± {row.error:.2f}"
-    numbers = (f"{row.agree:.2f}", f"{row.sqnr:.2f}", f"{row.integer:.0f}", f"{row.speed:.2f}")
+    agree = "" if np.isnan(row.agree) else f"{row.agree:.2f}"
+    numbers = (agree, f"{row.sqnr:.2f}", f"{row.integer:.0f}", f"{row.speed:.2f}")
     return [row.tool, drop, *numbers, f"{row.seconds:.1f}", f"{row.mib:.0f}"]
 
 

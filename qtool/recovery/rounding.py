@@ -264,7 +264,7 @@ def _shifted(
     work: _Work, node: fx.Node, seen: Seen, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
     """The bias with which the mean of the layer's results is that of what is wanted, on all
-    positions of all kept samples; None where it has none.
+    positions of all kept samples; None where it has none, or where that is no number.
 
     weight: as it was rounded; None: to nearest.
     """
@@ -279,7 +279,8 @@ def _shifted(
     matrix = as_matrix(node, given).double()
     product = (matrix @ seen.mean_of_inputs()[:, :, None]).flatten()
     bias = constant_of(work.conversion, node, 2)
-    return (seen.mean_of_wanted() - product).to(bias.dtype)
+    found = (seen.mean_of_wanted() - product).to(bias.dtype)
+    return found if bool(found.isfinite().all()) else None
 
 
 def _fitting(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:

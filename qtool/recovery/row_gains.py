@@ -24,6 +24,8 @@ from qtool.recovery.equalize_seen import run_backwards
 
 __all__ = ["row_gains"]
 
+MOST = 1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
+
 aten = torch.ops.aten
 
 
@@ -76,7 +78,8 @@ class _Run(fx.Interpreter):
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
                 size = torch.linalg.vector_norm(gradient, dim=-1)  # its squares are not stored
-                self.found[name].append((size.square() / gradient.shape[-1]).cpu())
+                gains = (size.square() / gradient.shape[-1]).cpu()
+                self.found[name].append(gains if gains.sum() < MOST else torch.ones_like(gains))
 
         value = value if value.requires_grad else value.detach().requires_grad_()
         value.register_hook(add)

@@ -25,6 +25,9 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {
 }
 """The sizes of the inputs that vary; total is past and sequence."""
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""What transformers calls layers that see all tokens, and those that see the last ones alone."""
+
 PAST = 4  # tokens of a text that a batch of it has in its cache
 
 
@@ -32,7 +35,7 @@ class Decoder(nn.Module):
     """A causal language model as one graph for the prompt and for each further token.
 
     Positions are counted over the tokens that the mask lets through, and a token sees those up to
-    itself: so texts may be padded on either side.
+    itself, in layers with a window no more than so many: so texts may be padded on either side.
 
     Attributes:
         config: of the model.
@@ -43,11 +46,13 @@ class Decoder(nn.Module):
     scales: list[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
-        """Raises CaptureError: a layer sees the last tokens alone, which the mask does not say."""
+        """Raises CaptureError: the cache of a layer is another one than of keys and values."""
         super().__init__()
         self.config: Any = model.config
-        kinds = set(getattr(self.config.get_text_config(), "layer_types", None) or ())
-        if odd := sorted(kinds - {"full_attention"}):
+        text = self.config.get_text_config()
+        self.kinds = frozenset(getattr(text, "layer_types", None) or ())
+        self.window: int | None = getattr(text, "sliding_window", None)
+        if odd := sorted(self.kinds - {FULL, SLIDING}):
             raise CaptureError(
                 f"{type(model).__name__} has layers of {odd[0]}, whose cache is not one of keys "
                 "and values of all tokens; take --task text-generation, which leaves out the cache"
@@ -74,18 +79,32 @@ class Decoder(nn.Module):
             cache = begin(Int8Cache(past_key_values, self.scales))
         count = attention_mask.cumsum(1)
         own = count[:, cache.get_seq_length() :]
-        # a token is before another one, or is it, where no more tokens have been counted up to it
-        keys = torch.where(attention_mask > 0, count, torch.iinfo(torch.int64).max)
-        seen = keys[:, None, :] <= own[:, :, None]
-        mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[:, None]
         result = self.model(
             input_ids=input_ids,
-            attention_mask=mask,
+            attention_mask=self._masks(attention_mask, count, own),
             position_ids=(own - 1).clamp(min=0),
             past_key_values=cache,
             use_cache=True,
         )
         return {"logits": result.logits, "present": cache.present}
+
+    def _masks(
+        self, attention_mask: torch.Tensor, count: torch.Tensor, own: torch.Tensor
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """What layers add to their scores, float [batch, 1, sequence, past + sequence]: one for
+        all, or by the kind of layer. count, own: of tokens up to each one, and to each new one."""
+        # a token is before another one, or is it, where no more tokens have been counted up to it
+        keys = torch.where(attention_mask > 0, count, torch.iinfo(torch.int64).max)[:, None, :]
+        last = own[:, :, None]
+
+        def added(seen: torch.Tensor) -> torch.Tensor:
+            return torch.where(seen, 0.0, torch.finfo(torch.float32).min)[:, None]
+
+        full = keys <= last
+        if self.window is None or self.kinds == {FULL}:
+            return added(full)
+        near = full & (keys > last - self.window)
+        return {FULL: added(full), SLIDING: added(near)} if self.kinds else added(near)
 
     @torch.no_grad()
     def hold_in_int8(self, data: Iterable[Any]) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "TASKS",
     "class_of",
     "config_of",
+    "experts",
     "is_model_folder",
     "load_folder",
     "timm_arguments",
@@ -133,6 +134,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     library = needed("transformers", f"the model in {path}", CaptureError)
     loader = class_of(library, path, config, task)
     given = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
+    given |= experts(config)
     model, loading = loader.from_pretrained(path, **given)
     if bare := without_pooler(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **given, **bare)
@@ -146,6 +148,11 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     if (half := half_of(task)) is not None:
         return half(found)
     return Decoder(found) if task == WITH_PAST else found
+
+
+def experts(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """How a mixture of experts is to compute, for there to be a graph of it."""
+    return {"experts_implementation": "batched_mm"} if any("experts" in k for k in config) else {}
 
 
 def without_pooler(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:

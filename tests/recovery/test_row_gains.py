@@ -49,6 +49,17 @@ def test_a_masked_token_counts_nothing_and_layers_of_samples_are_left_out() -> N
     assert all(torch.equal(some[i], every[i]) for i in some)
 
 
+def test_behind_a_norm_of_what_does_not_vary_rows_count_alike() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=0.0), nn.Linear(4, 2)).eval()
+    nn.init.zeros_(module[0].weight)
+    nn.init.zeros_(module[0].bias)
+    x = torch.randn(4, 7, 4)
+    graph = qtool.capture_model(module, x).graph
+    layers = [n for n in G.calls(graph.graph) if is_product(n)]
+    gains = row_gains(graph, [Batch((x,), {})], layers)["0"][0]
+    assert torch.equal(gains, torch.ones_like(gains))
+
+
 def test_without_a_derivative_nothing_is_said() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)).eval()

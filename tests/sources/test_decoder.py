@@ -53,6 +53,22 @@ def qwen() -> Any:
     return library.Qwen3ForCausalLM(config).eval()
 
 
+def mistral() -> Any:
+    """Every layer sees the last 8 tokens alone."""
+    torch.manual_seed(0)
+    return library.MistralForCausalLM(library.MistralConfig(**SIZES, sliding_window=8)).eval()
+
+
+def qwen2() -> Any:
+    """Some layers see all tokens, some the last ones."""
+    torch.manual_seed(0)
+    kinds = ["full_attention", "sliding_attention"]
+    config = library.Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=8, layer_types=kinds
+    )
+    return library.Qwen2ForCausalLM(config).eval()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("llama")
@@ -99,7 +115,7 @@ def wanted(model: Any) -> list[int]:
     return found[0, len(PROMPT) :].tolist()
 
 
-@pytest.mark.parametrize("make", [llama, qwen])
+@pytest.mark.parametrize("make", [llama, qwen, mistral, qwen2])
 def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -168,11 +184,11 @@ def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
         assert set(batch) == set(DYNAMIC)
 
 
-def test_a_layer_that_sees_the_last_tokens_alone_is_refused() -> None:
-    config = library.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=4)
-    config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(CaptureError, match=r"layers of sliding_attention.*--task text-generation"):
-        Decoder(library.Qwen2ForCausalLM(config))
+def test_a_layer_with_a_cache_of_another_kind_is_refused() -> None:
+    model = llama()
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(CaptureError, match=r"layers of linear_attention.*--task text-generation"):
+        Decoder(model)
 
 
 def test_what_the_config_says_of_ends() -> None:

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from qtool import capture_model
 from qtool.errors import CaptureError, DataError
 from qtool.sources import load_data, load_model
 from qtool.sources.empty import empty_folder, names_of
@@ -93,6 +94,18 @@ def test_an_encoder_without_a_pooler(library: Any, tmp_path: Path) -> None:
     assert set(names_of(empty, Shards(tmp_path))) == set(model.state_dict())
     with pytest.raises(CaptureError, match="has no weights for BertForSequenceClassification"):
         load_model(tmp_path, task="text-classification")
+
+
+def test_a_mixture_of_experts_has_a_graph(library: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = library.MixtralConfig(
+        **{**SMALL, "num_key_value_heads": 2}, vocab_size=9, num_local_experts=4
+    )
+    library.MixtralForCausalLM(config).save_pretrained(tmp_path)
+    given = {"input_ids": torch.tensor([[1, 2, 3]])}
+    exact = load_model(tmp_path)(**given).logits
+    graph = capture_model(load_model(tmp_path), given).graph
+    assert torch.allclose(graph.module(**given)["logits"], exact, atol=1e-5)
 
 
 def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:
