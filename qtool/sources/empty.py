@@ -35,6 +35,10 @@ from qtool.sources.shards import Shards
 __all__ = ["empty_folder", "flat", "names_of", "unfilled"]
 
 SMALL = 1 << 16  # elements
+APART = (
+    "the files hold experts one by one, and the model has them stacked: it does not go block by "
+    "block; use qtool convert, which loads the whole of it"
+)
 
 
 class unfilled(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.unfilled(): ...
@@ -138,9 +142,10 @@ def names_of(model: nn.Module, shards: Shards) -> dict[str, str]:
         spelled = [s for n in asked for s in (n, prefix + n, n.removeprefix(prefix))]
         known = next((s for s in spelled if s in shards.tensors), None)
         if known is None:
+            stacked = any("experts" in n.split(".") for n in state)
             raise CaptureError(
                 f"{shards.folder} has no weights for {type(model).__name__} (missing: {name}); "
-                "choose the --task that it was trained for"
+                + (APART if stacked else "choose the --task that it was trained for")
             )
         shape = shards.tensors[known].shape
         if shape != tuple(tensor.shape):

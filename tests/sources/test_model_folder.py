@@ -106,6 +106,8 @@ def test_a_mixture_of_experts_has_a_graph(library: Any, tmp_path: Path) -> None:
     exact = load_model(tmp_path)(**given).logits
     graph = capture_model(load_model(tmp_path), given).graph
     assert torch.allclose(graph.module(**given)["logits"], exact, atol=1e-5)
+    with pytest.raises(CaptureError, match="hold experts one by one"):
+        names_of(empty_folder(tmp_path), Shards(tmp_path))
 
 
 def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:
