@@ -23,7 +23,6 @@ __all__ = [
     "TASKS",
     "class_of",
     "config_of",
-    "experts",
     "is_model_folder",
     "load_folder",
     "timm_arguments",
@@ -134,7 +133,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     library = needed("transformers", f"the model in {path}", CaptureError)
     loader = class_of(library, path, config, task)
     given = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
-    given |= experts(config)
+    given |= _experts(config)
     model, loading = loader.from_pretrained(path, **given)
     if bare := without_pooler(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **given, **bare)
@@ -150,7 +149,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     return Decoder(found) if task == WITH_PAST else found
 
 
-def experts(config: Mapping[str, Any]) -> Mapping[str, str]:
+def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:
     """How a mixture of experts is to compute, for there to be a graph of it."""
     return {"experts_implementation": "batched_mm"} if any("experts" in k for k in config) else {}
 
