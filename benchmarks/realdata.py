@@ -1,6 +1,7 @@
 """Accuracy, error, integer share and speed of real networks: the table of the README.
 
     python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy fast] [--mode dynamic]
+                                  [--target TARGET]
                                   [--without-data]
 
 Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
@@ -21,6 +22,7 @@ import networks
 import torch
 
 import qtool
+from qtool import targets
 from qtool.analysis.latency import interleaved
 from qtool.analysis.onnx_function import OnnxFunction
 from qtool.conversion.captured import DEFAULT_OBSERVER
@@ -57,6 +59,7 @@ def measure(
         observer=options.observer,
         mode=options.mode,
         accuracy=options.accuracy,
+        target=options.target,
     )
     converted = time.perf_counter()
     result = quantized.export(file)
@@ -97,6 +100,7 @@ def main() -> None:
     parser.add_argument("--observer", default=DEFAULT_OBSERVER)
     parser.add_argument("--mode", default="static")
     parser.add_argument("--accuracy", default="balanced")
+    parser.add_argument("--target", default=targets.DEFAULT)
     parser.add_argument("--without-data", action="store_true", help="inputs are distilled")
     parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
     parser.add_argument("--json", type=Path)

@@ -24,7 +24,7 @@ INT4_RULE = [{"select": "*", "weights": "int4"}]
 
 
 @cache
-def static(name: str, target: str = "onnxruntime-x86", observer: str = "minmax") -> QuantizedModel:
+def static(name: str, target: str = "onnxruntime", observer: str = "minmax") -> QuantizedModel:
     recipe = [{**INT4_RULE[0], "weight_observer": observer}]
     given = {"target": target, "recipe": recipe, "accuracy": "fast"}  # each to its nearest code
     return quantize(captured(name), [samples(name)], **given)
@@ -60,7 +60,7 @@ def test_weights_are_on_the_grid_that_the_simulation_has() -> None:
         assert torch.equal(found.float(), expected)
 
 
-@pytest.mark.parametrize("target", ["onnxruntime-x86-novnni", "openvino", "tensorrt", "tflite"])
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "tensorrt", "tflite"])
 def test_every_target_takes_them(target: str, tmp_path: Path) -> None:
     found = static("residual_concat", target).export(tmp_path / "model.onnx")
     assert found.passed
@@ -125,7 +125,7 @@ REFUSED = {
     ),
     "weights with a zero point": (
         {"op": "conv", "weights": "uint4"},
-        'onnxruntime-x86 has no kernel for uint4 weights (rule 1: op = "conv", weights = "uint4")',
+        'onnxruntime has no kernel for uint4 weights (rule 1: op = "conv", weights = "uint4")',
     ),
     "a convolution": (
         {"op": "conv", "as": "int4-weights"},

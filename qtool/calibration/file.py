@@ -29,6 +29,7 @@ from qtool.observers import Statistic
 from qtool.path_arguments import takes_paths
 from qtool.paths import is_file
 from qtool.recipe import Recipe
+from qtool.targets import current_name
 from qtool.types import UINT8, ObserverSpec
 
 __all__ = ["Calibration"]
@@ -154,7 +155,7 @@ class Calibration:
             specs = {n: _spec(given) for n, given in header["observers"].items()}
             return cls(
                 _text(header["fingerprint"]),
-                _text(header["target"]),
+                current_name(_text(header["target"])),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
                 tuple(_input(*given) for given in header["inputs"]),

@@ -18,6 +18,7 @@ import torch
 
 from qtool.errors import PlanError, VerificationError
 from qtool.recipe import Recipe
+from qtool.targets import current_name
 from qtool.types import Change, ObserverSpec
 from qtool.versions import version_of
 
@@ -85,7 +86,7 @@ class FileInfo:
             name, options = json.loads(found.get(_OBSERVER, '["minmax",{}]'))
             return cls(
                 str(found[_VERSION]),
-                str(found[_TARGET]),
+                current_name(str(found[_TARGET])),
                 str(found[_PLAN]),
                 ObserverSpec(str(name), tuple(options.items())),
                 Recipe.of(json.loads(found.get(_RECIPE, "[]"))),

@@ -2,9 +2,9 @@
 
 from qtool.errors import ExportError, PlanError
 from qtool.targets.base import STORED, KernelRule, Target
+from qtool.targets.onnxruntime import ONNXRUNTIME
 from qtool.targets.onnxruntime_arm import ONNXRUNTIME_ARM
-from qtool.targets.onnxruntime_novnni import ONNXRUNTIME_X86_NOVNNI
-from qtool.targets.onnxruntime_x86 import ONNXRUNTIME_X86
+from qtool.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
 from qtool.targets.openvino import OPENVINO
 from qtool.targets.qnn import QNN
 from qtool.targets.tensorrt import TENSORRT
@@ -12,35 +12,47 @@ from qtool.targets.tflite import TFLITE
 
 __all__ = [
     "DEFAULT",
+    "FORMER_NAMES",
     "STORED",
     "TARGETS",
     "KernelRule",
     "Target",
     "check_format",
+    "current_name",
     "register",
     "target",
 ]
 
-_CPU = (ONNXRUNTIME_X86, ONNXRUNTIME_X86_NOVNNI, ONNXRUNTIME_ARM)
+_CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM)
 _ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, QNN)
 TARGETS = {t.name: t for t in _ALL}
-DEFAULT = ONNXRUNTIME_X86.name
+DEFAULT = ONNXRUNTIME.name
+FORMER_NAMES = {
+    "onnxruntime-x86": ONNXRUNTIME_X86_VNNI.name,
+    "onnxruntime-x86-novnni": ONNXRUNTIME.name,
+}
+"""Names in existing recipes, files and calibrations."""
 
 
 def target(name: str) -> Target:
-    """The target of that name.
+    """The target of that name, which may be a former one.
 
     Raises:
         PlanError: there is none; the message lists those there are.
     """
-    if str(name) not in TARGETS:  # whatever it is
+    if current_name(str(name)) not in TARGETS:  # whatever it is
         raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
-    return TARGETS[name]
+    return TARGETS[current_name(name)]
+
+
+def current_name(name: str) -> str:
+    """The name that a target has today; any other text as it is."""
+    return FORMER_NAMES.get(name, name)
 
 
 def register(added: Target) -> None:
     """Adds a target. Raises PlanError when its name is taken."""
-    if added.name in TARGETS:
+    if added.name in TARGETS or added.name in FORMER_NAMES:
         raise PlanError(f"target '{added.name}' is registered already; give it a name of its own")
     TARGETS[added.name] = added
 

@@ -104,8 +104,10 @@ class Target:
         data; those of the type that the kernel computes with.
     same_parameters: keys of operators whose kernel averages or compares codes, so that its output
         has the parameters of its input.
-    pair_limit: the largest sum, in absolute value, of two weights of an output channel with which
-        the kernels do not saturate; None where sums are 32 bits from the start.
+    pair_limit: the largest sum, in absolute value, of two weights that meet in a pair with which
+        no kernel saturates (see saturation.py); None where sums have 32 bits from the start.
+    agreement: numerics profiles of other CPUs that the file runs on; scales are chosen so that
+        operators whose formulas differ between them give the same codes (conversion/agreement.py).
     profile: the numerics profile whose codes the target gives; None where there is none.
     runtime: the name of the runtime (see qtool/runtimes) that verification asks on the developer's
         machine; None where it runs elsewhere, and the file is run as it is written.
@@ -123,6 +125,7 @@ class Target:
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     pair_limit: int | None = None
+    agreement: tuple[str, ...] = ()
     profile: str | None = None
     runtime: str | None = None
 

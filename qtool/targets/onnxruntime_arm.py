@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qtool.targets.onnxruntime_x86 import ONNXRUNTIME_X86
+from qtool.targets.onnxruntime import ONNXRUNTIME
 from qtool.types import INT8
 
 __all__ = ["ONNXRUNTIME_ARM"]
 
 ONNXRUNTIME_ARM = replace(
-    ONNXRUNTIME_X86,
+    ONNXRUNTIME,
     name="onnxruntime-arm",
     description="ONNX Runtime, CPU provider, 64-bit ARM",
-    types=replace(ONNXRUNTIME_X86.types, activation=INT8),
+    types=replace(ONNXRUNTIME.types, activation=INT8),
+    pair_limit=None,
+    agreement=(),
     profile=None,
     runtime=None,  # ONNX Runtime, but on another processor
 )

@@ -23,7 +23,7 @@ NODES = (
 )
 
 
-def quantized(target: str = "onnxruntime-x86") -> QuantizedModel:
+def quantized(target: str = "onnxruntime") -> QuantizedModel:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
     return qtool.quantize(net, [X], target=target)

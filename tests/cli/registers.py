@@ -8,9 +8,7 @@ import qtool
 from qtool.observers import MinMax
 from qtool.targets import TARGETS
 
-qtool.register_target(
-    replace(TARGETS["onnxruntime-x86"], name="mine", description="a runtime of mine")
-)
+qtool.register_target(replace(TARGETS["onnxruntime"], name="mine", description="a runtime of mine"))
 qtool.register_observer(
     "all_of_it", statistic=MinMax, estimate=lambda statistic, *rest: statistic.extent()
 )

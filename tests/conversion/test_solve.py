@@ -186,7 +186,7 @@ def captured() -> tuple[Captured, Calibration]:
 
 
 def solve(model: Captured, calibration: Calibration) -> Parameters:
-    graph, _ = model.for_target("onnxruntime-x86")
+    graph, _ = model.for_target("onnxruntime")
     return solve_parameters(graph.module, model.plan(), calibration)
 
 

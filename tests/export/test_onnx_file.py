@@ -39,7 +39,7 @@ from tests.export.networks import (
 )
 
 every = pytest.mark.parametrize("name", list(NETWORKS))
-X86 = target("onnxruntime-x86")
+X86 = target("onnxruntime")
 
 
 def initializers(file: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def test_metadata_says_who_made_the_file_and_what_was_planned() -> None:
     plan = quantized("conv_transpose").plan
     keys = ("version", "target", "plan", "observer", "nodes", "recipe")
     assert set(found) == {f"qtool_{key}" for key in keys}
-    assert (found["qtool_target"], found["qtool_plan"]) == ("onnxruntime-x86", plan.digest)
+    assert (found["qtool_target"], found["qtool_plan"]) == ("onnxruntime", plan.digest)
     rows = {row["node"]: row for row in json.loads(found["qtool_nodes"])}
     assert rows["conv"]["form"] == "integer"
     assert rows["up"]["form"] == "weights"

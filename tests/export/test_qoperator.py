@@ -241,13 +241,13 @@ def test_a_missing_zero_point_is_written() -> None:
 
 @pytest.mark.parametrize("name", ["residual_concat", "activations", "digits"])
 def test_whole_networks(name: str, tmp_path: Path) -> None:
-    model, path = converted(name, "onnxruntime-x86"), tmp_path / "model.onnx"
+    model, path = converted(name, "onnxruntime"), tmp_path / "model.onnx"
     result = model.export(path, format="qoperator")
     assert result is not None
     assert result.passed
     assert result.exactness.exact or result.exactness.float_steps
     assert result.coverage.share == 1.0
-    file, qdq = onnx.load(path), written(name, "onnxruntime-x86")
+    file, qdq = onnx.load(path), written(name, "onnxruntime")
     assert is_qoperator(file)
     assert not is_qoperator(qdq)
     assert not set(kinds(file)) & {"Conv", "Gemm", "Add", "Concat"}
@@ -256,7 +256,7 @@ def test_whole_networks(name: str, tmp_path: Path) -> None:
 
 
 def test_verification_sees_wrong_codes(tmp_path: Path) -> None:
-    model, path = converted("depthwise", "onnxruntime-x86"), tmp_path / "model.onnx"
+    model, path = converted("depthwise", "onnxruntime"), tmp_path / "model.onnx"
     file = model.to_onnx("qoperator")
     (codes,) = (i for i in file.graph.initializer if i.name == "depthwise.weight.codes")
     codes.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(codes), codes.name))

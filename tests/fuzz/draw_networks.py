@@ -48,7 +48,7 @@ KEYS = ("output", "logits", "x", "0", "", "a.b", "層", "scale", "input")
 WEIGHTS = ("plain",) * 5 + ("uneven", "zero channel", "zero", "tiny")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "target": ("",) * 14
-    + ("openvino", "onnxruntime-arm", "onnxruntime-x86-novnni", "tflite", "qnn", "tensorrt"),
+    + ("openvino", "onnxruntime-arm", "onnxruntime", "tflite", "qnn", "tensorrt"),
     "mode": ("",) * 17 + ("dynamic", "weight-only", "weight-only-int4"),
     "observer": ("",) * 4 + ("minmax", "mse", "moving_average", "entropy", "laplace"),
     "accuracy": ("fast",) * 5 + ("",) * 5,
@@ -88,7 +88,7 @@ def _finished(random: Random, network: Network, values: int) -> Network:
     outputs = (made[-1], *(random.choice(made) for _ in range(number - 1)))
     keys = tuple(random.sample(KEYS, number))
     settings = {k: random.choice(v) for k, v in SETTINGS.items()}
-    if settings["target"] not in ("", "onnxruntime-arm", "onnxruntime-x86-novnni"):
+    if settings["target"] not in ("", "onnxruntime-arm", "onnxruntime"):
         del settings["format"]  # only ONNX Runtime has operators of its own
     given = {k: v for k, v in settings.items() if v}
     weights = random.choice(WEIGHTS)

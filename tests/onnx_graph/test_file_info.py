@@ -15,7 +15,7 @@ from qtool.types import Change, ObserverSpec
 
 INFO = FileInfo(
     "1.2",
-    "onnxruntime-x86",
+    "onnxruntime",
     "abc",
     ObserverSpec("percentile", (("p", 99.9), ("bins", 2048))),
     Recipe.of([{"select": "head.*", "as": "float"}], "dynamic"),

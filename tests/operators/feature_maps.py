@@ -14,7 +14,7 @@ from tests.operators.case import Case, conv, image, whole
 __all__ = ["FEATURE_MAPS"]
 
 NUMBER = "one operand is a number"
-NONE = "no integer kernel on onnxruntime-x86"
+NONE = "no integer kernel on onnxruntime"
 CLAMP = "clamps in float"
 BETWEEN = "in float between dequantize and quantize"
 STORED = "no integer ConvTranspose kernel: int8 weights"

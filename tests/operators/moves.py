@@ -12,7 +12,7 @@ from tests.operators.case import Case, conv, image, whole
 
 __all__ = ["MOVES"]
 
-NONE = "no integer kernel on onnxruntime-x86"
+NONE = "no integer kernel on onnxruntime"
 HEAD = {"c": lambda: nn.Conv2d(4, 8, 1), "head": lambda: nn.Linear(512, 3)}
 ROWS = {"c": lambda: nn.Conv2d(4, 8, 1), "head": lambda: nn.Linear(64, 3)}
 SMALL = {"c": lambda: nn.Conv2d(4, 8, 1), "head": lambda: nn.Linear(8, 3)}

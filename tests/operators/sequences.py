@@ -13,7 +13,7 @@ from tests.operators.case import Case, tokens, whole
 
 __all__ = ["SEQUENCES"]
 
-NONE = "no integer kernel on onnxruntime-x86"
+NONE = "no integer kernel on onnxruntime"
 PRODUCT = "a product of two activations is not faster in integers"
 STORED = "no integer kernel of it for QDQ files: int8 weights"
 FLOAT_IN = "its inputs are float"

@@ -28,7 +28,7 @@ def canonical(model: nn.Module, *shapes: tuple[int, ...]) -> fx.Graph:
 
 
 def plan(model: nn.Module, *shapes: tuple[int, ...], on: Target | None = None) -> QuantPlan:
-    return make_plan(canonical(model, *shapes), on or target("onnxruntime-x86"), MINMAX)
+    return make_plan(canonical(model, *shapes), on or target("onnxruntime"), MINMAX)
 
 
 @cache  # plans are pure, and so are graphs that nobody edits
@@ -40,7 +40,7 @@ def network_graph(name: str) -> fx.Graph:
 
 @cache
 def network_plan(name: str) -> QuantPlan:
-    return make_plan(network_graph(name), target("onnxruntime-x86"), MINMAX)
+    return make_plan(network_graph(name), target("onnxruntime"), MINMAX)
 
 
 def table(plan: QuantPlan) -> list[str]:

@@ -20,7 +20,7 @@ from tests.passes.differential import Function
 from tests.plan.planned import MINMAX, canonical, network_graph, network_plan, plan, reads, table
 
 IMAGE = (2, 3, 6, 6)
-X86 = target("onnxruntime-x86")
+X86 = target("onnxruntime")
 TABLES = {
     "conv_bn_relu": ["0: conv integer -> float", "2: relu fused -> own"],
     "residual": [
@@ -375,7 +375,7 @@ def test_a_sum_with_a_float_that_a_layer_reads_is_in_integers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "readers"), [("onnxruntime-x86", ["parts.1", "sin"]), ("tensorrt", ["parts.1"])]
+    ("on", "readers"), [("onnxruntime", ["parts.1", "sin"]), ("tensorrt", ["parts.1"])]
 )
 def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: list[str]) -> None:
     """ONNX Runtime runs a Gemm that is read both ways in float; TensorRT gives both."""
@@ -385,7 +385,7 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
 
 @pytest.mark.parametrize(
     ("on", "readers"),
-    [("onnxruntime-x86", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})],
+    [("onnxruntime", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})],
 )
 def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
     on: str, readers: dict[str, list[str]]
@@ -418,7 +418,7 @@ def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
         pytest.param(
             lambda: Function(lambda x, c: c(x).sin(), conv()),
             "sin",
-            "no integer kernel on onnxruntime-x86",
+            "no integer kernel on onnxruntime",
             id="no row",
         ),
         pytest.param(
@@ -486,7 +486,7 @@ def test_reasons_are_given_for_all_that_is_float() -> None:
     [
         pytest.param(
             lambda: nn.Sequential(nn.Sigmoid(), nn.Tanh()),
-            r"on onnxruntime-x86: 0 \(its inputs are float\); 1 \(.*leave it in float",
+            r"on onnxruntime: 0 \(its inputs are float\); 1 \(.*leave it in float",
             id="only activations",
         ),
         pytest.param(

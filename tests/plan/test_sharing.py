@@ -145,7 +145,7 @@ def test_an_input_keeps_its_own_parameters_though_a_concat_alone_reads_it() -> N
 def test_a_rescaled_value_has_the_codes_of_its_source() -> None:
     result = rewritten(nn.Sequential(*convs(1), nn.Hardswish()), IMAGE)
     run_passes(result.graph.module, [FOR_TARGETS["hard_swish"]])
-    found = make_plan(result.graph.graph, target("onnxruntime-x86"), MINMAX)
+    found = make_plan(result.graph.graph, target("onnxruntime"), MINMAX)
     assert found.point("1.sixth").spec == SharedWith("0", pytest.approx(1 / 6))
 
 
@@ -160,5 +160,5 @@ def test_shuffled_channels_keep_their_parameters() -> None:
     assert run_passes(result.graph.module, [FOR_TARGETS["channel_shuffle"]]) == {
         "channel_shuffle": 1
     }
-    found = make_plan(result.graph.graph, target("onnxruntime-x86"), MINMAX)
+    found = make_plan(result.graph.graph, target("onnxruntime"), MINMAX)
     assert list(shared(found).values()) == ["parts.0"]

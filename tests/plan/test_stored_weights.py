@@ -10,7 +10,7 @@ from qtool.schemes import SCHEMES, Scales, Scheme, When
 from qtool.targets import target
 from qtool.types import INT4, INT8_NARROW, UINT4
 
-X86 = target("onnxruntime-x86")
+X86 = target("onnxruntime")
 ALONE = {
     "static": (SCHEMES["static"], INT8_NARROW),
     "int4-weights": (SCHEMES["int4-weights"], INT8_NARROW),  # in blocks, which are for products

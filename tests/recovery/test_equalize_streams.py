@@ -99,7 +99,7 @@ PINNED = {
 
 def captured(between: Callable[[Net, torch.Tensor], torch.Tensor]) -> G.FloatGraph:
     torch.manual_seed(0)
-    return qtool.capture_model(Net(between).eval(), batch()).for_target("onnxruntime-x86")[0]
+    return qtool.capture_model(Net(between).eval(), batch()).for_target("onnxruntime")[0]
 
 
 def batch() -> torch.Tensor:

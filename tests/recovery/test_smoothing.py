@@ -87,7 +87,7 @@ def test_too_few_rows_say_nothing_of_single_channels(samples: int, smoothed: boo
 
 
 def watched(model: Captured, mode: str | None = None) -> dict[str, set[str]]:
-    graph, _ = model.for_target("onnxruntime-x86")
+    graph, _ = model.for_target("onnxruntime")
     found = watched_tensors(graph.graph, model.plan(mode=mode))
     return {w.source: set(w.readers) for w in found}
 

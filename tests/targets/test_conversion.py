@@ -30,8 +30,8 @@ OTHERS = [name for name in TARGETS if name != DEFAULT]
 PAIRS = [(network, name) for network in ("residual_concat", "activations") for name in OTHERS]
 PAIRS += [("depthwise", "openvino"), ("depthwise", "tensorrt"), ("swishes", "openvino")]
 FACTS = {  # activation, symmetric, integer bias, own operators, judged on this machine
-    "onnxruntime-x86": ("uint8", False, True, True, True),
-    "onnxruntime-x86-novnni": ("uint8", False, True, True, True),
+    "onnxruntime": ("uint8", False, True, True, True),
+    "onnxruntime-x86-vnni": ("uint8", False, True, True, True),
     "onnxruntime-arm": ("int8", False, True, True, False),
     "openvino": ("uint8", False, False, False, False),
     "tensorrt": ("int8", True, False, False, False),

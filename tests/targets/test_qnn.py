@@ -151,7 +151,7 @@ def test_onnx_runtime_has_no_kernel_for_16_bits() -> None:
     found = captured("residual_concat").plan(recipe=recipe).decision("second")
     assert found is not None
     assert found.execution is Execution.FLOAT
-    assert found.reason.startswith("onnxruntime-x86 has no kernel for uint16 activations (rule 1")
+    assert found.reason.startswith("onnxruntime has no kernel for uint16 activations (rule 1")
 
 
 def test_the_file_holds_16_bits() -> None:

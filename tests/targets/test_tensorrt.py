@@ -54,7 +54,7 @@ def test_the_file_has_zero_points_of_zero_and_float_biases() -> None:
 def test_structure_knows_what_the_target_wants(
     part: str, changed: np.ndarray | None, reason: str
 ) -> None:
-    made_for = "tensorrt" if changed is not None else "onnxruntime-x86"
+    made_for = "tensorrt" if changed is not None else "onnxruntime"
     file = onnx.ModelProto()
     file.CopyFrom(written("depthwise", made_for))
     if changed is not None:

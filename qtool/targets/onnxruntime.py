@@ -1,7 +1,10 @@
-"""ONNX Runtime on x86-64 CPUs with VNNI: what its CPU provider fuses into integer kernels.
+"""ONNX Runtime on any CPU: one file whose integer kernels give the same codes everywhere.
 
-uint8 activations with int8 weights are the only pair that is fast there; scales and zero points of
-activations have to be scalars, weights symmetric. Measured on ONNX Runtime 1.31.
+uint8 activations with int8 weights are the only pair that is fast on x86; scales and zero points of
+activations have to be scalars, weights symmetric. Two things keep codes equal on x86 with and
+without VNNI, on ARM and in WebAssembly: no pair of weights can saturate 16 bits (saturation.py),
+and scales for which the formulas of all kernels agree (conversion/agreement.py). What its CPU
+provider fuses into integer kernels was measured on ONNX Runtime 1.31.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from qtool import graph as G
 from qtool.schemes import Scales, Scheme, When
 from qtool.targets import rules
 from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.targets.saturation import pair_limit
 from qtool.types import INT4, INT8_NARROW, UINT4, UINT8
 
-__all__ = ["ONNXRUNTIME_X86"]
+__all__ = ["ONNXRUNTIME"]
 
 _LINEAR = (
     *INTEGER,
@@ -42,9 +46,9 @@ def _conv(node: fx.Node) -> str | None:
     return "in 3-d convolutions of so few channels the integer kernel is slower" if slow else None
 
 
-ONNXRUNTIME_X86 = Target(
-    name="onnxruntime-x86",
-    description="ONNX Runtime, CPU provider, x86-64 with VNNI",
+ONNXRUNTIME = Target(
+    name="onnxruntime",
+    description="ONNX Runtime, CPU provider, the same codes on x86-64, ARM and WebAssembly",
     types=Types(UINT8),
     kernels={
         "conv": KernelRule(_conv),
@@ -101,6 +105,7 @@ ONNXRUNTIME_X86 = Target(
             ]
         ),
     ),
+    pair_limit=pair_limit(UINT8),
     profile="onnxruntime-x64",
     runtime="onnxruntime",
 )
