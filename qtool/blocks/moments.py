@@ -16,8 +16,10 @@ import torch
 from torch import fx
 
 from qtool.graph import torch_ops
+from qtool.plan import QuantPlan
 from qtool.recovery.gptq import Grid, Inverse, inverse_of, round_columns, towards
 from qtool.recovery.layer_rows import as_matrix, as_weight, results_of, rows_of
+from qtool.recovery.pair_bounds import pair_bounds
 from qtool.types import QuantParams
 
 __all__ = ["Inputs", "Moments", "outputs_of"]
@@ -123,12 +125,14 @@ class Moments:
         """Each weight at its nearest code. params, shape: of these outputs."""
         return params.round_trip(as_weight(self.node, self.weight, shape))
 
-    def rounded(self, params: QuantParams, shape: torch.Size) -> torch.Tensor | None:
+    def rounded(
+        self, params: QuantParams, shape: torch.Size, plan: QuantPlan
+    ) -> torch.Tensor | None:
         """The weights on their grid, as the layer has them; None where the nearest codes are nearer
         on the rows kept aside.
 
         Args:
-            params, shape: of these outputs.
+            params, shape: of these outputs. plan: whose target may limit pairs of weights.
 
         Raises:
             torch.linalg.LinAlgError: inputs too much alike.
@@ -137,7 +141,7 @@ class Moments:
         off = as_matrix(self.node, self.nearest(params, shape)) - weight
         before = torch.baddbmm(lacks, x, off.mT, alpha=-1).square_().sum()
         del off
-        found, lacks = self._solved(weight, self.missing, lacks, params, shape)
+        found, lacks = self._solved(weight, self.missing, lacks, params, shape, plan)
         if x.shape[1] and not lacks.square_().sum() < before:
             return None
         return as_weight(self.node, found, shape)
@@ -149,6 +153,7 @@ class Moments:
         lacks: torch.Tensor,
         params: QuantParams,
         shape: torch.Size,
+        plan: QuantPlan,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Some columns after the others, each towards what those before have left, as far as that
         repairs rows kept aside; and what these lack then."""
@@ -158,13 +163,14 @@ class Moments:
         )
         x, found = self.inputs.aside.all, torch.empty_like(exact)
         levels = params.qtype.qmin, params.qtype.qmax
+        pairs = pair_bounds(plan, self.node, exact, params, shape)
         for start in range(0, exact.shape[-1], COLUMNS):
             part = slice(start, min(start + COLUMNS, exact.shape[-1]))
             inverse, old = self.inputs.inverse(start, part.stop), exact[:, :, part]
             way = towards(old, missing[:, :, part], inverse) - old
             repaired = x[:, :, part] @ way.mT
             share = (lacks * repaired).sum() / repaired.square_().sum().clamp(min=1e-30)
-            grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
+            grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, start)
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
             later = slice(part.stop, None)  # what is missing of those before is not asked again

@@ -11,6 +11,7 @@ from torch import fx
 
 from qtool.blocks.moments import Inputs, Moments, outputs_of
 from qtool.graph.run import Executor
+from qtool.plan import QuantPlan
 from qtool.ranks import Ranks, dealt
 from qtool.recovery.layer_rows import as_matrix, reading_of
 from qtool.types import QuantParams
@@ -101,11 +102,15 @@ def _wanted(layer: Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) 
 
 
 def rounded(
-    ranks: Ranks, pieces: Sequence[Piece], params: QuantParams, weight: torch.Tensor
+    ranks: Ranks,
+    pieces: Sequence[Piece],
+    params: QuantParams,
+    weight: torch.Tensor,
+    plan: QuantPlan,
 ) -> tuple[torch.Tensor | None, bool]:
     """The weights of a layer, some of its pieces at their nearest codes; None where all are. And
     whether its inputs are too much alike."""
-    own = {i: _solved(p.moments, params, weight) for i, p in enumerate(pieces) if p.moments}
+    own = {i: _solved(p.moments, params, weight, plan) for i, p in enumerate(pieces) if p.moments}
     found, taken, alike = torch.empty(weight.shape), False, False
     for i, piece in enumerate(pieces):
         result = own.get(i)
@@ -119,13 +124,15 @@ def rounded(
     return (found if taken else None), alike
 
 
-def _solved(moments: Moments, params: QuantParams, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+def _solved(
+    moments: Moments, params: QuantParams, weight: torch.Tensor, plan: QuantPlan
+) -> dict[str, torch.Tensor]:
     """The weights of a piece, `rounded` or the `nearest`; `alike` where its inputs are."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
     shape, found = weight[rows].shape, dict[str, torch.Tensor]()
     better = None
     try:
-        better = moments.rounded(own, shape)
+        better = moments.rounded(own, shape, plan)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         found["alike"] = torch.ones(1)
     if better is not None:

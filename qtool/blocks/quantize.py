@@ -267,7 +267,7 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     start, plan = _started(work, block, exact)
     calibration = _seen(work, start, plan, index, 1 if block.ends else len(sizes))
     solved = SOLVE.run(Conversion.start(start, plan, calibration))
-    rounding = ROUND in steps_of(work.recipe) and targets.target(work.target).pair_limit is None
+    rounding = ROUND in steps_of(work.recipe)
     sizes = sizes[:1] if block.ends else sizes
     after = record.values(index + 1), partial(_passing, work, index + 1)
     found = walk(solved, rounding, values, record.scratch, after, sizes)

@@ -276,7 +276,7 @@ def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
     assert at.work.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.steps[layer.weight].places[0][1]]
-    found, alike = rounded(at.ranks, pieces, at.work.parameters.params[name], weight)
+    found, alike = rounded(at.ranks, pieces, at.work.parameters.params[name], weight, at.work.plan)
     if alike:
         at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
     if found is None:

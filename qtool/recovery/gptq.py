@@ -5,6 +5,8 @@ column makes is best repaired by the columns that are still free, and by how muc
 Cholesky factor of the inverse of H. Columns are taken in the order of their inputs' size. Unlike
 there, the weights first move to what is wanted of the layer, given the inputs that it has in the
 quantized network (as in GPTAQ, Li et al. 2025): by a ridge regression, drawn to where they are.
+Where a target limits pairs of weights (targets/saturation.py), a rounded column bounds the codes of
+the columns that it meets, and what they lose is repaired like any other error.
 """
 
 from __future__ import annotations
@@ -14,21 +16,67 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["Grid", "Inverse", "inverse_of", "moments_of", "round_columns", "towards"]
+__all__ = [
+    "Grid",
+    "Inverse",
+    "PairBounds",
+    "inverse_of",
+    "moments_of",
+    "round_columns",
+    "towards",
+]
 
 DAMP = 0.01  # of the mean of the diagonal of H, as its authors have it
 HALVED = 128  # columns of a matrix of which one half is computed
 BLOCK = 64  # columns whose errors are gathered before they reach those behind the block
 
 
+class PairBounds:
+    """The codes that weights may take where two weights of one sign must not sum beyond a limit.
+
+    Args:
+        channels: [groups, out / groups]. partners: int64 [d, 2], the columns that a column meets;
+            -1 for none. qmin, qmax: of the codes, zero point 0. limit: of the magnitude of a sum.
+    """
+
+    def __init__(
+        self, channels: torch.Size, partners: torch.Tensor, qmin: int, qmax: int, limit: int
+    ) -> None:
+        self._partners = [[p for p in row if p >= 0] for row in partners.tolist()]
+        shape = (len(partners), *channels)
+        self._low = np.full(shape, qmin, np.float32)
+        self._high = np.full(shape, qmax, np.float32)
+        self._limit = limit
+
+    def clip(self, column: int, codes: np.ndarray) -> np.ndarray:
+        """Codes [groups, out] of a column within its bounds."""
+        return np.clip(codes, self._low[column], self._high[column])
+
+    def settle(self, column: int, codes: np.ndarray) -> None:
+        """Bounds the columns that this one meets by its codes [groups, out]."""
+        for other in self._partners[column]:
+            above = self._limit - np.maximum(codes, 0)
+            below = -self._limit - np.minimum(codes, 0)
+            np.minimum(self._high[other], above, out=self._high[other])
+            np.maximum(self._low[other], below, out=self._low[other])
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The values of codes qmin to qmax. scale, zero_point: of each weight, [groups, out, d]."""
+    """The values of codes qmin to qmax.
+
+    Attributes:
+        scale, zero_point: of each weight, [groups, out, d].
+        pairs: bounds of the whole matrix, where the target limits pairs.
+        first: the column of the whole matrix that is column 0 here.
+    """
 
     scale: torch.Tensor
     zero_point: torch.Tensor
     qmin: int
     qmax: int
+    pairs: PairBounds | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +144,9 @@ def round_columns(weight: torch.Tensor, inverse: Inverse, grid: Grid) -> torch.T
     for start in range(0, len(order), BLOCK):
         end = min(start + BLOCK, len(order))
         here = (free[:, start:end], upper[:, start:end, start:end])
-        errors = _round_block(*here, scale[:, start:end], zero[:, start:end], grid, found, start)
+        columns = (order[start:end] + grid.first).tolist()
+        steps = scale[:, start:end], zero[:, start:end]
+        errors = _round_block(*here, *steps, grid, columns, found[:, start:end])
         free[:, end:] -= upper[:, start:end, end:].mT @ errors
     result = torch.empty_like(weight)
     result[:, :, order] = found.mT
@@ -109,20 +159,24 @@ def _round_block(
     scale: torch.Tensor,
     zero: torch.Tensor,
     grid: Grid,
-    found: torch.Tensor,
-    start: int,
+    columns: list[int],
+    rounded: torch.Tensor,
 ) -> torch.Tensor:
-    """Rounds some columns one after the other into `found` from `start` on; returns their errors.
+    """Rounds some columns one after the other into `rounded`; returns their errors.
 
     In numpy, whose calls cost a tenth of torch's on so few elements.
     """
     values, factor, step, middle = (t.numpy() for t in (free, upper, scale, zero))
-    whole, errors = found.numpy(), torch.empty_like(free)
+    whole, errors = rounded.numpy(), torch.empty_like(free)
     left = errors.numpy()
-    for i in range(values.shape[1]):
-        codes = np.rint(values[:, i] / step[:, i]) + middle[:, i]
-        near = (np.clip(codes, grid.qmin, grid.qmax) - middle[:, i]) * step[:, i]
+    for i, column in enumerate(columns):
+        codes = np.rint(values[:, i] / step[:, i])
+        codes = np.clip(codes, grid.qmin - middle[:, i], grid.qmax - middle[:, i])
+        if grid.pairs is not None:
+            codes = grid.pairs.clip(column, codes)
+            grid.pairs.settle(column, codes)
+        near = codes * step[:, i]
         error = (values[:, i] - near) / factor[:, i, i, None]
         values[:, i:] -= factor[:, i, i:, None] * error[:, None]
-        whole[:, start + i], left[:, i] = near, error
+        whole[:, i], left[:, i] = near, error
     return errors

@@ -17,6 +17,7 @@ from qtool.conversion import Conversion, Step
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.plan import Kind, Point
 from qtool.targets import target
+from qtool.targets.saturation import widened
 from qtool.types import Change, Derived, Observed, QuantParams
 
 __all__ = ["REFIT"]
@@ -28,8 +29,6 @@ ROUNDS = 10
 
 def _run(work: Conversion) -> Conversion:
     assert work.parameters is not None
-    if target(work.plan.target).pair_limit is not None:
-        return work.warned("refit: left out, since sums of this target need the scales they have")
     params = dict(work.parameters.params)
     nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
     count = 0
@@ -37,7 +36,7 @@ def _run(work: Conversion) -> Conversion:
         if not _fits(point):
             continue
         weight = G.tensor(work.graph.module, nodes[point.tensor]).detach().cpu().float()
-        found = fitted(weight, params[point.name])
+        found = _allowed(work, point, weight, fitted(weight, params[point.name]))
         scales = {
             p.name: params[p.spec.input].scale * found.scale
             for p in work.plan
@@ -52,6 +51,16 @@ def _run(work: Conversion) -> Conversion:
         count += 1
     solved = replace(work.parameters, params=params)
     return replace(work, parameters=solved).noted(Change(REFIT.name, count, REASON))
+
+
+def _allowed(
+    work: Conversion, point: Point, weight: torch.Tensor, params: QuantParams
+) -> QuantParams:
+    """Parameters with scales under which no pair of weights saturates on the target."""
+    limit, decision = target(work.plan.target).pair_limit, work.plan.decision(point.edges[0].user)
+    if limit is None or decision is None or not decision.computes_on_codes:
+        return params
+    return widened(weight, params, limit)
 
 
 def _fits(point: Point) -> bool:

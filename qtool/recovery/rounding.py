@@ -27,7 +27,14 @@ from qtool.conversion.solve import BIAS_LIMIT
 from qtool.data import Batch
 from qtool.graph.run import Executor, Values
 from qtool.ranks import Ranks, dealt, in_turn
-from qtool.recovery.gptq import Grid, inverse_of, moments_of, round_columns, towards
+from qtool.recovery.gptq import (
+    Grid,
+    PairBounds,
+    inverse_of,
+    moments_of,
+    round_columns,
+    towards,
+)
 from qtool.recovery.judging import as_near, coded, sharing
 from qtool.recovery.layer_rows import as_matrix, as_weight
 from qtool.recovery.left_out import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
@@ -39,10 +46,10 @@ from qtool.recovery.owned import (
     source_of,
     with_constants,
 )
+from qtool.recovery.pair_bounds import pair_bounds
 from qtool.recovery.residual import added_to
 from qtool.recovery.row_gains import row_gains
 from qtool.recovery.seen import KEPT_ASIDE, Part, Seen, is_aside, part_of, read, written
-from qtool.targets import target
 from qtool.types import Change, QuantParams
 
 __all__ = ["BIAS", "ROUND"]
@@ -57,7 +64,6 @@ BATCH = 64
 COLUMNS = 1024  # that are rounded with feedback to each other
 ROWS, LOW_BIT_ROWS = 24, 48  # for each of them, in all
 FEWEST = 2048
-SATURATES = "round: biases alone, since sums of this target could saturate with other codes"
 FURTHER = "left out, since it took outputs on samples kept aside further from the float model"
 
 aten = torch.ops.aten
@@ -215,7 +221,8 @@ def _round(work: _Work, node: fx.Node, seen: Seen) -> tuple[torch.Tensor | None,
     if learned is None or aside is None:
         return None, f"{name}: rounded to nearest, since the samples are too few"
     try:
-        found = _solved(node, exact, learned, aside, params, weight.shape)
+        pairs = pair_bounds(work.conversion.plan, node, exact, params, weight.shape)
+        found = _solved(node, exact, learned, aside, params, weight.shape, pairs)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         return None, f"{name}: rounded to nearest, since its inputs are too much alike"
     nearest = as_matrix(node, params.round_trip(weight))
@@ -231,6 +238,7 @@ def _solved(
     aside: tuple[torch.Tensor, torch.Tensor],
     params: QuantParams,
     shape: torch.Size,
+    pairs: PairBounds | None,
 ) -> torch.Tensor:
     """Weights on the grid for what is wanted of these rows, some columns after the others; towards
     it as far as it repairs rows kept aside, most of what is missing being noise."""
@@ -243,7 +251,7 @@ def _solved(
     for part in torch.arange(exact.shape[-1]).split(COLUMNS):
         x, other, weight = learned[0][:, :, part], aside[0][:, :, part], exact[:, :, part]
         levels = params.qtype.qmin, params.qtype.qmax
-        grid = Grid(scale[:, :, part], zero[:, :, part], *levels)
+        grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, int(part[0]))
         inverse = inverse_of(moments_of(x))
         way = towards(weight, missing.mT @ x, inverse) - weight
         repaired = other @ way.mT
@@ -354,10 +362,7 @@ def _lacking(conversion: Conversion) -> str | None:
 def _round_all(conversion: Conversion) -> Conversion:
     if (lack := _lacking(conversion)) is not None:
         return conversion.warned(f"round: {lack}")
-    free = target(conversion.plan.target).pair_limit is None
-    work = _walk(conversion, weights=free)
-    if not free:
-        work.notes.append(SATURATES)
+    work = _walk(conversion, weights=True)
     after = _taken(conversion, work, Change("round", work.rounded, REASON))
     if not as_near(conversion, after):
         return conversion.warned(f"round: {FURTHER}")

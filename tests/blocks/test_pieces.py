@@ -10,6 +10,7 @@ import qtool
 from qtool import graph as G
 from qtool.blocks.moments import Inputs, Moments
 from qtool.blocks.pieces import Layer, Piece, rounded
+from qtool.plan import QuantPlan
 from qtool.ranks import Ranks
 from qtool.recovery.layer_rows import is_product
 from qtool.types import INT8, QuantParams
@@ -31,12 +32,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Piece:
     return Piece(Layer(node, 2, 0, 1, None, None), 0, slice(0, 2), moments)
 
 
+def plan() -> QuantPlan:
+    return qtool.capture_model(torch.nn.Linear(2, 2).eval(), torch.ones(3, 2)).plan()
+
+
 def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
-    assert rounded(Ranks(), [one], PARAMS, WEIGHT) == (None, True)
+    assert rounded(Ranks(), [one], PARAMS, WEIGHT, plan()) == (None, True)
 
 
 def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        rounded(Ranks(), [one], PARAMS, WEIGHT)
+        rounded(Ranks(), [one], PARAMS, WEIGHT, plan())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from qtool.recovery.gptq import Grid, inverse_of, round_columns, towards
+from qtool.recovery.gptq import Grid, PairBounds, inverse_of, round_columns, towards
+from qtool.targets.saturation import partners
 
 STEP = 0.25
 
@@ -75,3 +78,50 @@ def test_the_factor_is_that_of_the_damped_inverse() -> None:
     assert torch.equal(found.upper, found.upper.triu())
     identity = damped @ found.upper.mT @ found.upper
     assert torch.allclose(identity, torch.eye(24, dtype=torch.float64).expand(2, 24, 24))
+
+
+LIMIT = 12
+
+
+def limited(weight: torch.Tensor, limit: int = LIMIT) -> Grid:
+    bounds = PairBounds(weight.shape[:2], partners(weight.shape[2:]), -10, 10, limit)
+    return replace(grid_of(weight, most=10), pairs=bounds)
+
+
+def largest_sum(rounded: torch.Tensor) -> int:
+    codes = (rounded / STEP).round()
+    above, below = codes.clamp(min=0), (-codes).clamp(min=0)
+    return max(int((p[..., 0::2] + p[..., 1::2]).max()) for p in (above, below))
+
+
+def test_no_pair_exceeds_the_limit_and_others_repair_it() -> None:
+    x, w = inputs(), weights()
+    free = round_columns(w, inverse_of(x.mT @ x), grid_of(w, most=10))
+    assert largest_sum(free) > LIMIT
+    kept = round_columns(w, inverse_of(x.mT @ x), limited(w))
+    assert largest_sum(kept) <= LIMIT
+    nearest = limited(w)  # the same bounds without anything that is fed back
+    alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)
+    unrepaired = round_columns(w, inverse_of(alone), nearest)
+    assert largest_sum(unrepaired) <= LIMIT
+    assert error(w, kept, x, x) < 0.5 * error(w, unrepaired, x, x)
+
+
+def test_a_limit_that_no_pair_reaches_changes_nothing() -> None:
+    x, w = inputs(), weights()
+    inverse = inverse_of(x.mT @ x)
+    free = round_columns(w, inverse, grid_of(w, most=10))
+    assert torch.equal(round_columns(w, inverse, limited(w, limit=20)), free)
+
+
+def test_bounds_reach_over_the_parts_of_a_matrix() -> None:
+    x, w = inputs(), weights()
+    whole = limited(w)
+    done = []
+    for start in (0, 11):  # an odd cut parts a pair
+        part = slice(start, 11 if not start else 24)
+        cut = replace(
+            whole, scale=whole.scale[..., part], zero_point=whole.zero_point[..., part], first=start
+        )
+        done.append(round_columns(w[..., part], inverse_of((x.mT @ x)[:, part, part]), cut))
+    assert largest_sum(torch.cat(done, 2)) <= LIMIT

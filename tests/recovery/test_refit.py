@@ -11,6 +11,7 @@ from torch import nn
 import qtool
 from qtool.analysis.restore import restore
 from qtool.recovery.refit import fitted
+from qtool.targets.saturation import largest_pairs
 from qtool.types import INT4, INT8_NARROW, QType, QuantParams
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -59,9 +60,12 @@ def test_the_file_holds_the_scales_and_their_biases(tmp_path: Path) -> None:
         assert torch.equal(found(x), model(x))
 
 
-def test_a_target_that_needs_its_scales_says_so() -> None:
-    x = torch.randn(4, 6)
-    model = qtool.quantize(
-        nn.Linear(6, 3).eval(), [x], target="onnxruntime-x86-novnni", recover=["refit"]
-    )
-    assert any("refit: left out" in note for note in model.notes)
+def test_fitted_scales_keep_the_limit_of_pairs() -> None:
+    """Least squares makes scales smaller, and codes larger."""
+    layer = nn.Linear(32, 8).eval()
+    with torch.no_grad():
+        layer.weight[:, ::5] *= 6  # what a least-squares scale clips
+    captured = qtool.capture_model(layer, torch.randn(4, 32))
+    model = qtool.quantize(captured, [torch.randn(4, 32)], recover=["refit"])
+    codes = model.parameters["linear.weight"].quantize(layer.weight.detach())
+    assert int(largest_pairs(codes, 0).max()) <= 128

@@ -20,6 +20,7 @@ from qtool.errors import PlanError
 from qtool.graph.run import Executor
 from qtool.recovery.layer_rows import is_product
 from qtool.recovery.rounding import _error, _solved
+from qtool.targets.saturation import largest_pairs
 from qtool.types import INT8, QuantParams
 
 RECIPES = {
@@ -174,15 +175,29 @@ def test_a_few_samples_round_to_nearest() -> None:
     ]
 
 
-def test_codes_stay_where_sums_could_saturate(tmp_path: Path) -> None:
-    given = {"target": "onnxruntime-x86-novnni"}
-    plain = qtool.quantize(captured(), [smooth(1)], accuracy="fast", **given)
-    model = qtool.quantize(captured(), [smooth(1)], recover=["round"], **given)
-    assert any("biases alone" in note for note in model.notes)
-    for name, tensor in plain.graph.module.named_parameters():
-        if "weight" in name:
-            assert torch.equal(tensor, model.graph.module.get_parameter(name)), name
-    assert model.export(tmp_path / "model.onnx").passed
+def largest_pair_of(model: qtool.QuantizedModel) -> int:
+    """Over all weights of a model, in codes."""
+    worst = 0
+    for node in filter(is_product, G.calls(model.graph.graph)):
+        weight = G.tensor(model.graph.module, node.args[1]).detach()
+        codes = model.parameters[f"{G.name_of(node)}.weight"].quantize(weight)
+        worst = max(worst, int(largest_pairs(codes, 0).max()))
+    return worst
+
+
+def test_rounded_weights_keep_the_limit_of_pairs(tmp_path: Path) -> None:
+    largest, error = {}, {}
+    for target in ("onnxruntime", "onnxruntime-x86-vnni"):
+        for recover in ((), ("round",)):
+            model = qtool.quantize(captured(), [smooth(1)], target=target, recover=recover)
+            assert model.export(tmp_path / "model.onnx").passed
+            largest[target, recover] = largest_pair_of(model)
+            with torch.no_grad():
+                off = captured().graph.module(smooth(2)) - model(smooth(2))
+            error[target, recover] = float(off.square().sum())
+    assert {largest["onnxruntime", r] for r in ((), ("round",))} <= set(range(129))
+    assert largest["onnxruntime-x86-vnni", ("round",)] > 128  # the limit is what keeps it
+    assert error["onnxruntime", ("round",)] < 0.9 * error["onnxruntime", ()]
 
 
 def test_a_step_that_there_is_not() -> None:
@@ -244,7 +259,7 @@ def test_weights_do_not_run_after_noise() -> None:
         x = torch.randn(1, count, 32, generator=draw)
         return x, x @ exact.mT + noise * torch.randn(1, count, 8, generator=draw)
 
-    found = _solved(layer, exact, rows(128, 0.3), rows(64, 0.3), params, torch.Size((8, 32)))
+    found = _solved(layer, exact, rows(128, 0.3), rows(64, 0.3), params, torch.Size((8, 32)), None)
     nearest = (exact / scale[:, None]).round() * scale[:, None]
     fresh = rows(1000, 0.0)
     assert _error(found, *fresh) < 4 * _error(nearest, *fresh)

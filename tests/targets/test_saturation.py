@@ -1,4 +1,4 @@
-"""Pair sums in 16 bits: emulated as the instruction does them, for every order of the weights."""
+"""Pair sums in 16 bits: emulated as the instruction does them, in the order of packed weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qtool import observers
 from qtool.api import quantize
 from qtool.errors import VerificationError
 from qtool.plan import Execution
-from qtool.targets.saturation import largest_pairs, pair_limit, widened
+from qtool.targets.saturation import largest_pairs, pair_limit, partners, widened
 from qtool.types import INT8_NARROW, UINT8, QuantParams
 from qtool.verification import Expected, check_structure
 from tests.targets.converted import converted, network, samples, written
 
-X86, NOVNNI = "onnxruntime-x86", "onnxruntime-x86-novnni"
+VNNI, PORTABLE = "onnxruntime-x86-vnni", "onnxruntime"
 
 
 def saturating_dot(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -33,23 +33,29 @@ def saturating_dot(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.clip(pairs, -(2**15), 2**15 - 1).sum(1)
 
 
-def saturates(weights: np.ndarray, seed: int = 0) -> bool:
-    """Whether any activation codes, in any of some orders of the weights, give a wrong sum."""
+def packed(channel: np.ndarray) -> np.ndarray:
+    """One output channel [inputs, *kernel] tap by tap, the input channels innermost."""
+    return channel.reshape(channel.shape[0], -1).T.reshape(-1)
+
+
+def saturates(channel: np.ndarray, seed: int = 0) -> bool:
+    """Whether any activation codes give a wrong sum, packed as a whole or tap by tap."""
     generator = np.random.default_rng(seed)
+    taps = channel.reshape(channel.shape[0], -1).T
+    return any(_wrong(weights, generator) for weights in (packed(channel), *taps))
+
+
+def _wrong(weights: np.ndarray, generator: np.random.Generator) -> bool:
     codes = np.stack([np.where(weights > 0, 255, 0), np.where(weights < 0, 255, 0)])
     codes = np.concatenate([codes, generator.integers(0, 256, (8, weights.size))])
-    orders = [np.argsort(weights), *(generator.permutation(weights.size) for _ in range(4))]
-    return any(
-        (saturating_dot(codes[:, o], weights[o]) != (codes[:, o] * weights[o]).sum(1)).any()
-        for o in orders
-    )
+    return bool((saturating_dot(codes, weights) != (codes * weights).sum(1)).any())
 
 
 def channels(file: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Weight codes of each convolution and linear layer, [channels, k]."""
+    """Weight codes of each convolution and linear layer, [channels, inputs, *kernel]."""
     arrays = {i.name: numpy_helper.to_array(i) for i in file.graph.initializer}
     found = {n: a for n, a in arrays.items() if n.endswith(".weight.codes")}
-    return {n: a.reshape(len(a), -1).astype(np.int64) for n, a in found.items()}
+    return {n: a.astype(np.int64) for n, a in found.items()}
 
 
 def solved(weight: torch.Tensor, axis: int | None = 0) -> QuantParams:
@@ -57,21 +63,26 @@ def solved(weight: torch.Tensor, axis: int | None = 0) -> QuantParams:
     return observers.solve(-reach.double(), reach.double(), INT8_NARROW, True, axis)
 
 
-@pytest.mark.parametrize("weights", [[1, 127], [64, 64], [127, 1], [-64, -64], [127, -127, 1]])
+@pytest.mark.parametrize(
+    "weights", [[1, 127], [64, 64], [127, 1], [-64, -64], [127, -127, 1], [127, 1, 127]]
+)
 def test_what_keeps_to_the_limit_does_not_saturate(weights: list[int]) -> None:
     codes = np.array(weights)
     assert int(largest_pairs(torch.tensor([weights]), 0)) <= pair_limit(UINT8)
     assert not saturates(codes)
 
 
-@pytest.mark.parametrize("weights", [[2, 127], [65, 64], [-65, -64], [3, 127, -5, 2]])
+@pytest.mark.parametrize(
+    "weights", [[2, 127], [65, 64], [-65, -64], [3, 127, -5, 2], [1, 1, 127, 2]]
+)
 def test_what_exceeds_the_limit_saturates(weights: list[int]) -> None:
     assert int(largest_pairs(torch.tensor([weights]), 0)) > pair_limit(UINT8)
     assert saturates(np.array(weights))
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((16, 8, 3, 3), 0), ((8, 1, 3, 3), 0), ((6, 1), 0), ((5, 40), None)]
+    ("shape", "axis"),
+    [((16, 8, 3, 3), 0), ((9, 3, 3, 3), 0), ((8, 1, 3, 3), 0), ((60, 2), 0), ((5, 40), None)],
 )
 def test_widened_scales_keep_every_pair_within_the_limit(
     shape: tuple[int, ...], axis: int | None
@@ -79,7 +90,8 @@ def test_widened_scales_keep_every_pair_within_the_limit(
     weight, limit = torch.randn(shape), pair_limit(UINT8)
     before = solved(weight, axis)
     after = widened(weight, before, limit)
-    rows = after.quantize(weight).reshape(shape[0], -1).numpy().astype(np.int64)
+    rows = after.quantize(weight).numpy().astype(np.int64)
+    assert any(saturates(row) for row in before.quantize(weight).numpy().astype(np.int64))
     assert not any(saturates(row) for row in rows)
     ratio = (after.scale / before.scale).double()
     assert (ratio >= 1).all()
@@ -87,12 +99,41 @@ def test_widened_scales_keep_every_pair_within_the_limit(
 
 
 def test_a_channel_that_cannot_saturate_keeps_its_scale() -> None:
-    weight = torch.tensor([[1.0, -1.0, 0.001], [1.0, 0.9, 0.8], [1.0, 0.5, -0.2]])
+    weight = torch.tensor([[1.0, -1.0, 0.9], [1.0, 0.9, 0.8], [1.0, 0.5, -0.2]])
     before = solved(weight)
     after = widened(weight, before, 128)
     assert (after.scale == before.scale).tolist() == [True, False, False]
     # an outlier beside a smaller weight costs less than 7 bits: (1 + 0.5) * 127 / 128
     assert float(after.scale[2] / before.scale[2]) == pytest.approx(1.5 * 127 / 128, rel=0.01)
+
+
+def brute_partners(shape: tuple[int, ...]) -> set[frozenset[int]]:
+    """Pairs of a channel by its definition: positions 2i, 2i + 1 of the packed order, and channels
+    2i, 2i + 1 of a tap."""
+    order = packed(np.arange(np.prod(shape)).reshape(shape)).tolist()
+    whole = {frozenset(order[i : i + 2]) for i in range(0, len(order) - 1, 2)}
+    inputs = shape[0]
+    for start in range(0, len(order), inputs):
+        tap = order[start : start + inputs]
+        whole |= {frozenset(tap[i : i + 2]) for i in range(0, inputs - 1, 2)}
+    return whole
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 3), (3, 3, 3), (1, 3, 3), (5, 2), (7,), (8,), (1,)])
+def test_partners_are_the_neighbours_of_the_packed_weight(shape: tuple[int, ...]) -> None:
+    table = partners(shape).tolist()
+    pairs = {frozenset((i, j)) for i, row in enumerate(table) for j in row if j >= 0}
+    assert pairs == brute_partners(shape)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 3, 3), (3, 3, 3, 3), (3, 1, 3), (3, 9), (3, 1)])
+def test_largest_pairs_are_those_of_partners(shape: tuple[int, ...]) -> None:
+    codes = torch.randint(-127, 128, shape)
+    for channel, largest in zip(codes, largest_pairs(codes, 0).tolist(), strict=True):
+        flat = channel.flatten().tolist()
+        sums = [abs(flat[i] + flat[j]) for i, j in map(tuple, brute_partners(shape[1:]))]
+        same = [abs(w) for w in flat]  # of opposite signs the larger one counts
+        assert largest == max([*sums, *same])
 
 
 def test_widening_more_keeps_the_proof() -> None:
@@ -106,21 +147,21 @@ def test_widening_more_keeps_the_proof() -> None:
 
 @pytest.mark.parametrize("name", ["residual_concat", "depthwise"])
 def test_the_file_for_cpus_without_vnni_cannot_saturate(name: str) -> None:
-    plain = channels(written(name, X86))
-    safe = channels(written(name, NOVNNI))
+    plain = channels(written(name, VNNI))
+    safe = channels(written(name, PORTABLE))
     assert plain.keys() == safe.keys()
     assert any(saturates(row) for rows in plain.values() for row in rows)  # the emulation can fail
     assert not any(saturates(row) for rows in safe.values() for row in rows)
-    assert "two products could saturate 16 bits" in converted(name, NOVNNI).notes[0]
+    assert "two products could saturate 16 bits" in converted(name, PORTABLE).notes[0]
 
 
 def test_a_file_that_could_saturate_is_refused() -> None:
     expected = Expected(pair_limit=128)
-    model = converted("depthwise", X86)
+    model = converted("depthwise", VNNI)
     integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
-        check_structure(written("depthwise", X86), integer, expected)
-    check_structure(written("depthwise", NOVNNI), integer, expected)
+        check_structure(written("depthwise", VNNI), integer, expected)
+    check_structure(written("depthwise", PORTABLE), integer, expected)
 
 
 def test_weights_of_dynamic_layers_keep_to_the_limit_and_are_checked() -> None:
@@ -128,11 +169,11 @@ def test_weights_of_dynamic_layers_keep_to_the_limit_and_are_checked() -> None:
     with torch.no_grad():
         layer.weight[:, :2] = 1.0  # two largest codes side by side
     found = {
-        t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t) for t in (X86, NOVNNI)
+        t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t) for t in (VNNI, PORTABLE)
     }
-    check_structure(found[NOVNNI].to_onnx(), set(), Expected(pair_limit=128))
+    check_structure(found[PORTABLE].to_onnx(), set(), Expected(pair_limit=128))
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
-        check_structure(found[X86].to_onnx(), set(), Expected(pair_limit=128))
+        check_structure(found[VNNI].to_onnx(), set(), Expected(pair_limit=128))
 
 
 def test_weights_that_no_code_is_multiplied_by_keep_their_scale() -> None:
@@ -141,7 +182,7 @@ def test_weights_that_no_code_is_multiplied_by_keep_their_scale() -> None:
         layer.weight[:, :2] = 1.0
     scales = [
         quantize(layer, [torch.randn(4, 40)], mode="weight-only", target=t).parameters
-        for t in (X86, NOVNNI)
+        for t in (VNNI, PORTABLE)
     ]
     plain, safe = (next(iter(s.values())).scale for s in scales)
     assert torch.equal(plain, safe)
@@ -153,7 +194,7 @@ def test_the_price_is_small() -> None:
         real = network("residual_concat")(x)
         noise = [
             float((converted("residual_concat", t)(x) - real).square().mean())
-            for t in (X86, NOVNNI)
+            for t in (VNNI, PORTABLE)
         ]
     signal = float(real.square().mean())
     assert 10 * np.log10(signal / noise[1]) > 28  # dB
