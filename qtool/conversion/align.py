@@ -24,7 +24,7 @@ from qtool.ops import Role, row_of
 from qtool.plan import Decision, Execution, QuantPlan
 from qtool.types import Observed
 
-__all__ = ["Range", "aligned", "reaches"]
+__all__ = ["Range", "aligned", "output_point", "reaches"]
 
 Range = tuple[torch.Tensor, torch.Tensor]
 
@@ -119,7 +119,7 @@ def _meetings(
     for decision in plan.nodes:
         row = row_of(nodes[decision.node]) if decision.node in nodes else None
         wanted = row is not None and (row.role is Role.JOIN if concats else row.key == "add")
-        output = _output(plan, nodes, decision) if wanted else None
+        output = output_point(plan, nodes, decision) if wanted else None
         if output is None:
             continue
         result, factor = plan.origin(output)
@@ -132,7 +132,7 @@ def _meetings(
             yield result, *alike
 
 
-def _output(plan: QuantPlan, nodes: Mapping[str, fx.Node], decision: Decision) -> str | None:
+def output_point(plan: QuantPlan, nodes: Mapping[str, fx.Node], decision: Decision) -> str | None:
     """The point behind a node, or behind the clamp that is fused into it."""
     if decision.output is not None:
         return decision.output

@@ -15,6 +15,7 @@ from qtool import observers
 from qtool.calibration import Calibration
 from qtool.conversion.align import Range, aligned
 from qtool.errors import CalibrationError
+from qtool.graph.torch_ops import groups_of
 from qtool.plan import Kind, Point, QuantPlan
 from qtool.plan.sharing import bounds_of
 from qtool.targets import saturation, target
@@ -197,7 +198,8 @@ def _multiplied(plan: QuantPlan, weight: Point) -> bool:
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
     """The weight scale widened where the target's pair sums could saturate."""
-    widened = saturation.widened(solver.source(point).cpu(), params, limit)
+    groups = groups_of(solver.nodes[point.edges[0].user])
+    widened = saturation.widened(solver.source(point).cpu(), params, limit, groups)
     changed = int((widened.scale != params.scale).sum())
     if changed:
         solver.notes.append(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.nn import functional as F
 
 from qtool.types import UINT8, held_in
@@ -28,6 +29,7 @@ __all__ = [
     "embedding_nbits",
     "gemm",
     "global_average_pool",
+    "groups_of",
     "idle",
     "linear_nbits",
     "max_pool",
@@ -371,3 +373,10 @@ reshape = define(
 
 global_average_pool = define("global_average_pool(Tensor x) -> Tensor", _global_average_pool)
 """GlobalAveragePool: the mean over all dimensions but the first two, kept with size 1."""
+
+
+def groups_of(layer: fx.Node) -> int:
+    """The groups of a convolution; 1 of any other layer."""
+    if layer.target not in (conv, conv_transpose):
+        return 1
+    return int(layer.args[6])  # type: ignore[arg-type]  # a number

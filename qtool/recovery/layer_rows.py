@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from qtool import graph as G
 from qtool.graph import torch_ops
+from qtool.graph.torch_ops import groups_of
 
 __all__ = [
     "as_matrix",
@@ -41,17 +42,13 @@ def is_product(node: fx.Node) -> bool:
     return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
 
 
-def _groups(node: fx.Node) -> int:
-    return 1 if node.target is aten.linear.default else int(node.args[6])  # type: ignore[arg-type]  # a number
-
-
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
     """Weights as [groups, out / groups, inputs of a position]."""
     if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
         turned = weight.flip(tuple(range(2, weight.dim())))
-        parts: torch.Tensor = turned.unflatten(0, (_groups(node), -1))
+        parts: torch.Tensor = turned.unflatten(0, (groups_of(node), -1))
         return parts.transpose(1, 2).flatten(2)
-    matrix: torch.Tensor = weight.flatten(1).unflatten(0, (_groups(node), -1))
+    matrix: torch.Tensor = weight.flatten(1).unflatten(0, (groups_of(node), -1))
     return matrix
 
 
@@ -83,7 +80,7 @@ def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
     x, stride, dilation = _as_read(node, x)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
     patches = _patches(x, kernel, stride, dilation, most)
-    rows: torch.Tensor = patches.unflatten(1, (_groups(node), -1)).movedim(1, 0).flatten(2)
+    rows: torch.Tensor = patches.unflatten(1, (groups_of(node), -1)).movedim(1, 0).flatten(2)
     return rows
 
 
@@ -129,7 +126,7 @@ def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
     """What a layer gives, at the places of `rows_of`: [groups, at most `most`, out / groups]."""
     lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
     lines = lines.reshape(-1, lines.shape[-1])
-    rows: torch.Tensor = lines[_chosen(len(lines), most)].unflatten(1, (_groups(node), -1))
+    rows: torch.Tensor = lines[_chosen(len(lines), most)].unflatten(1, (groups_of(node), -1))
     return rows.movedim(1, 0)
 
 
@@ -174,7 +171,7 @@ def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
         x = x.unfold(d + 2, (size - 1) * apart + 1, step)[..., ::apart]
     places = [0, *range(2, 2 + len(kernel))]  # of [batch, in, *positions, *kernel]
-    patch: torch.Tensor = x.sum(places).unflatten(0, (_groups(node), -1)).flatten(1)
+    patch: torch.Tensor = x.sum(places).unflatten(0, (groups_of(node), -1)).flatten(1)
     return patch, prod(x.shape[d] for d in places)
 
 

@@ -20,6 +20,7 @@ from torch import fx, nn
 from qtool import graph as G
 from qtool.conversion import Conversion
 from qtool.conversion.align import reaches
+from qtool.conversion.rescaling import rescaled
 from qtool.conversion.solve import BIAS_LIMIT
 from qtool.plan import Kind, Point, QuantPlan
 from qtool.points import insert_points, points_of
@@ -271,13 +272,4 @@ def _rescaled(
         scale = old[point.name].scale * factors.get(root, 1.0) * BIAS_LIMIT
         if bool((_constant(work, point).abs() > scale).any()):
             factors.pop(root, None)
-    found = dict(old)
-    for point in work.plan:
-        factor = factors.get(work.plan.root(point.name))
-        if factor is not None:
-            found[point.name] = replace(old[point.name], scale=old[point.name].scale * factor)
-    for point in work.plan:
-        if isinstance(point.spec, Derived):
-            scale = found[point.spec.input].scale * found[point.spec.weight].scale
-            found[point.name] = replace(found[point.name], scale=scale)
-    return found
+    return rescaled(work.plan, old, {root: float(f) for root, f in factors.items()})

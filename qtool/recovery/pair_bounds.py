@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from qtool import graph as G
+from qtool.graph.torch_ops import groups_of
 from qtool.plan import QuantPlan
 from qtool.recovery.gptq import PairBounds
 from qtool.targets import target
@@ -30,4 +31,5 @@ def pair_bounds(
     if 2 * max(-params.qtype.qmin, params.qtype.qmax) <= limit:
         return None
     levels = params.qtype.qmin, params.qtype.qmax
-    return PairBounds(matrix.shape[:2], partners(shape[1:]), *levels, limit)
+    meets = partners(shape, groups_of(node))
+    return PairBounds(matrix.shape[:2], meets, *levels, limit)

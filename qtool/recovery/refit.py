@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import fx
 
 from qtool import graph as G
 from qtool.conversion import Conversion, Step
 from qtool.conversion.solve import BIAS_LIMIT
+from qtool.graph.torch_ops import groups_of
 from qtool.plan import Kind, Point
 from qtool.targets import target
 from qtool.targets.saturation import widened
@@ -60,7 +62,12 @@ def _allowed(
     limit, decision = target(work.plan.target).pair_limit, work.plan.decision(point.edges[0].user)
     if limit is None or decision is None or not decision.computes_on_codes:
         return params
-    return widened(weight, params, limit)
+    return widened(weight, params, limit, groups_of(_user(work, point)))
+
+
+def _user(work: Conversion, point: Point) -> fx.Node:
+    """The layer that reads a weight."""
+    return next(n for n in work.graph.graph.nodes if G.name_of(n) == point.edges[0].user)
 
 
 def _fits(point: Point) -> bool:

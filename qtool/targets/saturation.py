@@ -1,15 +1,9 @@
-"""Products summed in 16 bits: the pairs of weights that meet, and the limit that they must keep.
+"""Weights whose products cannot saturate when pairs of them are added in 16 bits.
 
 x86 CPUs without VNNI multiply uint8 activations by int8 weights with vpmaddubsw, which adds two
-neighbouring products with signed 16-bit saturation; vpmaddwd then widens the sums (ONNX Runtime:
-QgemmU8X8KernelAvx2, QgemmU8S8KernelAvx512Core, ConvSymKernelAvx2, SymQgemmU8KernelAvx512). An
-activation is 0 or more, hence the extremes are both weights of one sign at the highest code.
-
-Neighbours are those of the packed weight. ONNX Runtime packs a convolution tap by tap with the
-input channels of a group innermost, and a matrix along its inputs: weights 2i and 2i + 1 of that
-order meet. Kernels that take each tap by itself (oneDNN, in OpenVINO) pair channels 2i and 2i + 1
-of a tap. The two differ where a group has an odd number of channels; both are counted then.
-Measured on an emulated Haswell with one output channel for each pair of weights.
+neighbouring products with signed 16-bit saturation; vpmaddwd then widens the sums. Which weights
+are neighbours follows from how a runtime packs them (pairs.py). An activation is 0 or more, hence
+the extremes are both weights of one sign at the highest code.
 """
 
 from __future__ import annotations
@@ -17,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 
 import torch
 
+from qtool.pairs import saturating_pairs
 from qtool.types import QType, QuantParams
 
 __all__ = ["largest_pairs", "pair_limit", "partners", "widened"]
@@ -34,74 +28,69 @@ def pair_limit(activation: QType) -> int:
     return _INT16_MAX // activation.qmax
 
 
-def partners(channel: Sequence[int]) -> torch.Tensor:
+def partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     """For each weight of an output channel the weights that it can meet in a pair.
 
     Args:
-        channel: the shape of one output channel: [inputs, *kernel].
+        shape: of the weight, [out, in / groups, *kernel] or [out, in].
 
     Returns:
-        int64 [weights, 2], indices into the flattened channel; -1 for none.
+        int64 [weights of a channel, 2], indices into the flattened channel; -1 for none.
     """
-    inputs, taps = channel[0], prod(channel[1:])
-    table = torch.full((inputs * taps + 1, 2), -1)
-    first = _first_of_pairs(inputs, taps)
-    original = torch.arange(inputs * taps).reshape(inputs, taps).T.flatten()  # of the packed order
-    table[original[first], 0] = original[first + 1]
-    table[original[first + 1], 1] = original[first]
-    return table[:-1]
+    table = torch.full((torch.Size(shape[1:]).numel(), 2), -1)
+    for one, other in _pairs(tuple(shape), groups).tolist():
+        for a, b in ((one, other), (other, one)):
+            table[a, int(table[a, 0] >= 0)] = b
+    return table
 
 
-def largest_pairs(codes: torch.Tensor, axis: int | None) -> torch.Tensor:
+def largest_pairs(codes: torch.Tensor, axis: int | None, groups: int = 1) -> torch.Tensor:
     """The largest sum of two weights of equal sign that can meet, in absolute value.
 
     Args:
-        codes: [out, in, *kernel], or a matrix.
-        axis: of the output channels; None: they are on axis 0, and there is one result for all.
+        codes: [out, in / groups, *kernel] with axis 0 (or None: one result for all channels);
+            with axis 1 a matrix [in, out], or the weights [directions, out, in] of a recurrent
+            layer, whose directions are products of their own.
+        axis: of the output channels.
 
     Returns:
         int64 [channels], or a scalar for `axis` None.
     """
-    rows, shape = _packed(codes, axis or 0)
-    first = _first_of_pairs(shape[0], prod(shape[1:]))
-    above, below = rows.clamp(min=0), (-rows).clamp(min=0)
-    sums = [part[:, first] + part[:, first + 1] for part in (above, below)]
-    alone = rows.abs()  # a single weight meets nothing
-    largest = torch.cat([*sums, alone], dim=1).amax(1)
+    rows = codes.movedim(axis or 0, 0)
+    if axis == 1 and codes.dim() == 3:
+        return torch.stack([_largest(rows[:, d], 1) for d in range(rows.shape[1])]).amax(0)
+    largest = _largest(rows, groups)
     return largest.amax() if axis is None else largest
 
 
-def widened(weight: torch.Tensor, params: QuantParams, limit: int) -> QuantParams:
+def widened(weight: torch.Tensor, params: QuantParams, limit: int, groups: int = 1) -> QuantParams:
     """Parameters under which no pair exceeds `limit` when weights are rounded to nearest.
 
     The scale of a channel that already keeps to it is untouched; any other grows by as much as its
     largest pair needs, at most to what 7 bits would have.
     """
-    while bool((excess := _excess(weight, params, limit) > 1).any()):
-        grown = params.scale.double() * _excess(weight, params, limit).clamp(min=_UP)
-        scale = torch.where(excess.reshape(params.scale.shape), grown, params.scale.double())
-        params = replace(params, scale=scale.float())
+
+    def excess() -> torch.Tensor:
+        pairs = largest_pairs(params.quantize(weight), params.axis, groups).double() / limit
+        return pairs.reshape(params.scale.shape)
+
+    while bool(((factor := excess()) > 1).any()):
+        scale = params.scale.double()
+        grown = torch.where(factor > 1, scale * factor.clamp(min=_UP), scale)
+        params = replace(params, scale=grown.float())
     return params
 
 
-def _excess(weight: torch.Tensor, params: QuantParams, limit: int) -> torch.Tensor:
-    """By how much each channel's largest pair of codes exceeds the limit, as a factor."""
-    pairs = largest_pairs(params.quantize(weight), params.axis).double() / limit
-    return pairs.reshape(params.scale.shape)
-
-
-def _packed(codes: torch.Tensor, axis: int) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """Codes in the order in which they are packed, int64 [channels, weights]; and the shape
-    [inputs, *kernel] of a channel."""
-    channels = codes.movedim(axis, 0)
-    shape = tuple(channels.shape[1:])
-    return channels.movedim(1, -1).flatten(1).to(torch.int64), shape
+def _largest(rows: torch.Tensor, groups: int) -> torch.Tensor:
+    """`largest_pairs` of [out, ...], by channel."""
+    pairs = _pairs(tuple(rows.shape), groups)
+    both = rows.flatten(1).to(torch.int64)[:, pairs]  # [out, pairs, 2]
+    if not len(pairs):
+        return torch.zeros(len(rows), dtype=torch.int64)
+    sums = both.clamp(min=0).sum(-1), (-both).clamp(min=0).sum(-1)
+    return torch.maximum(*sums).amax(1)
 
 
 @lru_cache(maxsize=64)
-def _first_of_pairs(inputs: int, taps: int) -> torch.Tensor:
-    """Where pairs begin in the packed order of a channel, int64, ascending."""
-    whole = torch.arange(0, inputs * taps - 1, 2)
-    in_tap = torch.arange(0, inputs - 1, 2)
-    by_tap = (torch.arange(taps)[:, None] * inputs + in_tap).flatten()
-    return torch.cat([whole, by_tap]).unique()
+def _pairs(shape: tuple[int, ...], groups: int) -> torch.Tensor:
+    return saturating_pairs(shape, groups)

@@ -52,6 +52,10 @@ def check_structure(
             _check_scale(node, expected)
         if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
             _check_pairs(node, _constant(node, 1), 1, expected.pair_limit)
+        if node.op_type == "DynamicQuantizeLSTM" and expected.pair_limit is not None:
+            for index in (1, 2):  # codes [directions, in, out]
+                codes = np.swapaxes(_constant(node, index), 1, 2)
+                _check_pairs(node, codes, 1, expected.pair_limit)
         if node.name in integer_nodes and node.op_type in _AXIS:
             _check_layer(node, expected)
 
@@ -114,7 +118,8 @@ def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
 
 
 def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
-    pairs = largest_pairs(torch.from_numpy(codes), axis)
+    groups = int(attributes_of(node).get("group", 1))
+    pairs = largest_pairs(torch.from_numpy(codes), axis, groups)
     if bool((pairs > limit).any()):
         raise VerificationError(
             f"{node.name}: two weights of channel {int(pairs.argmax())} sum to {int(pairs.max())}; "

@@ -84,7 +84,7 @@ LIMIT = 12
 
 
 def limited(weight: torch.Tensor, limit: int = LIMIT) -> Grid:
-    bounds = PairBounds(weight.shape[:2], partners(weight.shape[2:]), -10, 10, limit)
+    bounds = PairBounds(weight.shape[:2], partners(weight.shape[1:]), -10, 10, limit)
     return replace(grid_of(weight, most=10), pairs=bounds)
 
 

@@ -18,6 +18,7 @@ from qtool.data import Batch
 from qtool.data.kept import Kept
 from qtool.errors import PlanError
 from qtool.graph.run import Executor
+from qtool.graph.torch_ops import groups_of
 from qtool.recovery.layer_rows import is_product
 from qtool.recovery.rounding import _error, _solved
 from qtool.targets.saturation import largest_pairs
@@ -181,7 +182,7 @@ def largest_pair_of(model: qtool.QuantizedModel) -> int:
     for node in filter(is_product, G.calls(model.graph.graph)):
         weight = G.tensor(model.graph.module, node.args[1]).detach()
         codes = model.parameters[f"{G.name_of(node)}.weight"].quantize(weight)
-        worst = max(worst, int(largest_pairs(codes, 0).max()))
+        worst = max(worst, int(largest_pairs(codes, 0, groups_of(node)).max()))
     return worst
 
 
