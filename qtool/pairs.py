@@ -1,0 +1,90 @@
+"""Which two weights of an output channel x86 CPUs without VNNI multiply and add in 16 bits.
+
+vpmaddubsw multiplies uint8 activations by int8 weights and adds neighbouring products with signed
+16-bit saturation. Which weights are neighbours follows from how a runtime packs them:
+
+- MLAS (ONNX Runtime) takes the inputs of a product two by two, (0, 1), (2, 3) and so on. A
+  convolution is a product over the window, position by position and within each position over the
+  input channels of the group. With an odd number of channels per group pairs therefore reach from
+  one position into the next. Depthwise convolutions have no pairs. Layout, kernel size, strides and
+  blocking change nothing. (onnxruntime/core/mlas/lib/x86_64: QgemmU8X8KernelAvx2.S,
+  QgemvU8S8KernelAvx2.S, ConvSymKernelAvx2.S and their AVX512-core forms.)
+- oneDNN (OpenVINO) takes the input channels two by two at each position of the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "PAIR_LIMIT",
+    "channel_pairs",
+    "consecutive_pairs",
+    "excess",
+    "is_depthwise",
+    "saturating_pairs",
+]
+
+PAIR_LIMIT = 128
+"""The largest |w0 + w1| of one sign with which no uint8 activations saturate: 32767 // 255."""
+
+
+def is_depthwise(shape: Sequence[int], groups: int) -> bool:
+    """Whether each output channel of a convolution reads one input channel of its own."""
+    return len(shape) > 2 and shape[1] == 1 and shape[0] == groups
+
+
+def consecutive_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
+    """Pairs that MLAS forms, of one output channel.
+
+    Args:
+        shape: of the weight: [out, in / groups, *kernel] of a convolution, [out, in] of a product.
+        groups: of a convolution.
+
+    Returns:
+        int64 [pairs, 2], indices into `weight[o].flatten()`; none for depthwise convolutions.
+    """
+    if is_depthwise(shape, groups):
+        return torch.zeros(0, 2, dtype=torch.int64)
+    order = _by_position(shape).reshape(-1)
+    return order[: len(order) // 2 * 2].reshape(-1, 2)
+
+
+def channel_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
+    """Pairs that oneDNN forms, of one output channel; arguments and result as above."""
+    if is_depthwise(shape, groups):
+        return torch.zeros(0, 2, dtype=torch.int64)
+    order = _by_position(shape)
+    return order[:, : shape[1] // 2 * 2].reshape(-1, 2)
+
+
+def saturating_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
+    """Pairs that any of these runtimes forms, each once; arguments and result as above."""
+    both = torch.cat([consecutive_pairs(shape, groups), channel_pairs(shape, groups)])
+    found: Tensor = torch.unique(both, dim=0)
+    return found
+
+
+def excess(weight: Tensor, pairs: Tensor) -> Tensor:
+    """By how much each pair exceeds what cannot saturate, 0 where it keeps to it.
+
+    Args:
+        weight: codes [out, ...], signed.
+        pairs: int64 [pairs, 2], as above.
+
+    Returns:
+        int64 [out, pairs]: max(|w0 + w1| over the weights of one sign - 128, 0).
+    """
+    both = weight.flatten(1).to(torch.int64)[:, pairs]
+    above, below = both.clamp(min=0).sum(-1), both.clamp(max=0).sum(-1)
+    return torch.maximum(above, -below).sub(PAIR_LIMIT).clamp(min=0)
+
+
+def _by_position(shape: Sequence[int]) -> Tensor:
+    """Indices into `weight[o].flatten()`: [positions of the window, input channels]."""
+    positions = math.prod(shape[2:])
+    return torch.arange(shape[1] * positions).reshape(shape[1], positions).t()
