@@ -21,7 +21,7 @@ from qtool.errors import VerificationError, said
 from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
-from qtool.integer import DEFAULT_PROFILE, Program, lower
+from qtool.integer import Program, lower
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
@@ -271,13 +271,15 @@ class Quantized:
         """The integer program of this model: call it with inputs, get output codes.
 
         Args:
-            profile: whose arithmetic, "onnxruntime-x64" or "tflite"; by default the target's.
+            profile: whose arithmetic (`qtool.kernels.PROFILES`); by default that of ONNX Runtime on
+                this processor for targets that it runs here, else the target's.
 
         Raises:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
-        chosen = profile or target(self.plan.target).profile or DEFAULT_PROFILE
-        return lower(self._model(), chosen)
+        aimed = target(self.plan.target)
+        own = None if aimed.runtime == "onnxruntime" else aimed.profile
+        return lower(self._model(), profile or own)
 
     @property
     def coverage(self) -> Coverage:

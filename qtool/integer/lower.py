@@ -35,15 +35,12 @@ from qtool.onnx_graph.reading import (
     stored,
 )
 from qtool.ops import kernel_of
+from qtool.runtimes.cpu import machine_profile
 from qtool.types import QuantParams
 
-__all__ = ["DEFAULT_PROFILE", "lower"]
+__all__ = ["lower"]
 
-DEFAULT_PROFILE = "onnxruntime-x64"
-_FLOAT_RESULTS = frozenset({"onnxruntime-x64"})  # whose integer Gemm may give float
-_SIGNED_PROFILES = frozenset({"tflite", "tflite-2"})  # runtimes whose activations are int8
 _ON_CODES = ("QLinear", "QGemm")  # how the runtime's operators of the QOperator format begin
-_LIFTING_PROFILES = frozenset({"onnxruntime-x64"})  # runtimes whose activations are uint8
 
 
 @dataclass
@@ -61,13 +58,14 @@ class _Lowering:
     in_runtime: dict[str, ir.Node] = field(default_factory=dict)  # see islands.py
 
 
-def lower(model: Source, profile: str = DEFAULT_PROFILE, as_written: bool = False) -> Program:
+def lower(model: Source, profile: str | None = None, as_written: bool = False) -> Program:
     """The integer program of a QDQ model, made by qtool or by another tool.
 
     Args:
         model: the model, read or not, or the path of its file.
-        profile: "onnxruntime-x64" (int8 codes are then held as uint8 where the runtime does so), or
-            "tflite" (uint8 codes are then held as int8).
+        profile: the numerics profile (`qtool.kernels.PROFILES`); by default that of ONNX Runtime on
+            this processor. Of x86, int8 codes are held as uint8 where the runtime does so; of
+            "tflite", uint8 codes are held as int8.
         as_written: floats times a dequantized weight stay so, where the runtime would multiply
             codes.
 
@@ -76,8 +74,9 @@ def lower(model: Source, profile: str = DEFAULT_PROFILE, as_written: bool = Fals
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
     file = Reading.of(model)
-    graph = QdqGraph(file, profile in _SIGNED_PROFILES, profile in _LIFTING_PROFILES)
-    work = _Lowering(graph, profile_of(profile), as_written)
+    chosen = profile_of(profile or machine_profile())
+    graph = QdqGraph(file, chosen.signed, chosen.lifts)
+    work = _Lowering(graph, chosen, as_written)
     for node in file.nodes:
         _lower_node(work, node)
     for value in file.outputs:
@@ -89,7 +88,7 @@ def lower(model: Source, profile: str = DEFAULT_PROFILE, as_written: bool = Fals
     outputs = tuple(_output(work, value) for value in file.outputs)
     lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.lifted(n))
     taken = frozenset(name_of(n.outputs[0]) for n in lifted)
-    return Program(profile, inputs, outputs, steps, work.constants, work.params, labels, taken)
+    return Program(chosen.name, inputs, outputs, steps, work.constants, work.params, labels, taken)
 
 
 def _lower_node(work: _Lowering, node: ir.Node) -> None:
@@ -166,7 +165,7 @@ def _dequantize(work: _Lowering, node: ir.Node) -> None:
 
 def _integer(work: _Lowering, node: ir.Node) -> bool:
     found = fused(work.graph, node)
-    if found is None or (found.end is None and work.profile.name not in _FLOAT_RESULTS):
+    if found is None or (found.end is None and not work.profile.float_results):
         return False
     call = Call(node, work.graph, work.profile, found.inputs, found.out)
     kernel = found.operator.bind(call)

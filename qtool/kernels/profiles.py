@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from qtool.errors import KernelError
 from qtool.kernels import passthrough
+from qtool.kernels.ort import avx2 as ort_avx2
 from qtool.kernels.ort import conv as ort_conv
 from qtool.kernels.ort import dynamic as ort_dynamic
 from qtool.kernels.ort import elementwise as ort_elementwise
+from qtool.kernels.ort import generic as ort_generic
 from qtool.kernels.ort import nbits as ort_nbits
+from qtool.kernels.ort import neon as ort_neon
 from qtool.kernels.ort import pool as ort_pool
 from qtool.kernels.ort import quantize as ort_quantize
 from qtool.kernels.ort import recurrent as ort_recurrent
 from qtool.kernels.ort import softmax as ort_softmax
+from qtool.kernels.ort import sse as ort_sse
 from qtool.kernels.ort import table as ort_table
 from qtool.kernels.params import Kernel
 from qtool.kernels.tflite import activation as tflite_activation
@@ -36,13 +41,31 @@ Binder = Callable[..., Kernel]
 
 @dataclass(frozen=True)
 class Profile:
-    """A runtime's exact arithmetic: one binder per operator key."""
+    """A runtime's exact arithmetic on one family of processors: one binder per operator key.
+
+    Attributes:
+        name: as programs and results state it.
+        binders: operator key -> binder.
+        family: of profiles that differ in the processor alone: "onnxruntime" or "tflite".
+        title: the runtime and the processors, in words.
+        signed: the runtime holds activations as int8, and uint8 codes are read so.
+        lifts: the runtime turns int8 activations of one reader into uint8.
+        float_results: an integer product may give float32.
+    """
 
     name: str
     binders: Mapping[str, Binder] = field(repr=False)
+    family: str = "onnxruntime"
+    title: str = ""
+    signed: bool = False
+    lifts: bool = False
+    float_results: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "binders", MappingProxyType(dict(self.binders)))
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.title})"
 
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Kernel:
         """Bind the kernel of `op` to its parameters.
@@ -91,6 +114,8 @@ _TFLITE: dict[str, Binder] = {
     "tanh": tflite_table.tanh,
 }
 
+_TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
+
 _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
     "average_pool": ort_pool.average_pool,
@@ -128,12 +153,45 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "tanh": ort_table.tanh,
 }
 
+_OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of VNNI kernels
+    key: binder
+    for key, binder in _ONNXRUNTIME.items()
+    if key not in ("dynamic_lstm", "matmul_nbits")
+}
+_AVX2: dict[str, Binder] = {
+    **_OTHERS,
+    "conv": ort_avx2.conv,
+    "dynamic_matmul": partial(ort_dynamic.dynamic_matmul, sums_of=ort_avx2.product_sums),
+    "linear": ort_avx2.linear,
+    "matmul": ort_avx2.matmul,
+    "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
+}
+_SSE41: dict[str, Binder] = {**_OTHERS, "add": ort_sse.add}
+_NEON: dict[str, Binder] = {
+    **_OTHERS,
+    "add": ort_neon.add,
+    "global_average_pool": ort_neon.global_average_pool,
+    "mul": ort_neon.mul,
+}
+_WASM: dict[str, Binder] = {**_OTHERS, "add": ort_generic.add, "mul": ort_generic.mul}
+
+
+def _onnxruntime(
+    name: str, binders: Mapping[str, Binder], title: str, lifts: bool = True
+) -> Profile:
+    return Profile(name, binders, title=f"ONNX Runtime on {title}", lifts=lifts, float_results=True)
+
+
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
-        Profile("tflite", _TFLITE),
-        Profile("tflite-2", {**_TFLITE, "linear": tflite_conv.linear_float}),
-        Profile("onnxruntime-x64", _ONNXRUNTIME),
+        Profile("tflite", _TFLITE, "tflite", "reference kernels of LiteRT", signed=True),
+        Profile("tflite-2", _TFLITE_2, "tflite", "reference kernels of newer LiteRT", signed=True),
+        _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
+        _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 with AVX2, without VNNI"),
+        _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2"),
+        _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", lifts=False),
+        _onnxruntime("onnxruntime-wasm", _WASM, "WebAssembly"),
     )
 }
 

@@ -19,11 +19,12 @@ import torch
 
 from qtool.atomic import scratch_folder
 from qtool.graph.alone import give_back
-from qtool.integer import DEFAULT_PROFILE, Program, lower
+from qtool.integer import Program, lower
 from qtool.integer.inside_weights import PRODUCTS
 from qtool.onnx_graph import storage
 from qtool.onnx_graph.reading import Reading
 from qtool.runtimes.base import Arrays
+from qtool.runtimes.cpu import machine_profile
 from qtool.runtimes.onnxruntime import optimised_graph, read_graph, run, session
 from qtool.verification.plain import depends_on_threads, make_plain, rounds_inside
 
@@ -65,8 +66,9 @@ class Artefact:
         return self.file if self._qdq is None else Reading.of(self._qdq)
 
     def program(self, profile: str | None = None) -> Program:
-        """The integer program of the model, by default in the arithmetic of ONNX Runtime."""
-        chosen = profile or DEFAULT_PROFILE
+        """The integer program of the model, by default in the arithmetic of ONNX Runtime on
+        this processor."""
+        chosen = profile or machine_profile()
         if chosen not in self._programs:
             self._programs[chosen] = lower(self.qdq, chosen)
         return self._programs[chosen]

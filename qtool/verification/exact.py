@@ -14,6 +14,7 @@ import torch
 from qtool.atomic import scratch_folder
 from qtool.errors import DataError
 from qtool.integer import Program
+from qtool.kernels import PROFILES
 from qtool.onnx_graph.storage import load, save
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.artefact import Artefact
@@ -32,7 +33,8 @@ class Exactness:
     tensor of the graph whose codes differ. float_steps: nodes that both run in the runtime's
     own kernels, which may round differently when they are fused. wrong: where outputs differ, what
     no float node explains: outputs that depend on none, and integer kernels that give other codes
-    than the runtime's when they are given its own.
+    than the runtime's when they are given its own. profile: the numerics profile of the
+    engine, by default that of this processor.
     """
 
     samples: int
@@ -42,6 +44,7 @@ class Exactness:
     first: str | None
     float_steps: int
     wrong: tuple[str, ...] = ()
+    profile: str = ""
 
     @property
     def passed(self) -> bool:
@@ -70,6 +73,8 @@ class Exactness:
             text += f"; no float node explains {', '.join(self.wrong[:3])}" if self.wrong else ""
         if self.float_steps:
             text += f"; {self.float_steps} nodes run in the runtime's own kernels"
+        if self.profile:
+            text += f"\narithmetic: {PROFILES[self.profile]}"
         return text
 
 
@@ -81,7 +86,7 @@ def compare_codes(
     Args:
         file: what the runtime runs; where that is not in QDQ form, an artefact that knows it.
         batches: inputs in the order of the file's inputs.
-        profile: numerics profile; by default that of ONNX Runtime on x86-64.
+        profile: numerics profile; by default that of ONNX Runtime on this processor.
 
     Raises:
         DataError: there is no sample.
@@ -113,7 +118,8 @@ def compare_codes(
     if not samples:
         raise DataError("the data is empty, so nothing was compared; give at least one sample")
     floats = program.float_nodes
-    return Exactness(samples, elements, identical, worst, first, floats, tuple(wrong))
+    found = (samples, elements, identical, worst, first, floats, tuple(wrong))
+    return Exactness(*found, profile=program.profile)
 
 
 def _as_file(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:

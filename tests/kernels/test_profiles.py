@@ -10,16 +10,19 @@ from qtool.kernels import PROFILES, RELU6, profile
 from qtool.types import INT8, UINT8
 from tests.kernels.ort_session import params
 
+NAMES = [
+    *("onnxruntime-avx2", "onnxruntime-neon", "onnxruntime-sse41", "onnxruntime-wasm"),
+    *("onnxruntime-x64", "tflite", "tflite-2"),
+]
+
 
 def test_profiles_by_name():
-    assert sorted(PROFILES) == ["onnxruntime-x64", "tflite", "tflite-2"]
+    assert sorted(PROFILES) == NAMES
     assert all(profile(name).name == name for name in PROFILES)
 
 
 def test_unknown_profile_names_the_others():
-    with pytest.raises(
-        KernelError, match=r"'tfl'; choose one of onnxruntime-x64, tflite, tflite-2"
-    ):
+    with pytest.raises(KernelError, match=f"'tfl'; choose one of {', '.join(NAMES)}"):
         profile("tfl")
 
 

@@ -52,7 +52,8 @@ class Wrong(Artefact):
         array.flat[0] = -array.flat[0] if array.flat[0] else 100
         array[0] //= 2
         stored.CopyFrom(numpy_helper.from_array(array, stored.name))
-        self._programs = {"onnxruntime-x64": lower(model)}
+        program = lower(model)
+        self._programs = {program.profile: program}
 
 
 def test_nothing_compared_is_no_result(file: Path) -> None:

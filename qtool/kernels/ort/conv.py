@@ -31,7 +31,16 @@ from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, channel_scales, chec
 from qtool.kernels.windows import pad_spatial
 from qtool.types import QuantParams
 
-__all__ = ["conv", "conv_transpose", "linear", "matmul"]
+__all__ = [
+    "as_floats",
+    "check_types",
+    "conv",
+    "conv_transpose",
+    "factors",
+    "linear",
+    "matmul",
+    "requantized",
+]
 
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
@@ -55,13 +64,13 @@ def conv(
     begins then all ends. KernelError for 16-bit types, a fused activation that is not redundant,
     and sums that could leave float64's exact range.
     """
-    _check(x, w, out)
+    check_types(x, w, out)
     check_bounds(out, bounds)
     sums = accumulate.conv_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
-    factors = _factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * (weight.dim() - 2))
-    return _requantized(sums, factors, out)
+    scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * (weight.dim() - 2))
+    return requantized(sums, scales, out)
 
 
 def linear(
@@ -78,26 +87,26 @@ def linear(
     With float output (QGemm without y_scale) the value is f32(acc) * f32(sx * sw), the int32
     bias inside acc.
     """
-    _check(x, w, out)
+    check_types(x, w, out)
     sums = accumulate.linear_accumulator(x, w, weight, bias)
-    factors = _factors(x, w, out, weight.shape[0])
+    scales = factors(x, w, out, weight.shape[0])
     if out is None:
-        return _floats(sums, factors)
+        return as_floats(sums, scales)
     check_bounds(out, bounds)
-    return _requantized(sums, factors, out)
+    return requantized(sums, scales, out)
 
 
 def matmul(
     a: QuantParams, b: QuantParams, out: QuantParams | None, *, bounds: Bounds = NO_BOUNDS
 ) -> Kernel:
     """Two activations [..., M, K] @ [..., K, N] -> codes, or float32 where `out` is None."""
-    _check(a, b, out)
+    check_types(a, b, out)
     sums = accumulate.matmul_accumulator(a, b)
-    factors = _factors(a, b, out, 1)
+    scales = factors(a, b, out, 1)
     if out is None:
-        return _floats(sums, factors)
+        return as_floats(sums, scales)
     check_bounds(out, bounds)
-    return _requantized(sums, factors, out)
+    return requantized(sums, scales, out)
 
 
 def conv_transpose(
@@ -119,7 +128,7 @@ def conv_transpose(
     `weight` codes [I, O / groups, *kernel]. The order of the float sums is the runtime's own and
     not reproduced: a code may differ by 1 where the value lies on the edge between two.
     """
-    _check(x, w, out)
+    check_types(x, w, out)
     rank = weight.dim() - 2
     channels = weight.shape[1] * groups
     strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
@@ -142,14 +151,15 @@ def conv_transpose(
     return kernel
 
 
-def _check(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
+def check_types(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
+    """KernelError for types that have no integer kernel."""
     check_byte(x, "input")
     check_byte(w, "weight")
     if out is not None:
         check_byte(out, "output")
 
 
-def _factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: int) -> Tensor:
+def factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: int) -> Tensor:
     """f32(f32(sx * sw) / sy) per channel, or f32(sx * sw) for float output."""
     products = scalar32(x, "input")[0] * torch.tensor(channel_scales(w, channels))
     return products if out is None else products / scalar32(out, "output")[0]
@@ -159,23 +169,26 @@ def _dequantized_weight(w: QuantParams, weight: Tensor) -> Tensor:
     return w.dequantize(weight)
 
 
-def _requantized(sums: accumulate.Accumulate, factors: Tensor, out: QuantParams) -> Kernel:
+def requantized(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams) -> Kernel:
+    """rint(f32(f32(sum) * scale)) + zero point, saturated."""
     zero = scalar32(out, "output")[1]
 
     def kernel(*codes: Tensor) -> Tensor:
-        scaled = _scaled(sums(*codes), factors).round_()
+        scaled = _scaled(sums(*codes), scales).round_()
         return saturated(scaled.add_(zero) if zero else scaled, out)
 
     return kernel
 
 
-def _floats(sums: accumulate.Accumulate, factors: Tensor) -> Kernel:
+def as_floats(sums: accumulate.Accumulate, scales: Tensor) -> Kernel:
+    """f32(f32(sum) * scale)."""
+
     def kernel(*codes: Tensor) -> Tensor:
-        return _scaled(sums(*codes), factors)
+        return _scaled(sums(*codes), scales)
 
     return kernel
 
 
-def _scaled(sums: Tensor, factors: Tensor) -> Tensor:
+def _scaled(sums: Tensor, scales: Tensor) -> Tensor:
     """A product of two vectors has no dimension, and one factor."""
-    return sums.to(torch.float32).mul_(factors if sums.dim() else factors.squeeze())
+    return sums.to(torch.float32).mul_(scales if sums.dim() else scales.squeeze())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtool.kernels.accumulate import linear_accumulator
+from qtool.kernels.accumulate import Accumulate, linear_accumulator
 from qtool.kernels.params import Kernel
 from qtool.types import UINT8, QuantParams
 
@@ -34,10 +34,15 @@ def dynamic_quantize() -> Callable[..., Any]:
     return run
 
 
-def matmul_integer(w: QuantParams, weight: Tensor) -> Kernel:
-    """Codes in uint8 [..., in] and their zero point -> int32 [..., out]; weight codes [out, in]."""
+def matmul_integer(
+    w: QuantParams, weight: Tensor, sums_of: Callable[..., Accumulate] = linear_accumulator
+) -> Kernel:
+    """Codes in uint8 [..., in] and their zero point -> int32 [..., out]; weight codes [out, in].
+
+    sums_of: how products are added, see `accumulate.linear_accumulator`.
+    """
     one, none = torch.ones(()), torch.zeros((), dtype=torch.int64)
-    sums = linear_accumulator(QuantParams(UINT8, one, none), w, weight, None)
+    sums = sums_of(QuantParams(UINT8, one, none), w, weight, None)
     shifted = weight.to(torch.int64) - w.along(w.zero_point, weight.shape)
     columns = shifted.sum(1)
 
@@ -50,10 +55,15 @@ def matmul_integer(w: QuantParams, weight: Tensor) -> Kernel:
     return run
 
 
-def dynamic_matmul(w: QuantParams, weight: Tensor, bias: Tensor | None = None) -> Kernel:
+def dynamic_matmul(
+    w: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    sums_of: Callable[..., Accumulate] = linear_accumulator,
+) -> Kernel:
     """Floats [..., in], rounded to uint8 by one range -> their product with a weight, codes [out,
-    in], and the bias [out] in float32."""
-    rounded, product = dynamic_quantize(), matmul_integer(w, weight)
+    in], and the bias [out] in float32. sums_of: as for `matmul_integer`."""
+    rounded, product = dynamic_quantize(), matmul_integer(w, weight, sums_of)
 
     def run(x: Tensor) -> Tensor:
         codes, scale, zero_point = rounded(x)

@@ -28,7 +28,7 @@ from qtool.kernels.ort.quantize import requantize
 from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, same
 from qtool.types import QuantParams
 
-__all__ = ["add", "concat", "mul", "sub"]
+__all__ = ["add", "check_operands", "concat", "first_repeats", "mul", "pair_table", "sub"]
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
@@ -39,7 +39,7 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     rounding. Where the first operand is the one repeated along the innermost axis, the runtime
     exchanges the operands, and the last float bit with them; so does this kernel.
     """
-    _check(a, b, out, bounds)
+    check_operands(a, b, out, bounds)
     straight = _add_in_order(a, b, out)
 
     @cache
@@ -47,12 +47,12 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
         return _add_in_order(b, a, out)
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
-        return exchanged()(y, x) if _first_repeats(x.shape, y.shape) else straight(x, y)
+        return exchanged()(y, x) if first_repeats(x.shape, y.shape) else straight(x, y)
 
     return kernel
 
 
-def _first_repeats(x: Sequence[int], y: Sequence[int]) -> bool:
+def first_repeats(x: Sequence[int], y: Sequence[int]) -> bool:
     """Whether x has length 1 on the innermost axis that has more than one element."""
     for i, j in zip_longest(reversed(x), reversed(y), fillvalue=1):
         if i != 1 or j != 1:
@@ -91,7 +91,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
 
     rint(f32(f32((a - za)(b - zb)) * f32(f32(sa * sb) / sc)) + zc): zero point inside the rounding.
     """
-    _check(a, b, out, bounds)
+    check_operands(a, b, out, bounds)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")
@@ -107,7 +107,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
 
 def sub(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
     """Subtraction a - b: there is no integer kernel, so DequantizeLinear, Sub, QuantizeLinear."""
-    _check(a, b, out, bounds)
+    check_operands(a, b, out, bounds)
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
         return quantized(dequantized(x, a) - dequantized(y, b), out)
@@ -131,7 +131,8 @@ def _copy(codes: Tensor) -> Tensor:
     return codes
 
 
-def _check(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds) -> None:
+def check_operands(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds) -> None:
+    """KernelError for types and fused activations that the integer kernels do not have."""
     check_byte(a, "first input")
     if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
         raise KernelError(
@@ -144,10 +145,17 @@ def _proven(
     plain: Callable[[Tensor, Tensor], Tensor], table: Tensor, left: Tensor, right: Tensor
 ) -> Kernel:
     """`plain` where it equals `table` on all pairs of codes, else the table."""
-    if torch.equal(plain(left, right), table):
-        return plain
+    return plain if torch.equal(plain(left, right), table) else pair_table(table, int(left.min()))
+
+
+def pair_table(table: Tensor, lowest: int) -> Kernel:
+    """Bind (x, y) -> table[x - lowest, y - lowest], broadcasting.
+
+    Args:
+        table: codes [256, 256], one row for each code of the first operand.
+        lowest: the lowest code of the operands, 0 or -128.
+    """
     flat = table.reshape(-1)
-    lowest = int(left.min())
 
     def by_table(x: Tensor, y: Tensor) -> Tensor:
         index = x.to(torch.int32).mul_(256)

@@ -61,7 +61,7 @@ def test_broadcasting(op, qtype, shapes):
 
 def test_operands_in_the_wrong_order_would_be_seen(monkeypatch):
     """A mutant: operands are not exchanged where the first one repeats."""
-    monkeypatch.setattr(elementwise, "_first_repeats", lambda x, y: False)
+    monkeypatch.setattr(elementwise, "first_repeats", lambda x, y: False)
     caught = 0
     for seed in range(60):
         d = Draw(seed, "small multiples")
