@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from qtool import graph as G
 from qtool import observers
 from qtool.calibration import Calibration
+from qtool.conversion.agreement import agreeing
 from qtool.conversion.align import Range, aligned
 from qtool.errors import CalibrationError
 from qtool.graph.torch_ops import groups_of
@@ -82,7 +83,8 @@ def solve_parameters(
     for point in plan:
         if isinstance(point.spec, Derived):
             _derive(solver, point, point.spec)
-    return Parameters(solver.params, (*calibration.notes, *solver.notes))
+    params, notes = agreeing(module.graph, plan, solver.params)
+    return Parameters(params, (*calibration.notes, *solver.notes, *notes))
 
 
 def _check(plan: QuantPlan, calibration: Calibration) -> None:

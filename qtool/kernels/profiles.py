@@ -130,6 +130,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,
     "global_average_pool": ort_pool.global_average_pool,
+    "global_average_pool_sums": ort_pool.sums_to_codes,
     "hard_sigmoid": ort_table.hard_sigmoid,
     "hard_swish": ort_table.hard_swish,
     "leaky_relu": ort_table.leaky_relu,
@@ -171,6 +172,7 @@ _NEON: dict[str, Binder] = {
     **_OTHERS,
     "add": ort_neon.add,
     "global_average_pool": ort_neon.global_average_pool,
+    "global_average_pool_sums": ort_neon.sums_to_codes,
     "mul": ort_neon.mul,
 }
 _WASM: dict[str, Binder] = {**_OTHERS, "add": ort_generic.add, "mul": ort_generic.mul}

@@ -12,6 +12,7 @@ the columns that it meets, and what they lose is repaired like any other error.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,11 +49,12 @@ class PairBounds:
         self._high = np.full(shape, qmax, np.float32)
         self._limit = limit
 
-    def clip(self, column: int, codes: np.ndarray) -> np.ndarray:
+    def clip(self, column: int, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Codes [groups, out] of a column within its bounds."""
-        return np.clip(codes, self._low[column], self._high[column])
+        bounded: np.ndarray[Any, Any] = np.clip(codes, self._low[column], self._high[column])
+        return bounded
 
-    def settle(self, column: int, codes: np.ndarray) -> None:
+    def settle(self, column: int, codes: np.ndarray[Any, Any]) -> None:
         """Bounds the columns that this one meets by its codes [groups, out]."""
         for other in self._partners[column]:
             above = self._limit - np.maximum(codes, 0)

@@ -19,6 +19,7 @@ from torch import fx, nn
 
 from qtool import graph as G
 from qtool.conversion import Conversion
+from qtool.conversion.agreement import agreeing
 from qtool.conversion.align import reaches
 from qtool.conversion.rescaling import rescaled
 from qtool.conversion.solve import BIAS_LIMIT
@@ -130,7 +131,8 @@ class Learnable:
         """The conversion with what was learned, as it is rounded; of scales, and of biases beside
         weights that stay, a share."""
         assert work.parameters is not None
-        params = _rescaled(work, self.scales, self.most, share)
+        rescaled_params = _rescaled(work, self.scales, self.most, share)
+        params, _ = agreeing(work.graph.graph, work.plan, rescaled_params)
         nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
         module = G.clone(work.graph.module)
         inside = {G.name_of(n): n for n in module.graph.nodes}

@@ -67,7 +67,8 @@ def _allowed(
 
 def _user(work: Conversion, point: Point) -> fx.Node:
     """The layer that reads a weight."""
-    return next(n for n in work.graph.graph.nodes if G.name_of(n) == point.edges[0].user)
+    nodes: dict[str, fx.Node] = {G.name_of(n): n for n in work.graph.graph.nodes}
+    return nodes[point.edges[0].user]
 
 
 def _fits(point: Point) -> bool:

@@ -106,6 +106,7 @@ ONNXRUNTIME = Target(
         ),
     ),
     pair_limit=pair_limit(UINT8),
+    agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),
     profile="onnxruntime-x64",
     runtime="onnxruntime",
 )

@@ -7,6 +7,7 @@ qlgavgpool.cpp (RequantizeBiasedSum), each for NEON.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,11 +17,11 @@ from qtool.kernels.lookup import all_codes
 from qtool.kernels.ort import generic
 from qtool.kernels.ort.common import saturated, scalar32
 from qtool.kernels.ort.elementwise import check_operands, pair_table
-from qtool.kernels.ort.pool import check_pool, pool_factor
+from qtool.kernels.ort.pool import check_pool, pool_factor, pooled
 from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel
 from qtool.types import QuantParams
 
-__all__ = ["add", "global_average_pool", "mul"]
+__all__ = ["add", "global_average_pool", "mul", "sums_to_codes"]
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
 _BITS = 22  # of the larger multiplier
@@ -76,15 +77,19 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     KernelError when called with sizes for which the factor is out of the runtime's range.
     """
     check_pool(x, out, bounds)
-    zero_x, zero = scalar32(x, "input")[1], scalar32(out, "output")[1]
+    return pooled(partial(sums_to_codes, x, out))
 
-    def run(codes: Tensor) -> Tensor:
-        cells = math.prod(codes.shape[2:])
-        mantissa, exponent = math.frexp(float(pool_factor(x, out, cells)))
-        axes = tuple(range(2, codes.dim()))
-        sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * cells
-        scaled = _rounded_shift(sums * int(mantissa * 2**_MANTISSA), _MANTISSA - exponent)
-        return (scaled + zero).clamp(out.qtype.qmin, out.qtype.qmax).to(codes.dtype)
+
+def sums_to_codes(x: QuantParams, out: QuantParams, cells: int) -> Kernel:
+    """Sums of the codes of `cells` cells, int64 -> codes of their means. Raises KernelError."""
+    zero_x, zero = scalar32(x, "input")[1], scalar32(out, "output")[1]
+    mantissa, exponent = math.frexp(float(pool_factor(x, out, cells)))
+    multiplier, shift = int(mantissa * 2**_MANTISSA), _MANTISSA - exponent
+
+    def run(sums: Tensor) -> Tensor:
+        scaled = _rounded_shift((sums - zero_x * cells) * multiplier, shift)
+        clamped = (scaled + zero).clamp(out.qtype.qmin, out.qtype.qmax)
+        return clamped.to(out.qtype.torch_dtype)
 
     return run
 

@@ -8,7 +8,8 @@ onnxruntime/core/providers/cpu/nn/pool.cc.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,16 @@ from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, same, spatial
 from qtool.kernels.windows import pad_spatial, reached, window_counts, window_taps
 from qtool.types import QuantParams
 
-__all__ = ["average_pool", "check_pool", "global_average_pool", "max_pool", "mean", "pool_factor"]
+__all__ = [
+    "average_pool",
+    "check_pool",
+    "global_average_pool",
+    "max_pool",
+    "mean",
+    "pool_factor",
+    "pooled",
+    "sums_to_codes",
+]
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
@@ -81,16 +91,36 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     below 2**24: the runtime raises there too.
     """
     check_pool(x, out, bounds)
-    zero_x, zero = scalar32(x, "input")[1], scalar32(out, "output")[1]
+    return pooled(partial(sums_to_codes, x, out))
 
-    def run(codes: Tensor) -> Tensor:
-        axes = tuple(range(2, codes.dim()))
-        n = math.prod(codes.shape[2:])
-        factor = pool_factor(x, out, n)
-        sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
-        return saturated((sums.to(torch.float32) * factor).round_().add_(zero), out)
+
+def sums_to_codes(x: QuantParams, out: QuantParams, cells: int) -> Kernel:
+    """Sums of the codes of `cells` cells, int64 -> codes of their means. Raises KernelError."""
+    factor, zero_x, zero = pool_factor(x, out, cells), *_zeros(x, out)
+
+    def run(sums: Tensor) -> Tensor:
+        scaled = (sums - zero_x * cells).to(torch.float32) * factor
+        return saturated(scaled.round_().add_(zero), out)
 
     return run
+
+
+def pooled(of_sums: Callable[[int], Kernel]) -> Kernel:
+    """Codes [N, C, *spatial] -> codes [N, C, 1, ...], by the sums over all cells.
+
+    Args:
+        of_sums: the kernel on sums for a number of cells.
+    """
+
+    def run(codes: Tensor) -> Tensor:
+        sums = codes.sum(tuple(range(2, codes.dim())), keepdim=True, dtype=torch.int64)
+        return of_sums(math.prod(codes.shape[2:]))(sums)
+
+    return run
+
+
+def _zeros(x: QuantParams, out: QuantParams) -> tuple[int, int]:
+    return scalar32(x, "input")[1], scalar32(out, "output")[1]
 
 
 def pool_factor(x: QuantParams, out: QuantParams, cells: int) -> Tensor:

@@ -1,0 +1,121 @@
+"""One code on every CPU: all combinations of codes, under every profile of ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.api.quantized import QuantizedModel
+from qtool.conversion.rescaling import rescaled
+from qtool.integer import lower
+from qtool.kernels import PROFILES, profile
+from qtool.targets import TARGETS, target
+from qtool.types import UINT8, Derived, QuantParams
+
+CPUS = target("onnxruntime").agreement
+SIDE = 9
+
+
+class Net(nn.Module):
+    """Sums, a product and a global average of codes behind convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.branches = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(4))
+        self.gate = nn.Conv2d(8, 8, 1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        for branch in self.branches:
+            x = torch.relu(x + branch(x))
+        x = x * self.gate(x)
+        return self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def quantized(seed: int, **options: object) -> QuantizedModel:
+    torch.manual_seed(seed)
+    data = [torch.randn(8, 3, SIDE, SIDE)]
+    return qtool.quantize(Net().eval(), data, **{"accuracy": "fast", **options})
+
+
+def every_pair() -> tuple[torch.Tensor, torch.Tensor]:
+    codes = torch.arange(256).to(torch.uint8)
+    return codes.repeat_interleave(256)[None, None], codes.repeat(256)[None, None]
+
+
+def every_sum() -> torch.Tensor:
+    """Images [sums, 1, SIDE, SIDE] whose codes have each possible sum once."""
+    cells = SIDE * SIDE
+    sums = torch.arange(255 * cells + 1)[:, None]
+    codes = sums // cells + (torch.arange(cells) < sums % cells)
+    return codes.to(torch.uint8).reshape(-1, 1, SIDE, SIDE)
+
+
+def disagreements(model: QuantizedModel, folder: Path) -> list[str]:
+    """Operators of the exported file that give different codes under different profiles."""
+    model.export(folder / "model.onnx", verify=False)
+    programs = [lower(folder / "model.onnx", name) for name in CPUS]
+    names, asked = [], {"x": every_pair(), "pool": (every_sum(),)}
+    for steps in zip(*(p.steps for p in programs), strict=True):
+        kind = "x" if len(steps[0].inputs) == 2 else "pool" if "pool" in steps[0].name else ""
+        if steps[0].kind == "integer" and kind:
+            codes = [step.kernel(*asked[kind]) for step in steps]
+            names += [steps[0].name] if any(not torch.equal(c, codes[0]) for c in codes) else []
+    return names
+
+
+def test_all_profiles_give_one_code_for_all_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = range(3)
+    assert not any(disagreements(quantized(seed), tmp_path) for seed in seeds)
+    with monkeypatch.context() as without:
+        without.setitem(TARGETS, "onnxruntime", replace(target("onnxruntime"), agreement=()))
+        assert any(disagreements(quantized(seed), tmp_path) for seed in seeds)
+
+
+def test_scales_move_by_millionths() -> None:
+    agreed, free = quantized(0), quantized(0, target="onnxruntime-x86-vnni")
+    moved = [
+        abs(float(agreed.parameters[p.name].scale / free.parameters[p.name].scale) - 1)
+        for p in free.plan.observed()
+    ]
+    assert 0 < max(moved) < 1e-4
+
+
+def test_learned_scales_agree_too(tmp_path: Path) -> None:
+    model = quantized(0, accuracy="best")
+    assert not disagreements(model, tmp_path)
+    assert model.export(tmp_path / "verified.onnx").passed
+
+
+def test_the_target_names_every_profile_of_onnx_runtime() -> None:
+    assert set(CPUS) == {name for name in PROFILES if name.startswith("onnxruntime-")}
+
+
+def test_what_follows_from_a_scale_follows_its_change() -> None:
+    model = quantized(0)
+    root = next(p.name for p in model.plan.observed())
+    after = rescaled(model.plan, model.parameters, {root: 2.0})
+    for point in model.plan:
+        factor = after[point.name].scale / model.parameters[point.name].scale
+        source = point.spec.input if isinstance(point.spec, Derived) else point.name
+        assert torch.all(factor == (2.0 if model.plan.root(source) == root else 1.0)), point.name
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_means_of_sums_are_those_of_images(name: str) -> None:
+    x = QuantParams(UINT8, torch.tensor(0.021), torch.tensor(7))
+    out = QuantParams(UINT8, torch.tensor(0.0173), torch.tensor(31))
+    images = every_sum()
+    whole = profile(name).bind("global_average_pool", x, out)(images).flatten()
+    sums = images.sum((1, 2, 3), dtype=torch.int64)
+    kernel = profile(name).bind("global_average_pool_sums", x, out, SIDE * SIDE)
+    assert torch.equal(kernel(sums), whole)
