@@ -22,11 +22,7 @@ __all__ = ["Emulator", "Emulators", "check_available", "emulators", "machine_typ
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _LEAST = (7, 2)  # QEMU's first version whose translator has AVX2
 _SECONDS = 60.0
-_INSTALL = {
-    Family.X86: "qtool emulators install",
-    Family.ARM: "qtool emulators install --arm",
-    Family.WEB: "qtool emulators install --web",
-}
+_OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web"}  # of `qtool emulators install`
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,7 @@ class Emulator:
         version: empty where it is missing.
         where: the path of the program, or the folder.
         problem: why it is of no use here; empty where it works.
+        installable: whether `qtool emulators install` helps against the problem.
     """
 
     name: str
@@ -46,6 +43,7 @@ class Emulator:
     version: str
     where: str
     problem: str = ""
+    installable: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,9 @@ class Emulators:
         rows = [(p.name, p.version or "-", p.problem or p.where) for p in self.parts]
         first = table(("emulator", "version", "where"), rows, align="lll")
         said = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
-        return f"{first}\n\n{table(('CPU', 'what it is', 'state'), said, align='lll')}"
+        second = table(("CPU", "what it is", "state"), said, align="lll")
+        advice = _advice(self.parts).removeprefix("; ")
+        return "\n".join((first, "", second, *([advice] if advice else [])))
 
 
 def emulators() -> Emulators:
@@ -88,15 +88,15 @@ def check_available(cpus: Iterable[Cpu]) -> None:
         EmulationError: some cannot be emulated; with the command that installs what is missing.
     """
     wanted = tuple(cpus)
-    parts = [part for family in dict.fromkeys(c.family for c in wanted) for part in _PARTS[family]()]
-    lacking = [(cpu.name, why) for cpu in wanted if (why := _missing(cpu, parts))]
-    if not lacking:
-        return
-    reasons: dict[str, list[str]] = {}
-    for name, why in lacking:
-        reasons.setdefault(why, []).append(name)
-    said = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-    raise EmulationError(f"cannot emulate {said}")
+    families = dict.fromkeys(cpu.family for cpu in wanted)
+    parts = [part for family in families for part in _PARTS[family]()]
+    lacking: dict[str, list[str]] = {}
+    for cpu in wanted:
+        if why := _missing(cpu, parts):
+            lacking.setdefault(why, []).append(cpu.name)
+    if lacking:
+        said = "; ".join(f"{', '.join(names)} ({why})" for why, names in lacking.items())
+        raise EmulationError(f"cannot emulate {said}{_advice(parts)}")
 
 
 def machine_type() -> str:
@@ -108,12 +108,16 @@ def machine_type() -> str:
 
 
 def _missing(cpu: Cpu, parts: Iterable[Emulator]) -> str:
-    """Why a processor cannot be emulated, and what to type; empty where it can."""
+    """Why a processor cannot be emulated; empty where it can."""
     bad = [p for p in parts if p.family is cpu.family and p.problem]
-    if not bad:
-        return ""
-    said = ", ".join(f"{p.name} {p.problem}" for p in bad)
-    return f"{said}; install with `{_INSTALL[cpu.family]}`"
+    return ", ".join(f"{p.name} {p.problem}" for p in bad)
+
+
+def _advice(parts: Iterable[Emulator]) -> str:
+    """What to type against the problems; empty where nothing helps."""
+    families = {p.family for p in parts if p.problem and p.installable}
+    options = "".join(text for family, text in _OPTIONS.items() if family in families)
+    return f"; install what is missing with `qtool emulators install{options}`" if families else ""
 
 
 def _x86_parts() -> list[Emulator]:
@@ -123,17 +127,11 @@ def _x86_parts() -> list[Emulator]:
 def _arm_parts() -> list[Emulator]:
     version = ONNXRUNTIME.version() or ""
     found, where = sysroot(version), str(arm_folder(version))
-    packages = f"aarch64 packages of onnxruntime {version}"
-    if found is None:
-        return [
-            _qemu(QEMU_ARM, Family.ARM),
-            Emulator(packages, Family.ARM, "", where, "are not installed"),
-        ]
-    state = f"{found.onnxruntime}, Python {found.python}"
-    return [
-        _qemu(QEMU_ARM, Family.ARM),
-        Emulator(packages, Family.ARM, state, where),
-    ]
+    name = f"aarch64 packages of onnxruntime {version}"
+    packages = Emulator(name, Family.ARM, "", where, "are not installed")
+    if found is not None:
+        packages = Emulator(name, Family.ARM, f"{found.onnxruntime}, Python {found.python}", where)
+    return [_qemu(QEMU_ARM, Family.ARM), packages]
 
 
 def _web_parts() -> list[Emulator]:
@@ -159,14 +157,14 @@ def _qemu(name: str, family: Family) -> Emulator:
     path = shutil.which(name)
     if family is Family.X86 and machine_type() != "x86_64":
         here = f"runs this machine's own packages, which are for {machine_type()}, not x86_64"
-        return Emulator(name, family, "", path or "", here)
+        return Emulator(name, family, "", path or "", here, installable=False)
     if path is None:
         return Emulator(name, family, "", "", "is not installed")
     version = _version_of(path)
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     least = ".".join(map(str, _LEAST))
     old = f"is version {version}, and {least} or newer is needed" if numbers < _LEAST else ""
-    return Emulator(name, family, version, path, old)
+    return Emulator(name, family, version, path, old, installable=not old)
 
 
 @lru_cache

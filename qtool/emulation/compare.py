@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qtool.atomic import scratch_folder
-from qtool.emulation.case import Case, elsewhere, prepare
+from qtool.emulation.case import Case, new_folder, prepare
 from qtool.emulation.cpus import Cpu
 from qtool.emulation.jobs import Job, run_jobs
 from qtool.emulation.result import CpuResult, FirstDifference
@@ -50,7 +51,8 @@ def run_on(
 
 
 def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
-    plain, coded = (elsewhere(j, place / j.outputs.name) for j in (case.plain, case.coded))
+    plain = replace(case.plain, outputs=new_folder(place / "plain"))
+    coded = case.form(cpu).coded(plain.inputs, new_folder(place / "coded"), plain.batches)
     runtime = run_jobs(cpu, [plain, coded], place / "job", case.timeout)
     own = range(case.outputs)
     outputs = tallies(case.plain.outputs, plain.outputs, plain.batches, own)
@@ -100,9 +102,8 @@ def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
 
 def _judged(case: Case, cpu: Cpu, place: Path) -> tuple[int, tuple[str, ...]]:
     """How many integer kernels were given this machine's codes, and which give other codes."""
-    forced = case.forced
-    job = elsewhere(forced.job, place / "forced")
+    job = case.form(cpu).forced(case.coded, new_folder(place / "forced"))
     run_jobs(cpu, [job], place / "forced-job", case.timeout)
-    codes = _codes(case, forced.job, job)
-    wrong = (f"{c.node} ({c.op})" for c in forced.kernels if not codes[c.tensor].equal)
-    return len(forced.kernels), tuple(wrong)
+    codes = _codes(case, case.forced, job)
+    wrong = (f"{c.node} ({c.op})" for c in case.kernels if not codes[c.tensor].equal)
+    return len(case.kernels), tuple(wrong)

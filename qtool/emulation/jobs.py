@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import numpy as np
 from qtool.emulation.cpus import Cpu
 from qtool.emulation.launch import launch
 from qtool.emulation.processes import TimeLimitError, run_command
-from qtool.errors import DataError, EmulationError
+from qtool.errors import EmulationError
+from qtool.onnx_graph.storage import files_of
 from qtool.types import Array
 
-__all__ = ["Job", "link_array", "read_array", "run_jobs", "write_batch"]
+__all__ = ["Job", "external_files", "link_array", "read_array", "run_jobs", "write_array"]
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,20 @@ def _as_json(job: Job) -> dict[str, object]:
     }
 
 
-def write_batch(folder: Path, index: int, arrays: Iterable[Array]) -> None:
-    """Write the arrays of a batch.
+def external_files(model: Path) -> dict[str, Path]:
+    """Return the files with a model's weights, by the names that the model calls them.
 
     Raises:
-        DataError: one is text.
+        FileError: it is no ONNX file.
     """
-    for i, array in enumerate(arrays):
-        if array.dtype.hasobject or array.dtype.kind in "SU":
-            raise DataError(f"batch {index} holds text, which is not handed to emulators")
-        plain = np.ascontiguousarray(array).reshape(array.shape)
-        np.save(_file(folder, index, i), plain, allow_pickle=False)
+    named = files_of(model)[1:]
+    return {str(f.relative_to(model.parent)): f.resolve() for f in named}
+
+
+def write_array(folder: Path, batch: int, index: int, array: Array) -> None:
+    """Write one array of a batch."""
+    plain = np.ascontiguousarray(array).reshape(array.shape)
+    np.save(_file(folder, batch, index), plain, allow_pickle=False)
 
 
 def read_array(folder: Path, batch: int, index: int) -> Array:
@@ -97,9 +101,9 @@ def read_array(folder: Path, batch: int, index: int) -> Array:
     return found
 
 
-def link_array(source: Path, target: Path, batch: int, index: int, at: int) -> None:
-    """Give array `index` of a batch in one folder the place `at` in another."""
-    _file(target, batch, at).symlink_to(_file(source, batch, index).resolve())
+def link_array(source: Path, target: Path, batch: int, index: int) -> None:
+    """Give an array of a batch in one folder the same place in another."""
+    _file(target, batch, index).symlink_to(_file(source, batch, index).resolve())
 
 
 def _file(folder: Path, batch: int, index: int) -> Path:

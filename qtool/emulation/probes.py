@@ -22,7 +22,7 @@ __all__ = [
     "with_outputs",
 ]
 
-_INTEGERS = {
+_INTEGERS: Mapping[int, str] = {
     TensorProto.UINT8: "uint8",
     TensorProto.INT8: "int8",
     TensorProto.UINT16: "uint16",
@@ -31,8 +31,22 @@ _INTEGERS = {
 _FUSED = ("Relu", "Clip")  # that stand between an operator and the rounding of its result
 _ZERO_POINT = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QuantizeLinear": 2}
 _MOVES = frozenset(
-    "Cast Concat DequantizeLinear Expand Flatten Gather Identity Pad Reshape Slice Split Squeeze "
-    "Transpose Unsqueeze".split()
+    [
+        "Cast",
+        "Concat",
+        "DequantizeLinear",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 _HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embed|Ordered|MoE)")
 
@@ -45,11 +59,13 @@ class Code:
         tensor: its name.
         node: the operator whose result it is: behind a QuantizeLinear the one that it rounds.
         op: the type of that operator.
+        dtype: of the codes in the file, as numpy calls it.
     """
 
     tensor: str
     node: str
     op: str
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -88,11 +104,9 @@ def codes_of(model: onnx.ModelProto) -> tuple[Code, ...]:
     for node in model.graph.node:
         if all(i in constant for i in node.input if i) and node.input:
             constant.update(node.output)
-        elif _gives_codes(node, types):
-            source = node
-            if node.op_type == "QuantizeLinear":
-                source = _rounded(node, made)
-            found.append(Code(node.output[0], _label(source), source.op_type))
+        elif dtype := _dtype_of_codes(node, types):
+            source = _rounded(node, made) if node.op_type == "QuantizeLinear" else node
+            found.append(Code(node.output[0], _label(source), source.op_type, dtype))
     return tuple(found)
 
 
@@ -106,10 +120,11 @@ def _constant_types(model: onnx.ModelProto) -> dict[str, int]:
     return types
 
 
-def _gives_codes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+def _dtype_of_codes(node: onnx.NodeProto, types: Mapping[str, int]) -> str:
+    """Of the codes that a node gives; empty where it gives none."""
     if not (node.op_type.startswith("QLinear") or node.op_type in ("QuantizeLinear", "QGemm")):
-        return False
-    return _element_type(node, types) in _INTEGERS
+        return ""
+    return _INTEGERS.get(_element_type(node, types)) or ""
 
 
 def _element_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:

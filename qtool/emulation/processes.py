@@ -69,7 +69,7 @@ def run_command(
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
                 spent = time.monotonic() - started
-                raise TimeLimitError(f"{title} was stopped after {spent:.0f} seconds") from error
+                raise TimeLimitError(f"{title} was stopped after {spent:.0f} s") from error
         if code:
             raise EmulationError(f"{title} fails: {_summary(code, _tail(errors), _tail(out))}")
         return _tail(out)

@@ -76,13 +76,17 @@ class CpuResult:
 
     @property
     def identical(self) -> bool:
-        """All codes are equal; without codes that can be compared, all outputs."""
+        """All codes are equal; all outputs, too, where not all codes could be compared."""
         alike = self.outputs_identical == self.outputs
-        return self.codes_identical == self.codes and (alike or not self.hidden)
+        seen = self.undisturbed and not self.hidden
+        return self.codes_identical == self.codes and (alike or seen)
 
     @property
     def changed_share(self) -> float | None:
-        return self.changed / self.predictions if self.predictions and self.changed is not None else None
+        """Samples that got another class, as a share; None where there are no classes."""
+        if self.changed is None or not self.predictions:
+            return None
+        return self.changed / self.predictions
 
     def cells(self) -> tuple[str, ...]:
         """One row of the table: CPU, outputs, codes, dB, changed predictions, first difference."""
@@ -97,7 +101,8 @@ class CpuResult:
 
     def remarks(self) -> list[str]:
         """Sentences on what the numbers mean; none where all outputs are equal."""
-        return [f"{self.cpu}: {text}" for text in (self._codes_remark(), self._probe_remark()) if text]
+        said = filter(None, (self._codes_remark(), self._probe_remark()))
+        return [f"{self.cpu}: {text}" for text in said]
 
     def _codes_remark(self) -> str:
         hidden = f"kernels with integers inside: {_named(self.hidden)}" if self.hidden else ""

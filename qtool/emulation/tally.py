@@ -31,13 +31,17 @@ class Tally:
     noise: float = 0.0
 
     def add(self, here: Array, there: Array) -> None:
-        """Count one batch. Of arrays of other shapes nothing is equal."""
+        """Count one batch. Of arrays of other shapes nothing is equal; int8 codes are equal to
+        uint8 codes that are larger by 128."""
+        here, there = _alike(here, there)
         if here.shape != there.shape:
             self.total += max(here.size, there.size)
             self.noise = np.inf
             return
         self.total += here.size
-        same = (here == there) | ((here != here) & (there != there))
+        same = np.equal(here, there)
+        if here.dtype.kind == "f" and there.dtype.kind == "f":
+            same |= np.isnan(here) & np.isnan(there)
         self.identical += int(same.sum())
         wide = here.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -56,6 +60,16 @@ class Tally:
             return None
         ratio = self.signal / self.noise
         return float(10 * np.log10(ratio)) if ratio > 0 else -np.inf
+
+
+def _alike(here: Array, there: Array) -> tuple[Array, Array]:
+    if here.dtype == there.dtype:
+        return here, there
+    shift = {"int8": 128, "uint8": 0}
+    if {str(a.dtype) for a in (here, there)} <= set(shift):
+        one, other = (a.astype(np.int16) + shift[str(a.dtype)] for a in (here, there))
+        return one, other
+    return here, there
 
 
 def tallies(here: Path, there: Path, batches: int, indices: Sequence[int]) -> dict[int, Tally]:
