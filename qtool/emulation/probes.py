@@ -31,22 +31,8 @@ _INTEGERS: Mapping[int, str] = {
 _FUSED = ("Relu", "Clip")  # that stand between an operator and the rounding of its result
 _ZERO_POINT = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QuantizeLinear": 2}
 _MOVES = frozenset(
-    [
-        "Cast",
-        "Concat",
-        "DequantizeLinear",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ]
+    ("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad")
+    + ("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 )
 _HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embed|Ordered|MoE)")
 
@@ -164,16 +150,22 @@ def makers_of(executed: onnx.ModelProto, codes: Iterable[Code]) -> dict[str, Mak
     """
     names = {c.tensor for c in codes}
     made = {o: n for n in executed.graph.node for o in n.output if o}
-    stored = {t.name for t in executed.graph.initializer}
+    ends = names | {t.name for t in executed.graph.initializer}
     found = {}
     for name in names & set(made):
-        node = made[name]
-        if node.op_type == "QuantizeLinear":
-            nodes = _float_nodes(node, made, names | stored)
-            found[name] = Maker(node.op_type, tuple(nodes))
-        else:
-            found[name] = Maker(node.op_type, ())
+        node = _behind_moves(made[name], made, ends)
+        floats = _float_nodes(node, made, ends) if node.op_type == "QuantizeLinear" else []
+        found[name] = Maker(node.op_type, tuple(floats))
     return found
+
+
+def _behind_moves(
+    node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
+) -> onnx.NodeProto:
+    """What computes the codes that a node moves: the runtime transposes around its kernels."""
+    while node.op_type in _MOVES and node.input[0] in made and node.input[0] not in ends:
+        node = made[node.input[0]]
+    return node
 
 
 def hidden_kernels(executed: onnx.ModelProto) -> tuple[str, ...]:
