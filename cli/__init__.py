@@ -25,6 +25,7 @@ COMMANDS = (
     "calibrate",
     "compare",
     "convert",
+    "emulators",
     "evaluate",
     "explain",
     "inspect",
@@ -114,6 +115,7 @@ HELP = {
     "calibrate": "Observe a model's tensors on data; writes a calibration file.",
     "compare": "Put several ONNX files side by side: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
+    "emulators": "Say which other processors can be emulated, or install what that needs.",
     "evaluate": "Compare an int8 file with its float model on data.",
     "explain": "Say which layers of an int8 file changed an answer.",
     "inspect": "Show what a model, a calibration or an ONNX file holds.",
@@ -121,7 +123,8 @@ HELP = {
     "quantize": "Calibrate and convert in one step.",
     "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
     "tune": "Search the fastest int8 file that loses no more than it may.",
-    "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit.",
+    "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit; "
+    "or on other processors.",
 }
 
 

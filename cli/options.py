@@ -132,6 +132,12 @@ output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="The file to write."
 )
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+cpu = click.option(
+    "--cpu",
+    metavar="NAME,...",
+    help="Run the file on these processors by emulation: haswell, nehalem, cortex-a53, "
+    "neoverse-n1, neoverse-n2, wasm, or all. See docs/other-cpus.md.",
+)
 min_coverage = click.option(
     "--min-coverage",
     type=Real(0, 1),

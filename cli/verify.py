@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import COUNT
+from qtool.cli.numbers import COUNT, DAY, Real
 
 
 @click.command("verify")
@@ -14,31 +16,85 @@ from qtool.cli.numbers import COUNT
 @sources.apply(
     sources.data_or_random,
     sources.batch_size,
-    click.option("--samples", default=256, show_default=True, type=COUNT, help="Random inputs."),
+    click.option(
+        "--samples",
+        default=256,
+        show_default=True,
+        type=COUNT,
+        help="Random inputs; with --cpu also how many samples of --data are run.",
+    ),
+    options.cpu,
+    click.option(
+        "--timeout",
+        default=600.0,
+        show_default=True,
+        type=Real(min=1, max=DAY),
+        help="Seconds for each processor of --cpu.",
+    ),
     options.json_,
 )
 def command(
-    int8_file: Path, data: str | None, batch_size: int, samples: int, as_json: bool
+    int8_file: Path,
+    data: str | None,
+    batch_size: int,
+    samples: int,
+    cpu: str | None,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Run INT8_FILE in qtool's integer engine and in ONNX Runtime, and compare every bit.
 
-    The file may come from any tool that writes QDQ models. Exits with 1 if an output differs.
+    With --cpu, run it in ONNX Runtime on other processors instead, by emulation, and compare with
+    this machine; see `qtool emulators`. The file may come from any tool that writes QDQ models.
+    Exits with 1 if an output differs, with --cpu if a code does.
 
     \b
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
+    batches = None if data is None else sources.load_data(data, batch_size)
+    if cpu is None:
+        found = _on_this_machine(int8_file, batches, samples, batch_size)
+        same = found.exact
+    else:
+        found = _elsewhere(int8_file, cpu, batches, samples, batch_size, timeout)
+        same = found.identical
+    output.show(found, as_json)
+    if not same:
+        raise SystemExit(1)
+
+
+def _on_this_machine(
+    file: Path, batches: Iterable[Any] | None, samples: int, batch_size: int
+) -> Any:
     import qtool
 
-    batches = None if data is None else sources.load_data(data, batch_size)
     total = -(-samples // batch_size) if batches is None else output.length_of(batches)
-    found = qtool.verify(
-        int8_file,
+    return qtool.verify(
+        file,
         batches,
         samples=samples,
         batch_size=batch_size,
         progress=output.progress("comparing", total),
     )
-    output.show(found, as_json)
-    if not found.exact:
-        raise SystemExit(1)
+
+
+def _elsewhere(
+    file: Path,
+    cpu: str,
+    batches: Iterable[Any] | None,
+    samples: int,
+    batch_size: int,
+    timeout: float,
+) -> Any:
+    import qtool
+
+    return qtool.verify_on(
+        file,
+        cpu,
+        batches,
+        samples=samples,
+        batch_size=batch_size,
+        timeout=timeout,
+        progress=output.progress("emulating", None),
+    )

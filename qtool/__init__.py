@@ -29,14 +29,17 @@ if TYPE_CHECKING:
         report,
         tune,
         verify,
+        verify_on,
     )
     from qtool.blocks import BlockResult, quantize_by_blocks
     from qtool.calibration import Calibration
     from qtool.conversion import Captured, capture_model
+    from qtool.emulation import CpuComparison, CpuResult, emulators
     from qtool.errors import (
         CalibrationError,
         CaptureError,
         DataError,
+        EmulationError,
         ExportError,
         FileError,
         KernelError,
@@ -69,12 +72,13 @@ _HOMES = {
     "analysis.options": "Goals ReportOptions",
     "analysis.report": "Report",
     "api": "QuantizedModel TunedModel calibrate compare convert evaluate explain quantize report "
-    "tune verify",
+    "tune verify verify_on",
     "blocks": "BlockResult quantize_by_blocks",
     "calibration": "Calibration",
     "conversion": "Captured capture_model",
-    "errors": "CalibrationError CaptureError DataError ExportError FileError KernelError PassError "
-    "PlanError QtoolError RanksError VerificationError",
+    "emulation": "CpuComparison CpuResult emulators",
+    "errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "
+    "KernelError PassError PlanError QtoolError RanksError VerificationError",
     "plan": "QuantPlan",
     "ranks": "within",
     "search.explain": "Explanation",
@@ -94,7 +98,10 @@ __all__ = [
     "CaptureError",
     "Captured",
     "Coverage",
+    "CpuComparison",
+    "CpuResult",
     "DataError",
+    "EmulationError",
     "Evaluation",
     "Exactness",
     "Explanation",
@@ -121,6 +128,7 @@ __all__ = [
     "capture_model",
     "compare",
     "convert",
+    "emulators",
     "evaluate",
     "explain",
     "inspect",
@@ -135,6 +143,7 @@ __all__ = [
     "tune",
     "unfilled",
     "verify",
+    "verify_on",
     "within",
 ]
 

@@ -9,6 +9,7 @@ QtoolError
 |-- KernelError         an integer kernel cannot represent what it was asked to compute
 |-- ExportError         the model cannot be written as ONNX
 |-- VerificationError   the exported file does not do what the plan says
+|-- EmulationError      a processor cannot be emulated here, or its emulation failed
 |-- RanksError          processes that work together do not fit, or one of them failed
 `-- FileError           a file cannot be read or written
 """
@@ -21,6 +22,7 @@ __all__ = [
     "CalibrationError",
     "CaptureError",
     "DataError",
+    "EmulationError",
     "ExportError",
     "FileError",
     "KernelError",
@@ -73,6 +75,10 @@ class ExportError(QtoolError):
 
 class VerificationError(QtoolError):
     """The exported file does not do what the plan says."""
+
+
+class EmulationError(QtoolError):
+    """A processor cannot be emulated on this machine, or its emulation failed."""
 
 
 class RanksError(QtoolError):

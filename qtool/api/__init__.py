@@ -3,6 +3,7 @@
 from qtool.api.choose import TunedModel, explain, tune
 from qtool.api.examine import compare, evaluate, report, verify
 from qtool.api.make import calibrate, convert, quantize
+from qtool.api.other_cpus import verify_on
 from qtool.api.quantized import QuantizedModel
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "report",
     "tune",
     "verify",
+    "verify_on",
 ]

@@ -1,0 +1,66 @@
+"""Where emulators lie that qtool installed: a cache folder, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Sysroot", "arm_folder", "cache_folder", "sysroot", "web_folder", "web_version"]
+
+SYSROOT = "sysroot.json"
+
+
+@dataclass(frozen=True)
+class Sysroot:
+    """An aarch64 Python with ONNX Runtime, on this machine.
+
+    Attributes:
+        folder: holds `root` (unpacked packages of the distribution) and `site` (wheels).
+        python: the version of its Python, as in "3.11".
+        onnxruntime: the version of its wheel.
+    """
+
+    folder: Path
+    python: str
+    onnxruntime: str
+
+
+def cache_folder() -> Path:
+    """Return the folder for emulators: in QTOOL_CACHE, else in XDG_CACHE_HOME/qtool."""
+    if own := os.environ.get("QTOOL_CACHE"):
+        return Path(own).absolute() / "emulators"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not base.is_absolute():
+        base = Path.home() / ".cache"
+    return base / "qtool" / "emulators"
+
+
+def arm_folder(version: str) -> Path:
+    """Return where the sysroot for a version of ONNX Runtime lies."""
+    return cache_folder() / f"arm-onnxruntime-{version}"
+
+
+def web_folder() -> Path:
+    """Return where `node_modules` of onnxruntime-web lies."""
+    return cache_folder() / "web"
+
+
+def sysroot(version: str) -> Sysroot | None:
+    """Return the sysroot for a version of ONNX Runtime, or None where there is none."""
+    folder = arm_folder(version)
+    try:
+        facts = json.loads((folder / SYSROOT).read_text(encoding="utf-8"))
+        return Sysroot(folder, facts["python"], facts["onnxruntime"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def web_version() -> str:
+    """Return the version of onnxruntime-web; empty where it is not installed."""
+    package = web_folder() / "node_modules" / "onnxruntime-web" / "package.json"
+    try:
+        return str(json.loads(package.read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
