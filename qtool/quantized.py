@@ -22,6 +22,7 @@ from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
 from qtool.integer import Program, lower
+from qtool.kernels import profile as profile_of
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
@@ -30,6 +31,7 @@ from qtool.points import insert_points, points_of
 from qtool.recovery import PROMISING, steps_of
 from qtool.recovery.judging import errors_of
 from qtool.runtimes import Runtime, runtime
+from qtool.runtimes.cpu import machine_profile, runs_here
 from qtool.targets import Target, check_format, target
 from qtool.verification import (
     Artefact,
@@ -54,11 +56,14 @@ from qtool.verification import (
 from qtool.verification.fidelity import Outputs, expected
 from qtool.verification.padding import Padding
 from qtool.verification.poles import near_poles
+from qtool.verification.portability import Portability, portability
 from qtool.verification.tails import heavy_tails
 
 __all__ = ["Quantized"]
 
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
+OTHER_SAMPLES, WORK = 32, 2 * 10**9
+"""Of the sample, for other CPUs; fewer where they take more multiply-accumulates than this."""
 STEP_SAMPLES = 4
 """Of the sample; all values between the steps are held at once."""
 
@@ -235,9 +240,10 @@ class Quantized:
         if exactness is None:
             asked, missing = _asked(target(self.plan.target))
             covered = self._covered(artefact, asked)
-            return Verification(parity, None, covered, self._near(batch, poles), missing)
+            near = self._near(batch, poles)
+            return Verification(parity, None, covered, near, missing=missing)
         near = self._near(batch, poles, artefact.run(inputs))
-        return Verification(parity, exactness, audit(artefact), near)
+        return Verification(parity, exactness, audit(artefact), near, self._portability(artefact))
 
     def _judged(
         self, artefact: Artefact, batch: Batch, inputs: Sequence[Any]
@@ -267,6 +273,13 @@ class Quantized:
             parity = replace(parity, tolerance=None)
         return parity, exactness
 
+    def _portability(self, artefact: Artefact) -> Portability | None:
+        """How the file behaves on other CPUs, on as many samples as cost little."""
+        macs = max(1, sum(d.macs for d in self.plan.nodes))
+        few = self.graph.fewer(self.sample, max(STEP_SAMPLES, min(OTHER_SAMPLES, WORK // macs)))
+        same = bool(target(self.plan.target).agreement)
+        return portability(artefact, machine_profile(), few.arrays(), same)
+
     def integer(self, profile: str | None = None) -> Program:
         """The integer program of this model: call it with inputs, get output codes.
 
@@ -278,7 +291,7 @@ class Quantized:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
         aimed = target(self.plan.target)
-        own = None if aimed.runtime == "onnxruntime" else aimed.profile
+        own = None if runs_here(aimed) else aimed.profile
         return lower(self._model(), profile or own)
 
     @property
@@ -372,14 +385,22 @@ class Quantized:
 
 
 def _asked(chosen: Target) -> tuple[Runtime | None, str]:
-    """The runtime to verify in; without it a sentence, where it could be installed."""
+    """The runtime to verify in; without it a sentence, where it could be asked."""
     found = runtime(chosen.runtime)
-    if found is None or found.installed:
-        return found, ""
-    return None, (
-        f"{found.title} is not installed: the file was run as written in ONNX Runtime alone; "
-        f"pip install {found.package} has it verified where it will run"
-    )
+    if found is None:
+        return None, ""
+    if not found.installed:
+        return None, (
+            f"{found.title} is not installed: the file was run as written in ONNX Runtime alone; "
+            f"pip install {found.package} has it verified where it will run"
+        )
+    if chosen.runtime == "onnxruntime" and not runs_here(chosen):
+        cpu = profile_of(machine_profile()).cpus
+        return None, (
+            f"target {chosen.name} is not for this CPU ({cpu}): the file was run as written alone; "
+            "verify it on the CPU it is for, or convert with --target onnxruntime"
+        )
+    return found, ""
 
 
 def _outputs(module: nn.Module, sample: Batch) -> list[Any]:

@@ -88,7 +88,7 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
         VerificationError: ONNX Runtime refuses one of the files.
     """
     chosen = target(quantized.plan.target)
-    if chosen.runtime != "onnxruntime":
+    if not runs_here(chosen):
         return None
     inputs = _one_sample(quantized.reference, quantized)
     with scratch_folder() as folder:

@@ -148,7 +148,7 @@ def tune(
     """
     current().lead()
     wanted, asked = (goals or TuneGoals()).bounded, options or SearchOptions()
-    if targets.target(target).runtime != "onnxruntime":
+    if not runs_here(targets.target(target)):
         raise PlanError(
             f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
             "choose its target"

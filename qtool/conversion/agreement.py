@@ -9,9 +9,8 @@ moves the borders away. Whether the codes agree is not estimated: every profile 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import torch
@@ -21,6 +20,7 @@ from qtool import graph as G
 from qtool.conversion.align import output_point
 from qtool.conversion.rescaling import rescaled
 from qtool.kernels import Profile, profile
+from qtool.kernels.exhaustive import codes_of_pairs, codes_of_sums, distinct
 from qtool.plan import Execution, QuantPlan
 from qtool.targets import target
 from qtool.types import Observed, QuantParams
@@ -31,59 +31,37 @@ STEP = 2.0**-18
 TRIES = 400
 PASSES = 4
 
-AllCodes = Callable[[Profile, Sequence[QuantParams], QuantParams], torch.Tensor]
-"""The codes that a profile gives for all combinations of input codes, by the parameters of the
-inputs and of the output."""
+POOL = "global_average_pool"
+_OPERATORS = frozenset({"add", "mul", POOL})
 
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator whose formula differs between CPUs: its kernel's key and its points."""
+    """An operator whose formula differs between CPUs.
+
+    Attributes:
+        name: of its node.
+        key: of its kernel.
+        inputs, output: names of points.
+        cells: of a global average pool, how many codes it averages.
+    """
 
     name: str
     key: str
-    codes: AllCodes
     inputs: tuple[str, ...]
     output: str
+    cells: int = 0
 
+    def agrees(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
+        """Whether all profiles give the same codes."""
+        first, *others = (self._codes(p, params) for p in distinct(profiles, self.key))
+        return all(torch.equal(first, codes) for codes in others)
 
-def _of_pairs(
-    key: str, chosen: Profile, inputs: Sequence[QuantParams], output: QuantParams
-) -> torch.Tensor:
-    """Of both orders of the operands: the runtime may exchange them."""
-    left, right = (_every_code(p) for p in inputs)
-    grid = left.reshape(-1, 1).expand(-1, len(right)), right.expand(len(left), -1)
-    one, other = (t.contiguous() for t in grid)
-    first, second = inputs
-    return torch.stack(
-        [
-            chosen.bind(key, first, second, output)(one, other),
-            chosen.bind(key, second, first, output)(other, one),
-        ]
-    )
-
-
-def _of_sums(
-    key: str, cells: int, chosen: Profile, inputs: Sequence[QuantParams], output: QuantParams
-) -> torch.Tensor:
-    """Of every sum of the codes of so many cells."""
-    lowest, highest = (end * cells for end in (inputs[0].qtype.qmin, inputs[0].qtype.qmax))
-    return chosen.bind(key, *inputs, output, cells)(torch.arange(lowest, highest + 1))
-
-
-def _pair(key: str, node: fx.Node) -> tuple[str, AllCodes]:  # the table's signature
-    return key, partial(_of_pairs, key)
-
-
-def _average(_: str, node: fx.Node) -> tuple[str, AllCodes]:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    key, cells = "global_average_pool_sums", prod(G.hint(s) for s in G.shape(source)[2:])
-    return key, partial(_of_sums, key, cells)
-
-
-_KERNELS = {"add": _pair, "mul": _pair, "global_average_pool": _average}
-"""Operators whose formulas differ -> the profiles' kernel to compare, and all of its codes."""
+    def _codes(self, profile: Profile, params: Mapping[str, QuantParams]) -> torch.Tensor:
+        first, *others = (params[name] for name in (*self.inputs, self.output))
+        if self.cells:
+            return codes_of_sums(profile, first, others[0], self.cells)
+        return codes_of_pairs(profile, self.key, first, others[0], others[1])
 
 
 def agreeing(
@@ -103,7 +81,7 @@ def agreeing(
     if not profiles:
         return result, ()
     for _ in range(PASSES):
-        differing = [o for o in operators if _differing(o, profiles, result)]
+        differing = [o for o in operators if not o.agrees(profiles, result)]
         if not differing:
             return result, ()
         for operator in differing:
@@ -111,7 +89,7 @@ def agreeing(
     notes = (
         f"{o.name}: some combinations of codes give another code on other CPUs, by one"
         for o in operators
-        if _differing(o, profiles, result)
+        if not o.agrees(profiles, result)
     )
     return result, tuple(notes)
 
@@ -119,21 +97,19 @@ def agreeing(
 def _operators(graph: fx.Graph, plan: QuantPlan) -> Iterator[_Operator]:
     nodes = {G.name_of(n): n for n in graph.nodes}
     for decision in plan.nodes:
-        if decision.op not in _KERNELS or decision.execution is not Execution.INTEGER:
+        if decision.op not in _OPERATORS or decision.execution is not Execution.INTEGER:
             continue
         output = output_point(plan, nodes, decision)
         if output is not None:
-            key, codes = _KERNELS[decision.op](decision.op, nodes[decision.node])
-            yield _Operator(decision.node, key, codes, decision.inputs, output)
+            cells = _cells(nodes[decision.node]) if decision.op == POOL else 0
+            yield _Operator(decision.node, decision.op, decision.inputs, output, cells)
 
 
-def _differing(
-    operator: _Operator, profiles: Sequence[Profile], params: Mapping[str, QuantParams]
-) -> bool:
-    inputs = [params[name] for name in operator.inputs]
-    distinct = {p.binders[operator.key]: p for p in profiles}.values()
-    first, *others = (operator.codes(p, inputs, params[operator.output]) for p in distinct)
-    return any(not torch.equal(first, codes) for codes in others)
+def _cells(pool: fx.Node) -> int:
+    """How many values a global average pool averages, for the example's sizes."""
+    source = pool.args[0]
+    assert isinstance(source, fx.Node)
+    return prod(G.hint(s) for s in G.shape(source)[2:])
 
 
 def _moved(
@@ -153,15 +129,10 @@ def _moved(
         for i in range(1, TRIES):
             factor = 1 + (i + 1) // 2 * (STEP if i % 2 else -STEP)
             moved = rescaled(plan, params, {root: factor})
-            if not any(_differing(o, profiles, moved) for o in (operator, *before)):
+            if all(o.agrees(profiles, moved) for o in (operator, *before)):
                 return moved
     return params
 
 
 def _reads(operator: _Operator, plan: QuantPlan, root: str) -> bool:
     return any(plan.root(name) == root for name in (*operator.inputs, operator.output))
-
-
-def _every_code(params: QuantParams) -> torch.Tensor:
-    qtype = params.qtype
-    return torch.arange(qtype.qmin, qtype.qmax + 1).to(qtype.torch_dtype)

@@ -201,14 +201,7 @@ def _multiplied(plan: QuantPlan, weight: Point) -> bool:
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
     """The weight scale widened where the target's pair sums could saturate."""
     groups = groups_of(solver.nodes[point.edges[0].user])
-    widened = saturation.widened(solver.source(point).cpu(), params, limit, groups)
-    changed = int((widened.scale != params.scale).sum())
-    if changed:
-        solver.notes.append(
-            f"{point.name}: scale widened in {changed} of {params.scale.numel()} channels, where "
-            "two products could saturate 16 bits"
-        )
-    return widened
+    return saturation.widened(solver.source(point).cpu(), params, limit, groups)
 
 
 def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:

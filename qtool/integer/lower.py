@@ -23,6 +23,7 @@ from qtool.integer.patterns import fused, moved
 from qtool.integer.program import Program, Step
 from qtool.integer.qdq import Codes, QdqGraph
 from qtool.integer.runtime_node import runtime_graph
+from qtool.kernels import Profile
 from qtool.kernels import profile as profile_of
 from qtool.onnx_graph import names
 from qtool.onnx_graph.reading import (
@@ -58,7 +59,7 @@ class _Lowering:
     in_runtime: dict[str, ir.Node] = field(default_factory=dict)  # see islands.py
 
 
-def lower(model: Source, profile: str | None = None, as_written: bool = False) -> Program:
+def lower(model: Source, profile: str | Profile | None = None, as_written: bool = False) -> Program:
     """The integer program of a QDQ model, made by qtool or by another tool.
 
     Args:
@@ -74,9 +75,10 @@ def lower(model: Source, profile: str | None = None, as_written: bool = False) -
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
     file = Reading.of(model)
-    chosen = profile_of(profile or machine_profile())
-    graph = QdqGraph(file, chosen.signed, chosen.lifts)
-    work = _Lowering(graph, chosen, as_written)
+    if not isinstance(profile, Profile):
+        profile = profile_of(profile or machine_profile())
+    graph = QdqGraph(file, profile.signed, profile.lifts)
+    work = _Lowering(graph, profile, as_written)
     for node in file.nodes:
         _lower_node(work, node)
     for value in file.outputs:
@@ -88,7 +90,7 @@ def lower(model: Source, profile: str | None = None, as_written: bool = False) -
     outputs = tuple(_output(work, value) for value in file.outputs)
     lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.lifted(n))
     taken = frozenset(name_of(n.outputs[0]) for n in lifted)
-    return Program(chosen.name, inputs, outputs, steps, work.constants, work.params, labels, taken)
+    return Program(profile.name, inputs, outputs, steps, work.constants, work.params, labels, taken)
 
 
 def _lower_node(work: _Lowering, node: ir.Node) -> None:

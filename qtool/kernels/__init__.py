@@ -5,7 +5,7 @@ operator key and everything static, and returns a function from code tensors to 
 """
 
 from qtool.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel
-from qtool.kernels.profiles import PROFILES, Profile, profile
+from qtool.kernels.profiles import PROFILES, Binder, Profile, profile
 from qtool.kernels.windows import same_pads
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "RELU",
     "RELU6",
     "RELU_N1_TO_1",
+    "Binder",
     "Bounds",
     "Kernel",
     "Profile",

@@ -33,7 +33,7 @@ from qtool.kernels.tflite import quantize as tflite_quantize
 from qtool.kernels.tflite import softmax as tflite_softmax
 from qtool.kernels.tflite import table as tflite_table
 
-__all__ = ["PROFILES", "Profile", "profile"]
+__all__ = ["PROFILES", "Binder", "Profile", "profile"]
 
 Binder = Callable[..., Kernel]
 """Static parameters in, a bound kernel out."""
@@ -51,6 +51,7 @@ class Profile:
         signed: the runtime holds activations as int8, and uint8 codes are read so.
         lifts: the runtime turns int8 activations of one reader into uint8.
         float_results: an integer product may give float32.
+        saturates: pairs of products of uint8 and int8 are added in 16 bits.
     """
 
     name: str
@@ -60,12 +61,18 @@ class Profile:
     signed: bool = False
     lifts: bool = False
     float_results: bool = False
+    saturates: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "binders", MappingProxyType(dict(self.binders)))
 
     def __str__(self) -> str:
         return f"{self.name} ({self.title})"
+
+    @property
+    def cpus(self) -> str:
+        """The family of processors, in words."""
+        return self.title.partition(" on ")[2]
 
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Kernel:
         """Bind the kernel of `op` to its parameters.
@@ -179,9 +186,15 @@ _WASM: dict[str, Binder] = {**_OTHERS, "add": ort_generic.add, "mul": ort_generi
 
 
 def _onnxruntime(
-    name: str, binders: Mapping[str, Binder], title: str, lifts: bool = True
+    name: str,
+    binders: Mapping[str, Binder],
+    cpus: str,
+    lifts: bool = True,
+    saturates: bool = False,
 ) -> Profile:
-    return Profile(name, binders, title=f"ONNX Runtime on {title}", lifts=lifts, float_results=True)
+    title = f"ONNX Runtime on {cpus}"
+    facts = {"lifts": lifts, "float_results": True, "saturates": saturates}
+    return Profile(name, binders, "onnxruntime", title, **facts)
 
 
 PROFILES: dict[str, Profile] = {
@@ -190,8 +203,8 @@ PROFILES: dict[str, Profile] = {
         Profile("tflite", _TFLITE, "tflite", "reference kernels of LiteRT", signed=True),
         Profile("tflite-2", _TFLITE_2, "tflite", "reference kernels of newer LiteRT", signed=True),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
-        _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 with AVX2, without VNNI"),
-        _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2"),
+        _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 without VNNI (AVX2)", saturates=True),
+        _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2 (SSE4.1)"),
         _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", lifts=False),
         _onnxruntime("onnxruntime-wasm", _WASM, "WebAssembly"),
     )

@@ -18,9 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.kernels import PROFILES, Profile
 from qtool.runtimes.onnxruntime import SILENT
+from qtool.targets import Target
 from qtool.types import INT8, UINT8, Array, QuantParams
 
-__all__ = ["DEFAULT_PROFILE", "machine_profile"]
+__all__ = ["DEFAULT_PROFILE", "machine_profile", "runs_here"]
 
 DEFAULT_PROFILE = "onnxruntime-x64"
 """What is assumed where no profile gives the runtime's results."""
@@ -37,6 +38,12 @@ def machine_profile() -> str:
         if profile.family == "onnxruntime" and _gives(profile, product, total):
             return name
     return DEFAULT_PROFILE
+
+
+def runs_here(chosen: Target) -> bool:
+    """Whether this machine's ONNX Runtime has the kernels that a target is for."""
+    fits = not chosen.machines or machine_profile() in chosen.machines
+    return chosen.runtime == "onnxruntime" and fits
 
 
 def _gives(profile: Profile, product: Array, total: Array) -> bool:

@@ -108,6 +108,7 @@ class Target:
         no kernel saturates (see saturation.py); None where sums have 32 bits from the start.
     agreement: numerics profiles of other CPUs that the file runs on; scales are chosen so that
         operators whose formulas differ between them give the same codes (conversion/agreement.py).
+    machines: profiles of the CPUs that a file is verified on; empty: on any.
     profile: the numerics profile whose codes the target gives; None where there is none.
     runtime: the name of the runtime (see qtool/runtimes) that verification asks on the developer's
         machine; None where it runs elsewhere, and the file is run as it is written.
@@ -126,6 +127,7 @@ class Target:
     same_parameters: frozenset[str] = frozenset()
     pair_limit: int | None = None
     agreement: tuple[str, ...] = ()
+    machines: frozenset[str] = frozenset()
     profile: str | None = None
     runtime: str | None = None
 

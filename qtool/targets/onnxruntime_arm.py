@@ -23,6 +23,6 @@ ONNXRUNTIME_ARM = replace(
     types=replace(ONNXRUNTIME.types, activation=INT8),
     pair_limit=None,
     agreement=(),
-    profile=None,
-    runtime=None,  # ONNX Runtime, but on another processor
+    machines=frozenset({"onnxruntime-neon"}),
+    profile="onnxruntime-neon",
 )

@@ -20,4 +20,5 @@ ONNXRUNTIME_X86_VNNI = replace(
     description="ONNX Runtime, CPU provider, x86-64 with VNNI",
     pair_limit=None,
     agreement=(),
+    machines=frozenset(ONNXRUNTIME.agreement) - {"onnxruntime-avx2"},
 )

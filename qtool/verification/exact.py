@@ -19,7 +19,7 @@ from qtool.onnx_graph.storage import load, save
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification.artefact import Artefact
 
-__all__ = ["Exactness", "compare_codes"]
+__all__ = ["Exactness", "compare_codes", "file_outputs"]
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -102,7 +102,7 @@ def compare_codes(
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
         expected = artefact.run(batch)
-        actual = _as_file(program, program(*map(torch.from_numpy, batch)))
+        actual = file_outputs(program, program(*map(torch.from_numpy, batch)))
         before = elements - identical
         for name, a, b in zip(program.outputs, expected, actual, strict=True):
             same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -122,7 +122,7 @@ def compare_codes(
     return Exactness(*found, profile=program.profile)
 
 
-def _as_file(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
+def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
     """Outputs as the file gives them: dequantized where it ends in a DequantizeLinear."""
     found = []
     for name, value in zip(program.outputs, outputs, strict=True):

@@ -9,6 +9,7 @@ from qtool.verification.coverage import Coverage
 from qtool.verification.exact import Exactness
 from qtool.verification.fidelity import Fidelity
 from qtool.verification.parity import Parity
+from qtool.verification.portability import Portability
 
 __all__ = ["Verification"]
 
@@ -21,6 +22,7 @@ class Verification:
         elsewhere; coverage is then that of the plan.
     fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
         whether the file is right, and is no part of `passed`.
+    portability: how it behaves on other CPUs; None for runtimes whose arithmetic is not known.
     missing: a sentence where the target's runtime could be asked, but is not installed.
     remarks: what else was measured of the file, in sentences: how fast it is.
     """
@@ -29,6 +31,7 @@ class Verification:
     exactness: Exactness | None
     coverage: Coverage
     fidelity: Fidelity
+    portability: Portability | None = None
     missing: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -44,11 +47,13 @@ class Verification:
             "exactness": None if self.exactness is None else self.exactness.to_json(),
             "coverage": self.coverage.to_json(),
             "accuracy": self.fidelity.to_json(),
+            "portability": None if self.portability is None else self.portability.to_json(),
             "missing": self.missing,
             "remarks": list(self.remarks),
         }
 
     def __str__(self) -> str:
         exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
-        parts = [self.coverage, exactness, self.parity, self.fidelity, self.missing, *self.remarks]
+        measured = [self.coverage, exactness, self.parity, self.fidelity, self.portability]
+        parts = [*(part for part in measured if part is not None), self.missing, *self.remarks]
         return "\n".join(filter(None, map(str, parts)))

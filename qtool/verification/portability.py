@@ -1,0 +1,136 @@
+"""How a file behaves on CPUs that are not this one, from arithmetic alone.
+
+Which operators give other codes elsewhere is decided for all codes (integer/divergence.py). Where
+some do, the integer engine computes the file under the other CPU's profile on a few samples. Nodes
+in float run in this machine's runtime: they differ in last bits elsewhere, and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.errors import KernelError
+from qtool.formats import db, percent
+from qtool.integer import Program, lower
+from qtool.integer.divergence import diverging_nodes
+from qtool.kernels import PROFILES
+from qtool.types import Array
+from qtool.verification.artefact import Artefact
+from qtool.verification.exact import file_outputs
+
+__all__ = ["OtherCpu", "Portability", "portability"]
+
+PORTABLE = "onnxruntime"
+CLOSE = 60.0
+"""dB from which on another target is not worth a word."""
+
+
+@dataclass(frozen=True)
+class OtherCpu:
+    """A file on another family of CPUs.
+
+    Attributes:
+        profile: its numerics profile. cpu: the family in words.
+        nodes: operators that give other codes there for some input.
+        sqnr_db: of its outputs against this machine's, the worst one; None where they are equal, or
+            were not computed.
+        changed: share of the samples that get another class; None without classes.
+    """
+
+    profile: str
+    cpu: str
+    nodes: tuple[str, ...]
+    sqnr_db: float | None = None
+    changed: float | None = None
+
+    def __str__(self) -> str:
+        if self.sqnr_db is None:
+            return f"on {self.cpu}: the same outputs; {len(self.nodes)} operators may differ"
+        parts = [f"{db(self.sqnr_db)} dB"]
+        if self.changed is not None:
+            parts.append(f"{percent(self.changed, 1)} of predictions change")
+        return f"on {self.cpu}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Portability:
+    """A file on the families of CPUs that ONNX Runtime has kernels for, this one left out.
+
+    Attributes:
+        cpus: one row for each family. samples: that outputs were computed for, where codes differ.
+        float_nodes: nodes whose results differ in last bits between CPUs.
+        portable: the file is for a target whose codes are the same on all CPUs.
+    """
+
+    cpus: tuple[OtherCpu, ...]
+    samples: int
+    float_nodes: int
+    portable: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        same = [c.cpu for c in self.cpus if not c.nodes]
+        lines = [str(c) for c in self.cpus if c.nodes]
+        far = any(c.nodes and (c.sqnr_db or 0.0) < CLOSE for c in self.cpus)
+        if far and not self.portable:
+            lines[-1] += f"; use --target {PORTABLE} for the same codes on all of them"
+        if same:
+            lines.insert(0, f"on {', '.join(same)}: the same codes")
+        if self.float_nodes:
+            lines[0] += f"; {self.float_nodes} nodes run in float, whose last bits may differ"
+        return "\n".join(lines)
+
+
+def portability(
+    artefact: Artefact, here: str, inputs: Sequence[Array], portable: bool
+) -> Portability | None:
+    """Return how a file behaves elsewhere; None where the engine cannot represent it.
+
+    Args:
+        here: this machine's profile.
+        inputs: a few samples, arrays in the order of the file's inputs.
+        portable: see `Portability`.
+    """
+    others = [n for n, p in PROFILES.items() if p.family == PORTABLE and n != here]
+    try:
+        nodes = diverging_nodes(artefact.qdq, here, others)
+        own = artefact.program(here)
+        rows, expected = [], None
+        for name in others:
+            row = OtherCpu(name, PROFILES[name].cpus, nodes[name])
+            if row.nodes:
+                expected = expected or _outputs(own, inputs)
+                there = _outputs(lower(artefact.qdq, name), inputs)
+                row = _compared(row, expected, there)
+            rows.append(row)
+    except KernelError:
+        return None
+    samples = 0 if expected is None else len(inputs[0])
+    return Portability(tuple(rows), samples, own.float_nodes, portable)
+
+
+def _outputs(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    return file_outputs(program, program(*map(torch.from_numpy, inputs)))
+
+
+def _compared(row: OtherCpu, here: Sequence[Array], there: Sequence[Array]) -> OtherCpu:
+    ratios = [r for a, b in zip(here, there, strict=True) if (r := _sqnr(a, b)) is not None]
+    changed, first = None, here[0]
+    if first.ndim == 2 and first.shape[1] > 1:
+        changed = float((first.argmax(1) != there[0].argmax(1)).mean())
+    return OtherCpu(row.profile, row.cpu, row.nodes, min(ratios, default=None), changed)
+
+
+def _sqnr(here: Array, there: Array) -> float | None:
+    """10 log10 of signal to noise of one output; None where nothing differs."""
+    wide, off = here.astype(np.float64), here.astype(np.float64) - there
+    if not np.any(off):
+        return None
+    return float(10 * np.log10(max(np.square(wide).sum(), 1e-300) / np.square(off).sum()))
