@@ -8,9 +8,9 @@
     node tests/golden/processors.mjs FOLDER                              # wasm
     python tests/golden/processors.py collect FOLDER
 
-`make` writes one model of independent nodes and its inputs; `run` needs numpy and onnxruntime alone.
-(OPENBLAS_CORETYPE: numpy's OpenBLAS takes an emulated Nehalem for another processor.) The file holds
-the arguments of `Profile.bind`, the inputs, and what each processor gave.
+`make` writes one model of independent nodes and its inputs; `run` needs numpy and onnxruntime
+alone. (OPENBLAS_CORETYPE: numpy's OpenBLAS takes an emulated Nehalem for another processor.) The
+file holds the arguments of `Profile.bind`, the inputs, and what each processor gave.
 """
 
 from __future__ import annotations
