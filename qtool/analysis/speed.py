@@ -18,6 +18,7 @@ from qtool.export import write_float
 from qtool.graph import FloatGraph
 from qtool.quantized import Quantized
 from qtool.records import to_json
+from qtool.runtimes.cpu import runs_here
 from qtool.targets import target
 
 __all__ = ["Speed", "speed_of"]

@@ -27,6 +27,7 @@ from qtool.plan import Probe, QuantPlan
 from qtool.ranks import current
 from qtool.recipe import ACCURACIES, USUAL_ACCURACY, Recipe
 from qtool.recovery import kept_for
+from qtool.runtimes.cpu import runs_here
 from qtool.search.additive import seen_by_any
 from qtool.search.archive import Archive, digest_of
 from qtool.search.choices import space_of

@@ -1,17 +1,17 @@
 """Scales for which ONNX Runtime's kernels give the same codes on every CPU.
 
-Sums, products and global averages of codes are computed with fused multiply-adds on x86 with AVX2,
-with other roundings on SSE4.1 and in WebAssembly, and in fixed point on ARM (mlas/lib/qladd.cpp,
-qlmul.cpp, qlgavgpool.cpp). The forms differ in a few of all combinations of codes, those whose
-result lies next to the border between two codes. A change of the output's scale by some millionths
-moves the borders away. Whether the codes agree is not estimated: every profile computes them all.
+Sums and products of codes and activation functions are computed with fused multiply-adds on x86
+with AVX2, with more roundings on SSE4.1 and in WebAssembly, and sums in fixed point on ARM
+(mlas/lib/qladd.cpp, qlmul.cpp, logistic.cpp). The forms differ in a few of all combinations of
+codes, those whose result lies next to the border between two codes. A change of the output's scale
+by some millionths moves the borders away. Whether the codes agree is not estimated: every profile
+computes them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import fx
@@ -20,7 +20,7 @@ from qtool import graph as G
 from qtool.conversion.align import output_point
 from qtool.conversion.rescaling import rescaled
 from qtool.kernels import Profile, profile
-from qtool.kernels.exhaustive import codes_of_pairs, codes_of_sums, distinct
+from qtool.kernels.exhaustive import codes_of_pairs, codes_of_table, distinct
 from qtool.plan import Execution, QuantPlan
 from qtool.targets import target
 from qtool.types import Observed, QuantParams
@@ -31,8 +31,8 @@ STEP = 2.0**-18
 TRIES = 400
 PASSES = 4
 
-POOL = "global_average_pool"
-_OPERATORS = frozenset({"add", "mul", POOL})
+_PAIRS = frozenset({"add", "mul"})
+_TABLES = frozenset({"sigmoid", "silu", "gelu", "tanh", "hard_swish"})
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,12 @@ class _Operator:
         name: of its node.
         key: of its kernel.
         inputs, output: names of points.
-        cells: of a global average pool, how many codes it averages.
     """
 
     name: str
     key: str
     inputs: tuple[str, ...]
     output: str
-    cells: int = 0
 
     def agrees(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
         """Whether all profiles give the same codes."""
@@ -59,8 +57,8 @@ class _Operator:
 
     def _codes(self, profile: Profile, params: Mapping[str, QuantParams]) -> torch.Tensor:
         first, *others = (params[name] for name in (*self.inputs, self.output))
-        if self.cells:
-            return codes_of_sums(profile, first, others[0], self.cells)
+        if self.key in _TABLES:
+            return codes_of_table(profile, self.key, first, others[0])
         return codes_of_pairs(profile, self.key, first, others[0], others[1])
 
 
@@ -97,19 +95,10 @@ def agreeing(
 def _operators(graph: fx.Graph, plan: QuantPlan) -> Iterator[_Operator]:
     nodes = {G.name_of(n): n for n in graph.nodes}
     for decision in plan.nodes:
-        if decision.op not in _OPERATORS or decision.execution is not Execution.INTEGER:
-            continue
-        output = output_point(plan, nodes, decision)
+        known = decision.op in _PAIRS | _TABLES and decision.execution is Execution.INTEGER
+        output = output_point(plan, nodes, decision) if known else None
         if output is not None:
-            cells = _cells(nodes[decision.node]) if decision.op == POOL else 0
-            yield _Operator(decision.node, decision.op, decision.inputs, output, cells)
-
-
-def _cells(pool: fx.Node) -> int:
-    """How many values a global average pool averages, for the example's sizes."""
-    source = pool.args[0]
-    assert isinstance(source, fx.Node)
-    return prod(G.hint(s) for s in G.shape(source)[2:])
+            yield _Operator(decision.node, decision.op, decision.inputs, output)
 
 
 def _moved(

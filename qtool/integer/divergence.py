@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from qtool.integer.lower import lower
 from qtool.kernels import Binder, Profile, profile
-from qtool.kernels.exhaustive import codes_of_pairs, codes_of_sums
-from qtool.onnx_graph.reading import Reading, Source, name_of
+from qtool.kernels.exhaustive import codes_of_pairs, codes_of_table
+from qtool.onnx_graph.reading import Reading, Source
 from qtool.pairs import consecutive_pairs, excess
 
 __all__ = ["diverging_nodes"]
@@ -30,14 +29,12 @@ class _Call:
     Attributes:
         key: of the kernel. binder: of the profile that was asked.
         arguments, options: what it is bound to.
-        shape: of what it reads at run time; 0 where a size is not stated.
     """
 
     key: str
     binder: Binder
     arguments: tuple[Any, ...]
     options: Mapping[str, Any]
-    shape: tuple[int, ...] = ()
 
     def __call__(self, *tensors: Tensor) -> Any:
         return self.binder(*self.arguments, **self.options)(*tensors)
@@ -64,12 +61,9 @@ def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str
 def _calls(file: Reading, own: Profile) -> Iterator[tuple[str, _Call]]:
     """(node, call) for each integer kernel of the program."""
     recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
-    sizes = {name_of(v): v.shape for n in file.nodes for v in (*n.inputs, *n.outputs) if v}
     for step in lower(file, recorder).steps:
         if isinstance(step.kernel, _Call):
-            shape = sizes.get(step.inputs[0]) or ()
-            known = tuple(s if isinstance(s, int) else 0 for s in shape)
-            yield step.name, replace(step.kernel, shape=known)
+            yield step.name, step.kernel
 
 
 def _record(key: str, binder: Binder) -> Callable[..., _Call]:
@@ -95,14 +89,11 @@ def _tensor(call: _Call, chosen: Profile) -> Tensor:
 
 
 def _results(call: _Call, chosen: Profile) -> Tensor | None:
-    """All that a kernel can give under a profile; None where that is not known: another kernel, or
-    a pool of sizes that the file does not state."""
+    """All that a kernel can give under a profile; None where that is too much to compute."""
     if call.key in ("add", "mul"):
         return codes_of_pairs(chosen, call.key, *call.arguments)
-    cells = prod(call.shape[2:])
-    if call.key == "global_average_pool" and cells:
-        x, out = call.arguments
-        return codes_of_sums(chosen, x, out, cells)
+    if call.key in _TABLES:
+        return codes_of_table(chosen, call.key, *call.arguments, **call.options)
     return None
 
 
@@ -118,6 +109,8 @@ def _can_saturate(call: _Call) -> bool:
         for codes in layers
     )
 
+
+_TABLES = frozenset({"sigmoid", "tanh"})
 
 _STATIC = frozenset({"conv", "linear"})  # others round their input to uint8
 

@@ -1,12 +1,13 @@
 """The codes that a profile's kernel gives for all that it can be given.
 
-A table of every pair of codes, or of every sum of codes, shows whether two profiles agree: nothing
+A table of every code, or of every pair of codes, shows whether two profiles agree: nothing
 is drawn at random.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from qtool.kernels.profiles import Profile
 from qtool.types import QuantParams
 
-__all__ = ["codes_of_pairs", "codes_of_sums", "distinct"]
+__all__ = ["codes_of_pairs", "codes_of_table", "distinct"]
 
 
 def codes_of_pairs(
@@ -32,10 +33,11 @@ def codes_of_pairs(
     return torch.stack([straight, exchanged])
 
 
-def codes_of_sums(profile: Profile, x: QuantParams, out: QuantParams, cells: int) -> Tensor:
-    """The results of a global average pool for all sums of the codes of `cells` cells: [sums]."""
-    sums = torch.arange(x.qtype.qmin * cells, x.qtype.qmax * cells + 1)
-    codes: Tensor = profile.bind("global_average_pool_sums", x, out, cells)(sums)
+def codes_of_table(
+    profile: Profile, key: str, x: QuantParams, out: QuantParams, **options: Any
+) -> Tensor:
+    """The results of an operator with one input for all codes: [codes of x]."""
+    codes: Tensor = profile.bind(key, x, out, **options)(_every_code(x))
     return codes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from qtool.errors import KernelError
 from qtool.kernels import passthrough
+from qtool.kernels.fma import fma32
 from qtool.kernels.ort import avx2 as ort_avx2
 from qtool.kernels.ort import conv as ort_conv
 from qtool.kernels.ort import dynamic as ort_dynamic
@@ -23,6 +24,7 @@ from qtool.kernels.ort import recurrent as ort_recurrent
 from qtool.kernels.ort import softmax as ort_softmax
 from qtool.kernels.ort import sse as ort_sse
 from qtool.kernels.ort import table as ort_table
+from qtool.kernels.ort.functions import apart
 from qtool.kernels.params import Kernel
 from qtool.kernels.tflite import activation as tflite_activation
 from qtool.kernels.tflite import concat as tflite_concat
@@ -137,7 +139,6 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,
     "global_average_pool": ort_pool.global_average_pool,
-    "global_average_pool_sums": ort_pool.sums_to_codes,
     "hard_sigmoid": ort_table.hard_sigmoid,
     "hard_swish": ort_table.hard_swish,
     "leaky_relu": ort_table.leaky_relu,
@@ -174,15 +175,22 @@ _AVX2: dict[str, Binder] = {
     "matmul": ort_avx2.matmul,
     "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
 }
-_SSE41: dict[str, Binder] = {**_OTHERS, "add": ort_sse.add}
+_UNFUSED: dict[str, Binder] = {
+    key: partial(_OTHERS[key], madd=apart) for key in ("gelu", "sigmoid", "silu", "tanh")
+}
+_SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": ort_sse.add}
 _NEON: dict[str, Binder] = {
     **_OTHERS,
+    **{key: partial(_OTHERS[key], madd=fma32) for key in ("hard_sigmoid", "hard_swish")},
     "add": ort_neon.add,
-    "global_average_pool": ort_neon.global_average_pool,
-    "global_average_pool_sums": ort_neon.sums_to_codes,
     "mul": ort_neon.mul,
 }
-_WASM: dict[str, Binder] = {**_OTHERS, "add": ort_generic.add, "mul": ort_generic.mul}
+_WASM: dict[str, Binder] = {
+    **_OTHERS,
+    **_UNFUSED,
+    "add": ort_generic.add,
+    "mul": ort_generic.mul,
+}
 
 
 def _onnxruntime(

@@ -1,18 +1,25 @@
-"""The float32 functions of ONNX Runtime's x64 kernels, with their polynomials and roundings.
+"""The float32 functions of ONNX Runtime's kernels, with their polynomials and roundings.
 
-The coefficients and the order of operations are those of MLAS's FMA3 and AVX512F kernels; every
-step is the correctly rounded float32 operation. Sources: onnxruntime/core/mlas/lib/logistic.cpp,
-tanh.cpp, erf.cpp, intrinsics/avx512/gelu_avx512f.cpp.
+The coefficients and the order of operations are those of MLAS; every step is the correctly rounded
+float32 operation. `madd` is a * b + c: rounded once (`fma32`) on x86-64 with AVX2 and on ARM, where
+the two operations are fused, and twice (`apart`) on older x86-64 and in WebAssembly.
+
+Sources: onnxruntime/core/mlas/lib/logistic.cpp, tanh.cpp, erf.cpp,
+intrinsics/avx512/gelu_avx512f.cpp.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from qtool.kernels.fma import fma32
 
-__all__ = ["erf", "gelu", "hard_sigmoid", "logistic", "silu", "tanh"]
+__all__ = ["MultiplyAdd", "apart", "erf", "gelu", "hard_sigmoid", "logistic", "silu", "tanh"]
+
+MultiplyAdd = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _Coefficients = tuple[float, ...]
 
@@ -49,56 +56,61 @@ def _const(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float32)
 
 
-def _horner(x: Tensor, coefficients: _Coefficients) -> Tensor:
-    """Polynomial in x by fused multiply-adds, highest coefficient first."""
+def apart(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c, product and sum rounded each."""
+    return a * b + c
+
+
+def _horner(x: Tensor, coefficients: _Coefficients, madd: MultiplyAdd) -> Tensor:
+    """Polynomial in x, highest coefficient first."""
     total = _const(coefficients[0]).expand(x.shape)
     for c in coefficients[1:]:
-        total = fma32(total, x, _const(c))
+        total = madd(total, x, _const(c))
     return total
 
 
-def logistic(x: Tensor) -> Tensor:
+def logistic(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     """1 / (1 + exp(-x)) as a rational function plus a half, on [-18, 18]."""
     v = x.clamp(-18.0, 18.0)
     squared = v * v
-    quotient = (_horner(squared, _LOGISTIC_P) * v) / _horner(squared, _LOGISTIC_Q)
+    quotient = (_horner(squared, _LOGISTIC_P, madd) * v) / _horner(squared, _LOGISTIC_Q, madd)
     return (quotient + 0.5).clamp(0.0, 1.0)
 
 
-def tanh(x: Tensor) -> Tensor:
+def tanh(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     """Hyperbolic tangent as a rational function on [-9, 9]."""
     v = x.clamp(-9.0, 9.0)
     squared = v * v
-    return (_horner(squared, _TANH_P) * v) / _horner(squared, _TANH_Q)
+    return (_horner(squared, _TANH_P, madd) * v) / _horner(squared, _TANH_Q, madd)
 
 
-def erf(x: Tensor) -> Tensor:
+def erf(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     """Error function: an odd polynomial up to 0.921875, 1 - exp(polynomial) above."""
     v = x.abs().clamp(max=_ERF_LIMIT)
-    small = fma32(_horner(v * v, _ERF_SMALL), v, v)
+    small = madd(_horner(v * v, _ERF_SMALL, madd), v, v)
     big = torch.where(v > _ERF_SPLIT, v, torch.zeros_like(v))
-    big = 1.0 - _exp(-fma32(_horner(big, _ERF_BIG), big, big))
+    big = 1.0 - _exp(-madd(_horner(big, _ERF_BIG, madd), big, big), madd)
     return torch.copysign(torch.where(v > _ERF_SPLIT, big, small), x)
 
 
-def _exp(x: Tensor) -> Tensor:
+def _exp(x: Tensor, madd: MultiplyAdd) -> Tensor:
     """exp(x) = 2**r * polynomial(x - r log 2), r rounded by adding a large constant."""
     v = x.clamp(min=_EXP_LOWEST)
-    r = fma32(_const(_LOG2_E), v, _const(_EXP_SHIFTER)) - _EXP_SHIFTER
-    rest = fma32(r, _const(_LOG2_LOW), fma32(r, _const(_LOG2_HIGH), v))
-    return torch.ldexp(_horner(rest, _EXP), r.to(torch.int32))
+    r = madd(_const(_LOG2_E), v, _const(_EXP_SHIFTER)) - _EXP_SHIFTER
+    rest = madd(r, _const(_LOG2_LOW), madd(r, _const(_LOG2_HIGH), v))
+    return torch.ldexp(_horner(rest, _EXP, madd), r.to(torch.int32))
 
 
-def gelu(x: Tensor) -> Tensor:
+def gelu(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     """0.5 x (1 + erf(x / sqrt 2))."""
-    return (x * 0.5) * (erf(x * 0.70710678118654752440) + 1.0)
+    return (x * 0.5) * (erf(x * 0.70710678118654752440, madd) + 1.0)
 
 
-def silu(x: Tensor) -> Tensor:
+def silu(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     """x * logistic(x)."""
-    return x * logistic(x)
+    return x * logistic(x, madd)
 
 
-def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """clamp(alpha x + beta, 0, 1), product and sum rounded apart."""
-    return (x * _const(alpha) + _const(beta)).clamp(0.0, 1.0)
+def hard_sigmoid(x: Tensor, alpha: float, beta: float, madd: MultiplyAdd = apart) -> Tensor:
+    """clamp(alpha x + beta, 0, 1); product and sum are fused on ARM alone."""
+    return madd(x, _const(alpha), _const(beta)).clamp(0.0, 1.0)

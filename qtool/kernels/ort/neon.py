@@ -1,13 +1,12 @@
-"""Operators of MLAS that are fixed point on 64-bit ARM, where x86 computes in float32.
+"""QLinearAdd of MLAS on 64-bit ARM, which is fixed point, and QLinearMul.
 
-Sources: onnxruntime/core/mlas/lib/qladd.cpp (MlasCalcQLinearAddParameters), qlmul.cpp and
-qlgavgpool.cpp (RequantizeBiasedSum), each for NEON.
+Sources: onnxruntime/core/mlas/lib/qladd.cpp (MlasCalcQLinearAddParameters) and qlmul.cpp, each for
+NEON.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,15 +16,13 @@ from qtool.kernels.lookup import all_codes
 from qtool.kernels.ort import generic
 from qtool.kernels.ort.common import saturated, scalar32
 from qtool.kernels.ort.elementwise import check_operands, pair_table
-from qtool.kernels.ort.pool import check_pool, pool_factor, pooled
 from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel
 from qtool.types import QuantParams
 
-__all__ = ["add", "global_average_pool", "mul", "sums_to_codes"]
+__all__ = ["add", "mul"]
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
 _BITS = 22  # of the larger multiplier
-_MANTISSA = 24
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
@@ -66,32 +63,6 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     products = (values.reshape(-1, 1) - zero_a) * (values - zero_b)
     sums = fma32(products, scale_a * scale_b / scale, torch.tensor(float(zero)))
     return pair_table(saturated(sums.round_(), out), int(codes[0]))
-
-
-def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
-    """Codes [N, C, *spatial] -> codes [N, C, 1, ...].
-
-    The factor f32(sx / f32(sy * n)) is a 24-bit mantissa and a shift; products have 64 bits, halves
-    are rounded away from zero.
-
-    KernelError when called with sizes for which the factor is out of the runtime's range.
-    """
-    check_pool(x, out, bounds)
-    return pooled(partial(sums_to_codes, x, out))
-
-
-def sums_to_codes(x: QuantParams, out: QuantParams, cells: int) -> Kernel:
-    """Sums of the codes of `cells` cells, int64 -> codes of their means. Raises KernelError."""
-    zero_x, zero = scalar32(x, "input")[1], scalar32(out, "output")[1]
-    mantissa, exponent = math.frexp(float(pool_factor(x, out, cells)))
-    multiplier, shift = int(mantissa * 2**_MANTISSA), _MANTISSA - exponent
-
-    def run(sums: Tensor) -> Tensor:
-        scaled = _rounded_shift((sums - zero_x * cells) * multiplier, shift)
-        clamped = (scaled + zero).clamp(out.qtype.qmin, out.qtype.qmax)
-        return clamped.to(out.qtype.torch_dtype)
-
-    return run
 
 
 def _multipliers(ratio_a: float, ratio_b: float) -> tuple[int, int, int] | None:

@@ -8,8 +8,7 @@ onnxruntime/core/providers/cpu/nn/pool.cc.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -28,16 +27,7 @@ from qtool.kernels.params import NO_BOUNDS, Bounds, Kernel, same, spatial
 from qtool.kernels.windows import pad_spatial, reached, window_counts, window_taps
 from qtool.types import QuantParams
 
-__all__ = [
-    "average_pool",
-    "check_pool",
-    "global_average_pool",
-    "max_pool",
-    "mean",
-    "pool_factor",
-    "pooled",
-    "sums_to_codes",
-]
+__all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
@@ -58,7 +48,7 @@ def average_pool(
     rint(f32(f32(mean / sy) + zy)) is saturated. A window as large as the image, without pads,
     is a global average pool in the runtime, with that operator's arithmetic.
     """
-    check_pool(x, out, bounds)
+    _check(x, out, bounds)
     scale, zero = scalar32(out, "output")
     edges = spatial(pads, 2 * len(kernel), "pads")
     ones = (1,) * len(kernel)
@@ -90,52 +80,23 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
     below 2**24: the runtime raises there too.
     """
-    check_pool(x, out, bounds)
-    return pooled(partial(sums_to_codes, x, out))
-
-
-def sums_to_codes(x: QuantParams, out: QuantParams, cells: int) -> Kernel:
-    """Sums of the codes of `cells` cells, int64 -> codes of their means. Raises KernelError."""
-    factor, zero_x, zero = pool_factor(x, out, cells), *_zeros(x, out)
-
-    def run(sums: Tensor) -> Tensor:
-        scaled = (sums - zero_x * cells).to(torch.float32) * factor
-        return saturated(scaled.round_().add_(zero), out)
-
-    return run
-
-
-def pooled(of_sums: Callable[[int], Kernel]) -> Kernel:
-    """Codes [N, C, *spatial] -> codes [N, C, 1, ...], by the sums over all cells.
-
-    Args:
-        of_sums: the kernel on sums for a number of cells.
-    """
+    _check(x, out, bounds)
+    scale_x, zero_x = scalar32(x, "input")
+    scale, zero = scalar32(out, "output")
 
     def run(codes: Tensor) -> Tensor:
-        sums = codes.sum(tuple(range(2, codes.dim())), keepdim=True, dtype=torch.int64)
-        return of_sums(math.prod(codes.shape[2:]))(sums)
+        axes = tuple(range(2, codes.dim()))
+        n = math.prod(codes.shape[2:])
+        factor = scale_x / (scale * float(n))
+        if not 2.0**-32 <= float(factor) < 256.0 or n >= 1 << 24:
+            raise KernelError(
+                f"global average pool over {n} cells needs the factor {float(factor):.3g}, and the "
+                "runtime takes [2**-32, 256); bring input and output scales closer together"
+            )
+        sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
+        return saturated((sums.to(torch.float32) * factor).round_().add_(zero), out)
 
     return run
-
-
-def _zeros(x: QuantParams, out: QuantParams) -> tuple[int, int]:
-    return scalar32(x, "input")[1], scalar32(out, "output")[1]
-
-
-def pool_factor(x: QuantParams, out: QuantParams, cells: int) -> Tensor:
-    """f32(sx / f32(sy * n)) of a global average pool over n cells.
-
-    Raises:
-        KernelError: it is not in [2**-32, 256), or n is not below 2**24.
-    """
-    factor = scalar32(x, "input")[0] / (scalar32(out, "output")[0] * float(cells))
-    if not 2.0**-32 <= float(factor) < 256.0 or cells >= 1 << 24:
-        raise KernelError(
-            f"global average pool over {cells} cells needs the factor {float(factor):.3g}, and the "
-            "runtime takes [2**-32, 256); bring input and output scales closer together"
-        )
-    return factor
 
 
 def max_pool(
@@ -149,7 +110,7 @@ def max_pool(
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes -> the largest code of each window. KernelError where the parameters differ."""
-    check_pool(x, out, bounds)
+    _check(x, out, bounds)
     if not same(x, out):
         raise KernelError(
             "MaxPool keeps codes, so its output needs the input's parameters; share them"
@@ -180,7 +141,7 @@ def mean(
 
     The order of the float sum is the runtime's own and not reproduced: a code may differ by 1.
     """
-    check_pool(x, out, bounds)
+    _check(x, out, bounds)
 
     def run(codes: Tensor) -> Tensor:
         values = dequantized(codes, x).to(torch.float64)
@@ -189,8 +150,7 @@ def mean(
     return run
 
 
-def check_pool(x: QuantParams, out: QuantParams, bounds: Bounds) -> None:
-    """KernelError for types and fused activations that the integer kernels do not have."""
+def _check(x: QuantParams, out: QuantParams, bounds: Bounds) -> None:
     check_byte(x, "input")
     check_byte(out, "output")
     check_bounds(out, bounds)

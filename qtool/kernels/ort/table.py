@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from qtool.errors import KernelError
+from qtool.kernels.fma import fma32
 from qtool.kernels.lookup import all_codes, lookup
 from qtool.kernels.ort import functions
 from qtool.kernels.ort.common import check_byte, dequantized, quantized
+from qtool.kernels.ort.functions import MultiplyAdd, apart
 from qtool.kernels.params import RELU, Bounds, Kernel
 from qtool.types import QuantParams
 
@@ -73,38 +75,45 @@ def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) 
     return kernel
 
 
-def sigmoid(x: QuantParams, out: QuantParams) -> Kernel:
-    """QLinearSigmoid."""
-    return _bind(x, out, functions.logistic)
+def sigmoid(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
+    """QLinearSigmoid. madd: see functions.py, here and below."""
+    return _bind(x, out, lambda v: functions.logistic(v, madd))
 
 
-def tanh(x: QuantParams, out: QuantParams) -> Kernel:
+def tanh(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
     """Tanh between Q and DQ."""
-    return _bind(x, out, functions.tanh)
+    return _bind(x, out, lambda v: functions.tanh(v, madd))
 
 
 def hard_sigmoid(
-    x: QuantParams, out: QuantParams, *, alpha: float = 0.2, beta: float = 0.5
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    alpha: float = 0.2,
+    beta: float = 0.5,
+    madd: MultiplyAdd = apart,
 ) -> Kernel:
     """HardSigmoid between Q and DQ."""
-    return _bind(x, out, lambda v: functions.hard_sigmoid(v, alpha, beta))
+    return _bind(x, out, lambda v: functions.hard_sigmoid(v, alpha, beta, madd))
 
 
-def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
+def hard_swish(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = apart) -> Kernel:
     """HardSwish between Q and DQ, expanded to x * HardSigmoid(x; 1/6, 1/2)."""
-    return _bind(x, out, lambda v: v * functions.hard_sigmoid(v, 1 / 6, 0.5))
+    return _bind(x, out, lambda v: v * functions.hard_sigmoid(v, 1 / 6, 0.5, madd))
 
 
-def silu(x: QuantParams, out: QuantParams) -> Kernel:
+def silu(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
     """x * Sigmoid(x) between Q and DQ (QuickGelu with alpha 1)."""
-    return _bind(x, out, functions.silu)
+    return _bind(x, out, lambda v: functions.silu(v, madd))
 
 
-def gelu(x: QuantParams, out: QuantParams, *, approximate: str = "none") -> Kernel:
+def gelu(
+    x: QuantParams, out: QuantParams, *, approximate: str = "none", madd: MultiplyAdd = fma32
+) -> Kernel:
     """Gelu between Q and DQ, the erf form; KernelError for others.
 
     Vectors of 16 only: the runtime computes up to 15 elements at the end with libm's erff.
     """
     if approximate != "none":
         raise KernelError(f"only the erf form of Gelu is reproduced, not {approximate!r}")
-    return _bind(x, out, functions.gelu)
+    return _bind(x, out, lambda v: functions.gelu(v, madd))

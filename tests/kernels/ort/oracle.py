@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from qtool.kernels import profile
+from qtool.runtimes.cpu import machine_profile
 from qtool.types import QType, QuantParams
 from tests.kernels.ort_session import params
 
-BIND = profile("onnxruntime-x64").bind
+PROFILE = machine_profile()
+BIND = profile(PROFILE).bind  # what the runtime here computes
+_OTHER = "this formula is not that of this CPU"
+VNNI = pytest.mark.skipif(PROFILE != "onnxruntime-x64", reason=_OTHER)
+FUSED = pytest.mark.skipif(
+    PROFILE not in ("onnxruntime-x64", "onnxruntime-avx2"), reason=_OTHER
+)  # additions in fused multiply-adds
 KINDS = ("random", "powers of two", "small multiples")
 
 

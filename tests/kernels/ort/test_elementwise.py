@@ -9,7 +9,7 @@ import torch
 from qtool.kernels.ort import elementwise
 from qtool.kernels.ort.common import dequantized, quantized
 from qtool.types import INT8, UINT8
-from tests.kernels.ort.oracle import BIND, KINDS, Draw, assert_same, tensor
+from tests.kernels.ort.oracle import BIND, FUSED, KINDS, Draw, assert_same, tensor
 from tests.kernels.ort_session import params, qdq
 
 RAN = {
@@ -59,6 +59,7 @@ def test_broadcasting(op, qtype, shapes):
         assert_same(BIND(op, a, b, out)(tensor(x), tensor(y)), runtime, *RAN[op])
 
 
+@FUSED
 def test_operands_in_the_wrong_order_would_be_seen(monkeypatch):
     """A mutant: operands are not exchanged where the first one repeats."""
     monkeypatch.setattr(elementwise, "first_repeats", lambda x, y: False)
@@ -72,6 +73,7 @@ def test_operands_in_the_wrong_order_would_be_seen(monkeypatch):
     assert caught > 0
 
 
+@FUSED
 @pytest.mark.parametrize("qtype", [UINT8, INT8], ids=str)
 def test_add_by_table_where_plain_float32_is_not_exact(qtype):
     """Scales at which the fused multiply-adds matter: the pairs' table has to answer."""
@@ -115,6 +117,7 @@ def test_float_imitations_would_be_seen():
             assert_same(quantized(value, out), runtime, f"QLinear{op}")
 
 
+@FUSED
 def test_add_with_two_roundings_would_be_seen(monkeypatch):
     """A mutant: product and sum rounded apart, as without fused multiply-add."""
     monkeypatch.setattr(elementwise, "fma32", lambda a, b, c: a * b + c)

@@ -8,10 +8,12 @@ import torch
 
 from qtool.errors import KernelError
 from qtool.graph.torch_ops import pack_4bit
-from qtool.kernels import fma
+from qtool.kernels import fma, profile
 from qtool.kernels.ort import nbits
-from tests.kernels.ort.oracle import BIND, assert_same, tensor
+from tests.kernels.ort.oracle import VNNI, assert_same, tensor
 from tests.kernels.ort_session import MS, Model
+
+BIND = profile("onnxruntime-x64").bind
 
 SIZES = {  # rows, inputs, outputs
     "one row, whole steps": (1, 512, 16),
@@ -35,6 +37,7 @@ def packed(codes: np.ndarray, bits: int) -> np.ndarray:
     return pack_4bit(tensor(codes)).numpy() if bits == 4 else codes
 
 
+@VNNI
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("block", nbits.BLOCKS)
 @pytest.mark.parametrize("bits", [4, 8])

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from qtool.errors import KernelError
+from qtool.kernels import profile
 from qtool.kernels.ort.recurrent import LstmDirection
 from qtool.types import INT8, UINT8, QType
-from tests.kernels.ort.oracle import BIND, tensor
+from tests.kernels.ort.oracle import VNNI, tensor
 from tests.kernels.ort_session import MS, Model, params
+
+BIND = profile("onnxruntime-x64").bind
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ CASES = {
 }
 
 
+@VNNI
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_dynamic_lstm(case: Case) -> None:
     rng, m = np.random.default_rng(0), Model()
