@@ -30,10 +30,10 @@ _INTEGERS: Mapping[int, str] = {
 }
 _FUSED = ("Relu", "Clip")  # that stand between an operator and the rounding of its result
 _ZERO_POINT = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QuantizeLinear": 2}
-_MOVES = frozenset(
-    ("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad")
-    + ("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-)
+_MOVES = frozenset((
+    *("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad"),
+    *("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+))  # fmt: skip
 _HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embed|Ordered|MoE)")
 
 

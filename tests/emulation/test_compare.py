@@ -139,9 +139,7 @@ def test_a_float_island_is_not_a_wrong_kernel(
 
 
 @pytest.mark.parametrize("make", [by_qtool, float_file])
-def test_files_of_any_kind(
-    make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_any_kind(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make(tmp_path / "a.onnx")
     inputs = [b.numpy() for b in batches()]
     given = [[b] if make is by_qtool else [b[0, :, :, 0].T.copy()] for b in inputs]
@@ -163,9 +161,7 @@ def test_dynamic_files_are_judged_by_their_outputs(
     assert "integers inside" in found.remarks()[0]
 
 
-def test_external_data_and_qoperator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_external_data_and_qoperator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = pretend(monkeypatch, tmp_path)
     for name, made in (
         ("external", by_onnxruntime(tmp_path / "a.onnx", external=True)),

@@ -82,7 +82,13 @@ def test_integer_kernels_and_nodes_in_float(tmp_path: Path) -> None:
 
 def test_products_inside_kernels_of_floats() -> None:
     kinds = ["DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "QAttention"]
-    others = ["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "MatMul"]
+    others = [
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "MatMul",
+    ]
     nodes = [helper.make_node(k, ["x"], [k], name=k.lower()) for k in (*kinds, *others)]
     found = hidden_kernels(helper.make_model(helper.make_graph(nodes, "g", [], [])))
     assert found == tuple(f"{k.lower()} ({k})" for k in kinds)
@@ -142,6 +148,9 @@ def test_kernels_on_given_codes_give_the_same_codes(tmp_path: Path) -> None:
     changed = [
         c.op
         for c in codes
-        if (read_array(job.outputs, 0, form.place[c.tensor]) != read_array(seen.outputs, 0, form.place[c.tensor])).any()
+        if (
+            read_array(job.outputs, 0, form.place[c.tensor])
+            != read_array(seen.outputs, 0, form.place[c.tensor])
+        ).any()
     ]
     assert changed == ["Conv", "Add"]  # those that read it, and none behind them
