@@ -67,14 +67,18 @@ class Case:
         run_jobs(None, [job], self.folder / "forced-job", self.timeout)
         return job
 
+    @property
+    def integer(self) -> tuple[Code, ...]:
+        """Codes that integer kernels of this machine give."""
+        made = {tensor for tensor, maker in self.makers.items() if maker.integer}
+        return tuple(c for c in self.codes if c.tensor in made)
+
     @cached_property
     def kernels(self) -> tuple[Code, ...]:
         """Integer kernels that compute in `forced` as they do in the file."""
-        indices = [self.place[c.tensor] for c in self.codes]
+        indices = [self.place[c.tensor] for c in self.integer]
         same = tallies(self.coded.outputs, self.forced.outputs, self.coded.batches, indices)
-        integer = {tensor for tensor, maker in self.makers.items() if maker.integer}
-        own = (c for c in self.codes if c.tensor in integer)
-        return tuple(c for c in own if same[self.place[c.tensor]].equal)
+        return tuple(c for c in self.integer if same[self.place[c.tensor]].equal)
 
 
 def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeout: float) -> Case:

@@ -51,8 +51,7 @@ class CpuResult:
             [samples, classes]); None where the output is no such thing.
         changed: how many samples got another class.
         first: where the codes differ first; None where all are equal.
-        kernels: integer kernels that were given equal codes and compared; 0 where it was not
-            needed, since all codes are equal.
+        kernels: integer kernels of this machine that were compared, each on equal codes.
         wrong_kernels: those that gave other codes.
         hidden: kernels that compute with integers inside and give floats, so that no codes of them
             can be compared.
