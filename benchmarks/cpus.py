@@ -92,7 +92,7 @@ def _begun(name: str, folder: Path, options: argparse.Namespace) -> Row:
     row: Row = read(folder, name)
     if row["samples"] != options.samples:
         raise SystemExit(
-            f"{folder / name}.json is of {row['samples']} samples; name another folder, or delete it"
+            f"{folder / name}.json has {row['samples']} samples; delete it, or name another folder"
         )
     return row
 

@@ -163,7 +163,10 @@ NETWORKS: Mapping[str, Made] = {
     "digits": Made("trained", _digits),
     "detector": Made("trained", _detector),
     "sentence_encoder": Made("trained", _sentences),
-    **{name: _unseen(name) for name in ("unettranspose", "senet", "fpn", "crnn", "multitask")},
+    **{
+        name: _unseen(name)
+        for name in ("unettranspose", "senet", "fpn", "crnn", "tcn", "multitask")
+    },
     **{name: _images(name, "x") for name in ("resnet18", "mobilenet_v2", "shufflenet_v2_x1_0")},
     "hf_vit": _images("hf_vit", "pixel_values"),
     "bert": _tokens("bert"),

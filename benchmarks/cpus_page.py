@@ -18,12 +18,12 @@ processors that are emulated ([how](other-cpus.md)), on {samples} samples each.
 
 - **identical**: all codes and all outputs are those of the machine that converted the file.
 - **codes identical**: the outputs differ in the last bits of nodes in float behind the last codes.
-- **kernels identical**: every integer kernel gives equal codes for equal codes. Nodes in float
+- **kernels identical**: every integer kernel gives equal results for equal codes. Nodes in float
   differ in their last bits, and so do some codes that they are rounded to.
-- ***n* of *m* kernels**: integer kernels that give other codes for equal codes.
+- ***n* of *m* kernels**: integer kernels that give other results for equal codes.
 
-dB is the signal-to-noise ratio of the outputs there against those of the converting machine, and the
-percentage the share of other predictions, where the first output is [samples, classes].
+dB is the signal-to-noise ratio of the outputs there against those of the converting machine, and
+the percentage the share of other predictions, where the first output is [samples, classes].
 """
 
 
@@ -71,7 +71,7 @@ def _summary(rows: Sequence[Row], cpus: Sequence[str]) -> str:
         codes = sum(f["codes"] for f in found)
         lines.append(
             f"- **{cpu}** ({CPUS[cpu].description}): {len(found)} networks, {codes:,} codes; "
-            f"{wrong} of {kernels} integer kernels give other codes."
+            f"{wrong} of {kernels} integer kernels give other results."
         )
     return "\n".join(lines)
 

@@ -60,7 +60,9 @@ def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
     codes = _codes(case, case.coded, coded)
     classes = changed_predictions(case.plain.outputs, plain.outputs, case.samples)
     first = _first(case, codes)
-    kernels, wrong = (case.integer, ()) if first is None else _judged(case, cpu, place)
+    alike = all(t.equal for t in outputs.values())
+    needed = first is not None or (case.floats and not alike)
+    kernels, wrong = _judged(case, cpu, place) if needed else (case.all_kernels, ())
     undisturbed = all(
         tally.equal
         for one, other in ((case.plain, case.coded), (plain, coded))
@@ -102,8 +104,8 @@ def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
 
 
 def _judged(case: Case, cpu: Cpu, place: Path) -> tuple[tuple[Code, ...], tuple[Code, ...]]:
-    """The integer kernels that were given this machine's codes, and those that give others."""
-    job = case.form(cpu).forced(case.coded, new_folder(place / "forced"))
+    """The integer kernels that were given this machine's codes, and those that give other
+    results."""
+    job = case.form(cpu).forced(case.coded, case.floats, new_folder(place / "forced"))
     run_jobs(cpu, [job], place / "forced-job", case.timeout)
-    codes = _codes(case, case.forced, job)
-    return case.kernels, tuple(c for c in case.kernels if not codes[c.tensor].equal)
+    return case.kernels, case.wrong(job)
