@@ -24,7 +24,7 @@ from qtool.capture import load_onnx
 from qtool.runtimes.onnxruntime import run, session
 from qtool.verification import Verification
 
-__all__ = ["Record", "measure"]
+__all__ = ["Record", "estimate_norms", "measure", "wake"]
 
 Arrays = list[np.ndarray[Any, Any]]
 BATCHES, BATCH, HELD_OUT = 3, 4, 6
@@ -80,8 +80,8 @@ def measure(network: Network, seconds: float) -> Record:
         )
         held_out = held_out[0]
     if not network.file:
-        _wake(model)
-        _estimate_norms(model, data)
+        wake(model)
+        estimate_norms(model, data)
     record = Record(parameters=sum(p.numel() for p in model.parameters()))
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -250,7 +250,7 @@ def _decibels(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float | None:
     return float(10 * np.log10(max(signal, 1e-30) / lost))
 
 
-def _wake(model: nn.Module) -> None:
+def wake(model: nn.Module) -> None:
     """Layers that are initialised to give nothing would hide their error and that of all behind
     them: they get weights and scales as training leaves them."""
     for name, parameter in model.named_parameters():
@@ -261,7 +261,7 @@ def _wake(model: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter)
 
 
-def _estimate_norms(model: nn.Module, data: Sequence[Batch]) -> None:
+def estimate_norms(model: nn.Module, data: Sequence[Batch]) -> None:
     """BatchNorm as if the model had been trained: with the statistics of its inputs, layer after
     layer."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from qtool.emulation.available import machine_type
 from qtool.emulation.cpus import Cpu, Family
+from qtool.emulation.executed import Maker, float_kernels, hidden_kernels, makers_of
 from qtool.emulation.forms import Form, int8_taken_for_uint8
 from qtool.emulation.jobs import Job, external_files, run_jobs, write_array
-from qtool.emulation.probes import Code, Maker, codes_of, hidden_kernels, makers_of
+from qtool.emulation.probes import Code, codes_of
 from qtool.emulation.tally import tallies
 from qtool.errors import DataError
 from qtool.onnx_graph.storage import load
@@ -33,7 +34,8 @@ class Case:
         outputs: how many outputs the file itself has.
         samples: of each batch.
         makers: tensor of codes -> what computes it here.
-        hidden: kernels whose codes cannot be asked for.
+        floats: results of integer kernels that give floats.
+        hidden: kernels with integers inside whose results cannot be compared.
         timeout: seconds for one processor.
     """
 
@@ -44,6 +46,7 @@ class Case:
     outputs: int
     samples: tuple[int, ...]
     makers: Mapping[str, Maker]
+    floats: tuple[Code, ...]
     hidden: tuple[str, ...]
     timeout: float
 
@@ -63,18 +66,38 @@ class Case:
     @cached_property
     def forced(self) -> Job:
         """Every kernel on codes of this machine, run here when a processor first gives others."""
-        job = self.form(None).forced(self.coded, new_folder(self.folder / "forced"))
+        outputs = new_folder(self.folder / "forced")
+        job = self.form(None).forced(self.coded, self.floats, outputs)
         run_jobs(None, [job], self.folder / "forced-job", self.timeout)
         return job
 
+    @property
+    def all_kernels(self) -> tuple[Code, ...]:
+        """Results of integer kernels of this machine: codes, and floats."""
+        return (*self.integer, *self.floats)
+
+    @property
+    def integer(self) -> tuple[Code, ...]:
+        """Codes that integer kernels of this machine give."""
+        made = {tensor for tensor, maker in self.makers.items() if maker.integer}
+        return tuple(c for c in self.codes if c.tensor in made)
+
     @cached_property
     def kernels(self) -> tuple[Code, ...]:
-        """Integer kernels that compute in `forced` as they do in the file."""
-        indices = [self.place[c.tensor] for c in self.codes]
+        """Integer kernels that compute in `forced` as they do in the file, and those that give
+        floats."""
+        indices = [self.place[c.tensor] for c in self.integer]
         same = tallies(self.coded.outputs, self.forced.outputs, self.coded.batches, indices)
-        integer = {tensor for tensor, maker in self.makers.items() if maker.integer}
-        own = (c for c in self.codes if c.tensor in integer)
-        return tuple(c for c in own if same[self.place[c.tensor]].equal)
+        return (*(c for c in self.integer if same[self.place[c.tensor]].equal), *self.floats)
+
+    def wrong(self, job: Job) -> tuple[Code, ...]:
+        """Kernels that give other results in a job like `forced`, run elsewhere."""
+        added = (c.tensor for c in self.floats if c.tensor not in self.place)
+        indices = {**self.place, **{name: i for i, name in enumerate(added, len(self.place))}}
+        wanted = [indices[c.tensor] for c in self.kernels]
+        found = tallies(self.forced.outputs, job.outputs, job.batches, wanted)
+        results = ((c, found[indices[c.tensor]]) for c in self.kernels)
+        return tuple(c for c, t in results if not (t.near if c.dtype == "float32" else t.equal))
 
 
 def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeout: float) -> Case:
@@ -99,9 +122,11 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeou
     plain = Job(file.absolute(), inputs, new_folder(folder / "plain"), count, named)
     coded = here.coded(inputs, new_folder(folder / "coded"), count)
     run_jobs(None, [plain, coded], folder / "job", timeout)
-    makers, hidden = makers_of(executed, codes), hidden_kernels(executed)
-    outputs = len(model.graph.output)
-    return Case(folder, plain, coded, forms, outputs, samples, makers, hidden, timeout)
+    floats = float_kernels(executed, model, codes)
+    return Case(
+        *(folder, plain, coded, forms, len(model.graph.output), samples),
+        *(makers_of(executed, codes), floats, hidden_kernels(executed, floats), timeout),
+    )
 
 
 def new_folder(folder: Path) -> Path:

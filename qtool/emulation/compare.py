@@ -11,6 +11,7 @@ from qtool.atomic import scratch_folder
 from qtool.emulation.case import Case, new_folder, prepare
 from qtool.emulation.cpus import Cpu
 from qtool.emulation.jobs import Job, run_jobs
+from qtool.emulation.probes import Code
 from qtool.emulation.result import CpuResult, FirstDifference
 from qtool.emulation.tally import Tally, changed_predictions, tallies
 from qtool.types import Array
@@ -59,7 +60,9 @@ def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
     codes = _codes(case, case.coded, coded)
     classes = changed_predictions(case.plain.outputs, plain.outputs, case.samples)
     first = _first(case, codes)
-    kernels, wrong = (0, ()) if first is None else _judged(case, cpu, place)
+    alike = all(t.equal for t in outputs.values())
+    needed = first is not None or (case.floats and not alike)
+    kernels, wrong = _judged(case, cpu, place) if needed else (case.all_kernels, ())
     undisturbed = all(
         tally.equal
         for one, other in ((case.plain, case.coded), (plain, coded))
@@ -76,8 +79,8 @@ def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
         predictions=None if classes is None else classes[0],
         changed=None if classes is None else classes[1],
         first=first,
-        kernels=kernels,
-        wrong_kernels=wrong,
+        kernels=len(kernels),
+        wrong_kernels=tuple(f"{c.node} ({c.op})" for c in wrong),
         hidden=case.hidden,
         undisturbed=undisturbed,
     )
@@ -100,10 +103,9 @@ def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
     )
 
 
-def _judged(case: Case, cpu: Cpu, place: Path) -> tuple[int, tuple[str, ...]]:
-    """How many integer kernels were given this machine's codes, and which give other codes."""
-    job = case.form(cpu).forced(case.coded, new_folder(place / "forced"))
+def _judged(case: Case, cpu: Cpu, place: Path) -> tuple[tuple[Code, ...], tuple[Code, ...]]:
+    """The integer kernels that were given this machine's codes, and those that give other
+    results."""
+    job = case.form(cpu).forced(case.coded, case.floats, new_folder(place / "forced"))
     run_jobs(cpu, [job], place / "forced-job", case.timeout)
-    codes = _codes(case, case.forced, job)
-    wrong = (f"{c.node} ({c.op})" for c in case.kernels if not codes[c.tensor].equal)
-    return len(case.kernels), tuple(wrong)
+    return case.kernels, case.wrong(job)

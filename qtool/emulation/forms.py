@@ -7,7 +7,7 @@ given them as uint8 from the start; on ARM they stay int8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,16 +74,17 @@ class Form:
         """A job that returns the outputs of the file and its codes."""
         return Job(self.path, inputs, outputs, batches, external_files(self.path))
 
-    def forced(self, seen: Job, outputs: Path) -> Job:
+    def forced(self, seen: Job, floats: Sequence[Code], outputs: Path) -> Job:
         """A job in which each kernel reads codes that were seen; see `with_given_codes`.
 
         Args:
             seen: a job that has been run, of this form or the other one.
+            floats: results that it returns behind the outputs and codes.
         """
         path, inputs = self.folder / "forced.onnx", self.folder / "forced-inputs"
         if not path.exists():
             known = {c.tensor: self._shapes(seen, c) for c in self.codes}
-            model, given = with_given_codes(self.asked, known)
+            model, given = with_given_codes(self.asked, known, floats)
             inputs.mkdir()
             self._write_inputs(seen, inputs, given)
             save(model, path)

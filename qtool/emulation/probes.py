@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,9 @@ from onnx import TensorProto, helper
 
 __all__ = [
     "Code",
-    "Maker",
     "Shapes",
     "codes_of",
-    "hidden_kernels",
-    "makers_of",
+    "label",
     "with_given_codes",
     "with_outputs",
 ]
@@ -30,11 +27,6 @@ _INTEGERS: Mapping[int, str] = {
 }
 _FUSED = ("Relu", "Clip")  # that stand between an operator and the rounding of its result
 _ZERO_POINT = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QuantizeLinear": 2}
-_MOVES = frozenset(
-    ("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad")
-    + ("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-)
-_HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embed|Ordered|MoE)")
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,8 @@ class Code:
         tensor: its name.
         node: the operator whose result it is: behind a QuantizeLinear the one that it rounds.
         op: the type of that operator.
-        dtype: of the codes in the file, as numpy calls it.
+        dtype: of the codes in the file, as numpy calls it; float32 for the result of an integer
+            kernel that gives floats.
     """
 
     tensor: str
@@ -62,24 +55,6 @@ class Shapes:
     sizes: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Maker:
-    """What computes a tensor of codes in the graph that the runtime executes.
-
-    Attributes:
-        kernel: the operator type there.
-        float_nodes: nodes in float between the codes that it reads and this tensor, as
-            "name (type)"; empty for an integer kernel.
-    """
-
-    kernel: str
-    float_nodes: tuple[str, ...]
-
-    @property
-    def integer(self) -> bool:
-        return not self.float_nodes
-
-
 def codes_of(model: onnx.ModelProto) -> tuple[Code, ...]:
     """Return all tensors of 8 or 16-bit codes that are computed, in the order of the graph: results
     of QuantizeLinear, and of the QLinear operators."""
@@ -92,7 +67,7 @@ def codes_of(model: onnx.ModelProto) -> tuple[Code, ...]:
             constant.update(node.output)
         elif dtype := _dtype_of_codes(node, types):
             source = _rounded(node, made) if node.op_type == "QuantizeLinear" else node
-            found.append(Code(node.output[0], _label(source), source.op_type, dtype))
+            found.append(Code(node.output[0], label(source), source.op_type, dtype))
     return tuple(found)
 
 
@@ -137,60 +112,9 @@ def _rounded(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> onnx.N
     return node if source is None else source
 
 
-def _label(node: onnx.NodeProto) -> str:
+def label(node: onnx.NodeProto) -> str:
+    """Return the name of a node; without one, what it makes."""
     return node.name or f"the {node.op_type} that makes '{next(iter(node.output), '')}'"
-
-
-def makers_of(executed: onnx.ModelProto, codes: Iterable[Code]) -> dict[str, Maker]:
-    """Return what makes each tensor of codes in the graph that the runtime executes.
-
-    Args:
-        executed: the optimised graph of a model that returns the codes, so that they keep their
-            names.
-    """
-    names = {c.tensor for c in codes}
-    made = {o: n for n in executed.graph.node for o in n.output if o}
-    ends = names | {t.name for t in executed.graph.initializer}
-    found = {}
-    for name in names & set(made):
-        node = _behind_moves(made[name], made, ends)
-        floats = _float_nodes(node, made, ends) if node.op_type == "QuantizeLinear" else []
-        found[name] = Maker(node.op_type, tuple(floats))
-    return found
-
-
-def _behind_moves(
-    node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
-) -> onnx.NodeProto:
-    """What computes the codes that a node moves: the runtime transposes around its kernels."""
-    while node.op_type in _MOVES and node.input[0] in made and node.input[0] not in ends:
-        node = made[node.input[0]]
-    return node
-
-
-def hidden_kernels(executed: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the kernels of the executed graph that compute with integers inside and give floats:
-    their codes cannot be asked for."""
-    found = (n for n in executed.graph.node if _HIDDEN.search(n.op_type))
-    return tuple(f"{_label(n)} ({n.op_type})" for n in found)
-
-
-def _float_nodes(
-    node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
-) -> list[str]:
-    """Nodes that compute in float ahead of a rounding, back to codes; the nearest first."""
-    found: dict[str, None] = {}
-    waiting, seen = [node.input[0]], set()
-    while waiting:
-        name = waiting.pop(0)
-        if name in ends or name in seen or name not in made:
-            continue
-        seen.add(name)
-        source = made[name]
-        if source.op_type not in _MOVES:
-            found[f"{_label(source)} ({source.op_type})"] = None
-        waiting.extend(i for i in source.input if i)
-    return list(found)
 
 
 def with_outputs(model: onnx.ModelProto, codes: Iterable[Code]) -> onnx.ModelProto:
@@ -204,7 +128,7 @@ def with_outputs(model: onnx.ModelProto, codes: Iterable[Code]) -> onnx.ModelPro
 
 
 def with_given_codes(
-    asked: onnx.ModelProto, codes: Mapping[str, Shapes]
+    asked: onnx.ModelProto, codes: Mapping[str, Shapes], floats: Iterable[Code] = ()
 ) -> tuple[onnx.ModelProto, list[str]]:
     """Return a model in which every node reads codes that are given, not those that were computed
     ahead of it; and the names of these codes, in the order of the further inputs.
@@ -214,9 +138,9 @@ def with_given_codes(
     Args:
         asked: a model that returns its codes.
         codes: what is known of each of them.
+        floats: results of kernels that the model is to return, too.
     """
-    forced = onnx.ModelProto()
-    forced.CopyFrom(asked)
+    forced = with_outputs(asked, floats)
     read = {i for n in forced.graph.node for i in n.input}
     given = {name: f"{name}/given" for name in codes if name in read}
     for node in forced.graph.node:

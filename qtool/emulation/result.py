@@ -51,11 +51,10 @@ class CpuResult:
             [samples, classes]); None where the output is no such thing.
         changed: how many samples got another class.
         first: where the codes differ first; None where all are equal.
-        kernels: integer kernels that were given equal codes and compared; 0 where it was not
-            needed, since all codes are equal.
-        wrong_kernels: those that gave other codes.
-        hidden: kernels that compute with integers inside and give floats, so that no codes of them
-            can be compared.
+        kernels: integer kernels of this machine that were compared, each on equal codes.
+        wrong_kernels: those that gave other codes; or, of kernels that give floats, values that
+            differ by more than 1e-6 of the largest.
+        hidden: kernels that compute with integers inside and could not be compared.
         undisturbed: whether the outputs are the same where the file also returns its codes.
     """
 
@@ -76,10 +75,12 @@ class CpuResult:
 
     @property
     def identical(self) -> bool:
-        """All codes are equal; all outputs, too, where not all codes could be compared."""
-        alike = self.outputs_identical == self.outputs
+        """All codes are equal, and no kernel is wrong that gives floats; all outputs are equal,
+        too, where not all kernels could be compared."""
+        if self.codes_identical != self.codes or self.wrong_kernels:
+            return False
         seen = self.undisturbed and not self.hidden
-        return self.codes_identical == self.codes and (alike or seen)
+        return seen or self.outputs_identical == self.outputs
 
     @property
     def changed_share(self) -> float | None:
@@ -106,6 +107,10 @@ class CpuResult:
 
     def _codes_remark(self) -> str:
         hidden = f"kernels with integers inside: {_named(self.hidden)}" if self.hidden else ""
+        if self.wrong_kernels:
+            wrong = f"{len(self.wrong_kernels)} of {self.kernels}"
+            named = _named(self.wrong_kernels)
+            return f"{wrong} integer kernels give other results for equal codes: {named}"
         if self.first is None:
             if self.outputs_identical == self.outputs:
                 return ""
@@ -113,14 +118,11 @@ class CpuResult:
                 return f"the file gives no codes to compare; {hidden or 'it computes in float'}"
             why = f"nodes in float or {hidden}" if hidden else "the last bits of nodes in float"
             return f"all codes are equal; the outputs differ by {why}"
-        if self.wrong_kernels:
-            wrong = f"{len(self.wrong_kernels)} of {self.kernels}"
-            named = _named(self.wrong_kernels)
-            return f"{wrong} integer kernels give other codes for equal codes: {named}"
         if self.first.float_nodes:
             return (
-                f"all {self.kernels} integer kernels give equal codes for equal codes; the "
+                f"all {self.kernels} integer kernels give equal results for equal codes; the "
                 f"difference begins in float: {_named(self.first.float_nodes)}"
+                + (f"; not compared: {hidden}" if hidden else "")
             )
         return ""
 

@@ -11,6 +11,8 @@ import numpy as np
 from qtool.emulation.jobs import read_array
 from qtool.types import Array
 
+_LAST_BITS = 1e-6
+
 __all__ = ["Tally", "changed_predictions", "tallies"]
 
 
@@ -23,12 +25,16 @@ class Tally:
         identical: how many are the same to the last bit; NaN is NaN.
         signal: sum of squares of this machine's values.
         noise: sum of squares of the differences.
+        largest: largest magnitude of this machine's values.
+        worst: largest difference.
     """
 
     total: int = 0
     identical: int = 0
     signal: float = 0.0
     noise: float = 0.0
+    largest: float = 0.0
+    worst: float = 0.0
 
     def add(self, here: Array, there: Array) -> None:
         """Count one batch. Of arrays of other shapes nothing is equal; int8 codes are equal to
@@ -36,7 +42,7 @@ class Tally:
         here, there = _alike(here, there)
         if here.shape != there.shape:
             self.total += max(here.size, there.size)
-            self.noise = np.inf
+            self.noise = self.worst = np.inf
             return
         self.total += here.size
         same = np.equal(here, there)
@@ -46,12 +52,22 @@ class Tally:
         wide = here.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(same, 0.0, wide - there.astype(np.float64))
-            self.signal += float(np.square(wide[np.isfinite(wide)]).sum())
-            self.noise += float(np.nan_to_num(np.square(off), nan=np.inf).sum())
+            off = np.nan_to_num(np.abs(off), nan=np.inf)
+            finite = np.abs(wide[np.isfinite(wide)])
+        self.signal += float(np.square(finite).sum())
+        self.noise += float(np.square(off).sum())
+        self.largest = max(self.largest, float(finite.max(initial=0.0)))
+        self.worst = max(self.worst, float(off.max(initial=0.0)))
 
     @property
     def equal(self) -> bool:
         return self.identical == self.total
+
+    @property
+    def near(self) -> bool:
+        """Equal but for the last bits of float32, after a sum or two: within 1e-6 of the largest
+        value. A pair of products that saturates is off by more."""
+        return self.worst <= _LAST_BITS * self.largest or self.equal
 
     @property
     def sqnr_db(self) -> float | None:

@@ -92,9 +92,14 @@ def by_onnxruntime(
         per_channel=True,
         activation_type=activations,
         weight_type=QuantType.QInt8,
-        use_external_data_format=external,
     )
     plain.unlink()
+    if external:
+        whole = onnx.load(path)
+        path.unlink()
+        place = f"{path.name}.data"
+        onnx.save(whole, path, save_as_external_data=True, location=place, size_threshold=100)
+        assert path.with_name(place).stat().st_size > 500
     return path
 
 

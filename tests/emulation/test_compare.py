@@ -58,7 +58,8 @@ def test_the_same_machine_is_identical(
     assert found.identical
     assert (found.outputs, found.outputs_identical) == (40, 40)
     assert found.codes == found.codes_identical > 8000
-    assert (found.sqnr_db, found.first, found.kernels) == (None, None, 0)
+    assert (found.sqnr_db, found.first, found.wrong_kernels) == (None, None, ())
+    assert found.kernels >= 4
     assert (found.predictions, found.changed) == (8, 0)
     assert (found.cpu, found.runtime, found.undisturbed) == ("fake", "fake 1.0", True)
     assert found.remarks() == []
@@ -78,7 +79,7 @@ def test_a_wrong_kernel_is_named(
     assert (found.first.op, found.first.float_nodes) == (op, ())
     assert found.wrong_kernels == (f"{found.first.node} ({op})",)
     (remark,) = found.remarks()
-    assert f"1 of {found.kernels} integer kernels give other codes for equal codes" in remark
+    assert f"1 of {found.kernels} integer kernels give other results for equal codes" in remark
 
 
 def test_what_differs_ahead_of_a_kernel_is_not_its_fault(
@@ -136,6 +137,25 @@ def test_a_float_island_is_not_a_wrong_kernel(
     assert found.kernels > 0
     assert "the difference begins in float: " in found.remarks()[0]
     assert "LayerNormalization" in found.remarks()[0]
+
+
+@pytest.mark.parametrize(("stems", "wrong"), [(("norm", "codes"), 0), ("*", 1)])
+def test_a_kernel_that_gives_floats(
+    stems: object, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All codes are equal: the last layer reads them, and its result is an output."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval()
+    x, file = torch.randn(16, 8), tmp_path / "norm.onnx"
+    qtool.quantize(net, [x], accuracy="fast").export(file)
+    body = ADD.format(at=0, stems=("norm", "codes", "forced") if stems == "*" else stems)
+    (found,) = run_on(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
+    assert found.codes_identical == found.codes
+    assert found.kernels == 3
+    assert len(found.wrong_kernels) == wrong
+    assert found.identical == (not wrong)
+    if wrong:
+        assert "1 of 3 integer kernels give other results" in found.remarks()[0]
 
 
 @pytest.mark.parametrize("make", [by_qtool, float_file])

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
+from torch import nn
 
+import qtool
+from qtool.emulation.executed import float_kernels, hidden_kernels, makers_of
 from qtool.emulation.forms import Form, int8_taken_for_uint8
-from qtool.emulation.probes import codes_of, hidden_kernels, makers_of, with_outputs
+from qtool.emulation.probes import Code, codes_of, with_outputs
 from qtool.onnx_graph.storage import load, save
 from qtool.runtimes.onnxruntime import optimised_graph, run, session
 from tests.emulation.networks import batches, by_onnxruntime, float_file
@@ -90,8 +94,25 @@ def test_products_inside_kernels_of_floats() -> None:
         "MatMul",
     ]
     nodes = [helper.make_node(k, ["x"], [k], name=k.lower()) for k in (*kinds, *others)]
-    found = hidden_kernels(helper.make_model(helper.make_graph(nodes, "g", [], [])))
-    assert found == tuple(f"{k.lower()} ({k})" for k in kinds)
+    model = helper.make_model(helper.make_graph(nodes, "g", [], []))
+    assert hidden_kernels(model, ()) == tuple(f"{k.lower()} ({k})" for k in kinds)
+    seen = [Code(kinds[1], "", "", "float32")]
+    assert len(hidden_kernels(model, seen)) == len(kinds) - 1
+
+
+def test_linear_layers_that_give_floats(tmp_path: Path) -> None:
+    """Their results are read in float, or are outputs; their kernels read codes all the same."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval()
+    file = tmp_path / "a.onnx"
+    qtool.quantize(net, [torch.randn(16, 8)], accuracy="fast").export(file)
+    model = load(file)
+    codes = codes_of(model)
+    save(with_outputs(model, codes), tmp_path / "b.onnx")
+    found = float_kernels(optimised_graph(tmp_path / "b.onnx"), model, codes)
+    assert [(f.node, f.dtype) for f in found] == [("0", "float32"), ("2", "float32")]
+    assert not {f.tensor for f in found} & {c.tensor for c in codes}
+    assert found[1].tensor == model.graph.output[0].name
 
 
 @pytest.mark.parametrize("activations", [QuantType.QUInt8, QuantType.QInt8])
@@ -135,7 +156,7 @@ def test_kernels_on_given_codes_give_the_same_codes(tmp_path: Path) -> None:
     write_array(tmp_path / "in", 0, 0, batches()[0].numpy())
     seen = form.coded(tmp_path / "in", tmp_path / "seen", 1)
     run_jobs(None, [seen], tmp_path / "job", 60)
-    job = form.forced(seen, tmp_path / "forced")
+    job = form.forced(seen, (), tmp_path / "forced")
     run_jobs(None, [job], tmp_path / "job2", 60)
     for code in codes:
         at = form.place[code.tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,17 +44,19 @@ sys.argv = ["run_onnx.py", {str(job)!r}]
 runpy.run_path({run_onnx.__file__!r}, run_name="__main__")
 print(sorted({{"qtool", "torch", "onnx"}} & set(sys.modules)))
 """
-    command = [sys.executable, "-c", code]
+    read, write = os.pipe()  # open as long as this test
     done = subprocess.run(
-        command, stdin=subprocess.PIPE, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], stdin=read, capture_output=True, text=True, check=True
     )
+    os.close(read)
+    os.close(write)
     assert done.stdout == "[]\n"
 
 
 def test_a_model_that_does_not_load_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     job = Job(tmp_path / "broken.onnx", tmp_path, tmp_path, 1)
-    with pytest.raises(EmulationError, match="this machine fails: .*INVALID_PROTOBUF"):
+    with pytest.raises(EmulationError, match=r"this machine fails: .*INVALID_PROTOBUF"):
         run_jobs(None, [job], tmp_path / "job", 60)
 
 

@@ -31,6 +31,14 @@ def test_decibels() -> None:
     assert tally([1, 2], [np.nan, 2]).sqnr_db == -np.inf
 
 
+def test_the_last_bits_of_float32_are_near() -> None:
+    one = np.float32(1000)
+    assert tally([one, 0], [np.nextafter(one, np.float32(2000)), 0]).near
+    assert tally([0, 0], [0, 0]).near
+    assert not tally([one, 0], [one, 0.01]).near
+    assert not tally([one, 0], [np.nan, 0]).near
+
+
 def test_several_batches_are_one() -> None:
     found = tally([3], [3])
     found.add(np.array([4.0]), np.array([4.5]))

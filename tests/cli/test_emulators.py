@@ -1,0 +1,68 @@
+"""qtool emulators: what is listed, and what install is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from qtool import emulation
+from qtool.emulation import CPUS, Family
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def nothing(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """No emulator is installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path / "cache"))
+    return cli
+
+
+def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
+    said = nothing("emulators").stdout
+    assert all(f"\n{name} " in said for name in CPUS)
+    assert said.endswith("install what is missing with `qtool emulators install --arm --web`\n")
+    assert nothing("emulators", "list").stdout == said
+    told = json.loads(nothing("emulators", "--json").stdout)
+    assert set(told["cpus"]) == set(CPUS)
+    assert all(told["cpus"].values())
+    assert not (nothing.folder / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "families"),
+    [
+        ((), {Family.X86}),
+        (("--arm",), {Family.X86, Family.ARM}),
+        (("--arm", "--web"), set(Family)),
+    ],
+)
+def test_install_takes_what_is_asked_for(
+    options: tuple[str, ...],
+    families: set[Family],
+    nothing: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Family] = []
+
+    def install(wanted: Iterable[Family]) -> tuple[str, ...]:
+        asked.extend(wanted)
+        return ("something was installed",)
+
+    monkeypatch.setattr(emulation, "install_emulators", install)
+    said = nothing("emulators", "install", *options).stdout
+    assert set(asked) == families
+    assert said.startswith("something was installed\n")
+    told = json.loads(nothing("emulators", "install", *options, "--json").stdout)
+    assert told["installed"] == ["something was installed"]
+
+
+def test_refusals(nothing: Cli) -> None:
+    said = nothing("emulators", "--arm", code=2).stderr
+    assert "--arm and --web are for `qtool emulators install`" in said
+    assert "`sudo apt-get install --no-install-recommends qemu-user`" in nothing.refuses(
+        "emulators", "install"
+    )

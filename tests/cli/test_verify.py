@@ -1,0 +1,77 @@
+"""qtool verify --cpu: a processor that only pretends, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qtool.api import other_cpus
+from tests.cli.conftest import Cli
+from tests.emulation.networks import pretend
+
+DATA = ("--data", "examples/digits/eval.npz")
+WRONG = """
+if stem in ("codes", "forced"):  # the last codes of the file that returns them
+    file = max(outputs.glob(f"{batch}-*.npy"), key=lambda f: int(f.stem.split("-")[1]))
+    values = np.load(file)
+    values.flat[0] ^= 1
+    np.save(file, values)
+"""
+
+
+@pytest.fixture
+def emulated(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Every processor can be emulated, and is this one."""
+    monkeypatch.setattr(other_cpus, "check_available", lambda cpus: None)
+    (tmp_path / "scripts").mkdir()
+    pretend(monkeypatch, tmp_path / "scripts")
+    return sample
+
+
+def test_equal_codes_are_exit_code_0(emulated: Cli) -> None:
+    said = emulated("verify", "digits.int8.onnx", "--cpu", "haswell,wasm", "--samples", "8").stdout
+    assert said.startswith("digits.int8.onnx on 8 samples, compared with this machine (")
+    rows = [line.split() for line in said.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["haswell", "wasm"]
+    assert [row[1:4] for row in rows] == [["80", "of", "80"]] * 2
+
+
+def test_other_codes_are_exit_code_1(
+    emulated: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "again").mkdir()
+    pretend(monkeypatch, tmp_path / "again", WRONG)
+    words = ("verify", "digits.int8.onnx", "--cpu", "nehalem", "--samples", "8")
+    assert "1 of 16 integer kernels" in emulated(*words, code=1).stdout
+    told = json.loads(emulated(*words, "--json", code=1).stdout)
+    (row,) = told["results"]
+    assert (row["cpu"], row["identical"], told["identical"]) == ("nehalem", False, False)
+    assert len(row["wrong_kernels"]) == 1
+
+
+@pytest.mark.parametrize(("batch", "samples"), [(32, 20), (8, 20), (16, 32)])
+def test_so_many_samples_of_the_data(batch: int, samples: int, emulated: Cli) -> None:
+    sizes = ("--batch-size", str(batch), "--samples", str(samples))
+    said = emulated("verify", "digits.int8.onnx", "--cpu", "haswell", *DATA, *sizes).stdout
+    assert f" on {samples} samples, " in said
+
+
+def test_a_time_limit_is_a_refusal(
+    emulated: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "again").mkdir()
+    pretend(monkeypatch, tmp_path / "again", "import time; time.sleep(600)")
+    words = ("verify", "digits.int8.onnx", "--cpu", "wasm", "--samples", "4", "--timeout", "5")
+    assert "wasm was stopped after 5 s; give fewer samples" in emulated.refuses(*words)
+
+
+def test_refusals(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = sample.refuses("verify", "digits.int8.onnx", "--cpu", "pentium")
+    assert "'pentium' is no known processor; choose from haswell, " in said
+    assert "no such file" in sample.refuses("verify", "no.onnx", "--cpu", "haswell")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = sample.refuses("verify", "digits.int8.onnx", "--cpu", "haswell")
+    assert "haswell (qemu-x86_64 is not installed); install " in said
+    assert said.endswith("`qtool emulators install`")
