@@ -45,6 +45,7 @@ class SelfCheck:
         identical: how many of them are as stored.
         first: the first one that differs, or the few of one digest that it is among.
         other: another profile whose codes these are, where they differ.
+        unlike: profiles on which the file computes other codes than with `profile`.
         approximate: how many tensors behind nodes in float are compared by sketches.
         worst: that with the lowest signal-to-noise ratio.
         worst_db: its estimated ratio.
@@ -60,6 +61,7 @@ class SelfCheck:
     identical: int = 0
     first: tuple[str, ...] = ()
     other: str = ""
+    unlike: tuple[str, ...] = ()
     approximate: int = 0
     worst: str = ""
     worst_db: float = inf
@@ -103,6 +105,8 @@ class SelfCheck:
             f"self-test: {self.identical} of {self.tensors} integer tensors as planned "
             f"({self.profile})"
         )
+        if self.exact and self.unlike:
+            return f"{text}, which are others than on {', '.join(self.unlike)}"
         if self.exact:
             return text
         text += f"; the first with other codes is {' or '.join(self.first)}. "
@@ -186,6 +190,7 @@ def _with_codes(
         identical=len(exact) - sum(map(len, wrong)),
         first=tuple(wrong[0]) if wrong else (),
         other=fitting if wrong else "",
+        unlike=tuple(n for n, each in test.digests.items() if each != test.digests[compared]),
     )
 
 

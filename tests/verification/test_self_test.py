@@ -197,6 +197,20 @@ def test_flipped_bits_change_codes_or_are_explained(file: Path) -> None:
     assert kinds.count("detected") >= 30
 
 
+def test_files_that_saturate_elsewhere_say_so(tmp_path: Path) -> None:
+    quantized = qtool.quantize(
+        small(), [torch.randn(8, 3, 12, 12)], target="onnxruntime-x86-vnni", accuracy="fast"
+    )
+    quantized.export(tmp_path / "model.onnx", timing=0)
+    test = SelfTest.of(onnx.load(tmp_path / "model.onnx"))
+    assert test is not None
+    assert test.digests["onnxruntime-avx2"] != test.digests["onnxruntime-x64"]
+    found = check_self_test(tmp_path / "model.onnx")
+    assert found.passed
+    assert found.unlike
+    assert "which are others than on onnxruntime-" in str(found)
+
+
 def test_another_cpu_is_told_from_a_modified_file(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
