@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from qtool.search.goals import TuneGoals
     from qtool.search.loop import SearchOptions
     from qtool.sources.empty import unfilled
-    from qtool.verification import Coverage, Exactness, Verification
+    from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
 
 _HOMES = {
     "extend": "register_observer register_operator register_pass register_step register_target",
@@ -85,7 +85,7 @@ _HOMES = {
     "search.goals": "TuneGoals",
     "search.loop": "SearchOptions",
     "sources.empty": "unfilled",
-    "verification": "Coverage Exactness Verification",
+    "verification": "Coverage Exactness FileCheck SelfCheck Verification",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -106,6 +106,7 @@ __all__ = [
     "Exactness",
     "Explanation",
     "ExportError",
+    "FileCheck",
     "FileError",
     "Goals",
     "KernelError",
@@ -119,6 +120,7 @@ __all__ = [
     "Report",
     "ReportOptions",
     "SearchOptions",
+    "SelfCheck",
     "TuneGoals",
     "TunedModel",
     "Verification",

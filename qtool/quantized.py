@@ -24,6 +24,7 @@ from qtool.graph.fingerprint import mark_of
 from qtool.integer import Program, lower
 from qtool.kernels import profile as profile_of
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
+from qtool.onnx_graph.self_test import SelfTest, attach
 from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
 from qtool.plan import Execution
@@ -50,10 +51,12 @@ from qtool.verification import (
     costliest,
     executed,
     fidelity,
+    make_self_test,
     narrow_inputs,
     planned,
 )
 from qtool.verification.fidelity import Outputs, expected
+from qtool.verification.made_inputs import SAMPLES
 from qtool.verification.padding import Padding
 from qtool.verification.poles import near_poles
 from qtool.verification.portability import Portability, portability
@@ -168,7 +171,8 @@ class Quantized:
 
         The file is made aside, checked (see `verify`), and moved into place; on any failure what
         was there before stays. A model beyond the 2 GiB that one file may have gets its weights in
-        a second file beside it, `<path>.<digest>.data`, which has to stay there.
+        a second file beside it, `<path>.<digest>.data`, which has to stay there. It carries a test
+        of itself, which `qtool.verify` runs wherever the file is.
 
         Args:
             path: the file to write.
@@ -197,9 +201,18 @@ class Quantized:
                     f"the exported model does not compute what was planned ({why}); "
                     f"{path} was not written"
                 )
+            attach(temporary, self._self_test(artefact))
         if result is not None and format == "qdq":
             self._kept["coverage"] = result.coverage
         return result
+
+    def _self_test(self, artefact: Artefact) -> SelfTest:
+        """The test that a file carries."""
+        artefact.close()
+        if is_qoperator(artefact.file.outline):
+            artefact = Artefact(artefact.path, qdq=self._model())
+        sample = self.graph.fewer(self.sample, SAMPLES)
+        return make_self_test(artefact, sample.arrays(), sum(d.macs for d in self.plan.nodes))
 
     def _make_room(self) -> None:
         """Where that is worth its time."""

@@ -38,12 +38,14 @@ CLASSES = (
     "Coverage",
     "Evaluation",
     "Exactness",
+    "FileCheck",
     "Goals",
     "ModelContents",
     "QuantPlan",
     "QuantizedModel",
     "Report",
     "ReportOptions",
+    "SelfCheck",
     "Verification",
     "unfilled",  # a context, called as a function
 )

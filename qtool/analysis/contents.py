@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from qtool.calibration import Calibration
+from qtool.errors import VerificationError
 from qtool.formats import table
 from qtool.onnx_graph.reading import Reading, array_of, input_at, name_of
+from qtool.onnx_graph.self_test import SelfTest
+from qtool.onnx_graph.storage import message_of
 from qtool.path_arguments import takes_paths
 from qtool.verification import Coverage, audit
 
@@ -35,17 +38,20 @@ class TensorParameters:
 
 @dataclass(frozen=True)
 class ModelContents:
-    """An ONNX file: the kernel that ONNX Runtime runs for every operator, and what is in codes."""
+    """An ONNX file: the kernel that ONNX Runtime runs for every operator, what is in codes, and the
+    test that the file carries of itself, in a sentence."""
 
     file: str
     coverage: Coverage
     parameters: tuple[TensorParameters, ...]
+    self_test: str
 
     def to_json(self) -> dict[str, Any]:
         return {
             "file": self.file,
             **self.coverage.to_json(),
             "parameters": [p.to_json() for p in self.parameters],
+            "self_test": self.self_test,
         }
 
     def __str__(self) -> str:
@@ -61,7 +67,7 @@ class ModelContents:
             "parameters",
             "llrr",
         )
-        return f"{operators}\n\n{params}\n\n{self.coverage}"
+        return f"{operators}\n\n{params}\n\n{self.coverage}\n{self.self_test}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     path = Path(file)
     if path.suffix == ".onnx":
         params = parameters(path)
-        return ModelContents(str(file), audit(path), tuple(params))
+        return ModelContents(str(file), audit(path), tuple(params), _self_test(path))
     found = Calibration.load(path)
     return CalibrationContents(
         str(file),
@@ -113,6 +119,14 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
         tuple(map(str, found.inputs)),
         {name: (low, high) for name, low, high in found.ranges()},
     )
+
+
+def _self_test(path: Path) -> str:
+    try:
+        test = SelfTest.of(message_of(path))
+    except VerificationError as error:
+        return str(error)
+    return "no self-test in this file" if test is None else str(test)
 
 
 def _few(values: tuple[float, ...]) -> str:

@@ -40,6 +40,7 @@ from qtool.graph.cut import Block, cut
 from qtool.graph.split import Part, split
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.join import join
+from qtool.onnx_graph.self_test import SelfTest
 from qtool.onnx_graph.storage import appended, files_of, named
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.path_arguments import takes_paths
@@ -372,5 +373,6 @@ def _publish(work: _Work, path: Path) -> None:
     rounded = sum(d.rounded for d in record.done)
     changes = (Change("round", rounded, REASON),) if rounded else ()
     made = own_version(), work.target, record.digest, spec, work.recipe, nodes, changes
-    onnx.helper.set_model_props(model, FileInfo(*made).metadata())
+    untested = SelfTest("", missing="it was written block by block, and is not run whole")
+    onnx.helper.set_model_props(model, {**FileInfo(*made).metadata(), **untested.metadata()})
     named(model, path, record.data, record.digest)

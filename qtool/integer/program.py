@@ -59,6 +59,15 @@ class Program:
         """How many nodes run in float, in the runtime's kernels."""
         return sum(s.nodes for s in self.steps if s.kind == "float")
 
+    @property
+    def behind_float(self) -> frozenset[str]:
+        """Tensors that a node in float has a part in."""
+        found: set[str] = set()
+        for step in self.steps:
+            if step.kind == "float" or found & set(step.inputs):
+                found |= set(step.outputs)
+        return frozenset(found)
+
     def held(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """A tensor as the file has it, as this program has it."""
         return (values.to(torch.int16) + 128).to(torch.uint8) if name in self.lifted else values
@@ -69,8 +78,12 @@ class Program:
 
     def trace(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Every tensor of a run by the user's name: codes where it is quantized."""
-        values = self._run(inputs, keep=True)
+        values = self.values(*inputs)
         return {self.labels.get(name, name): t for name, t in values.items()}
+
+    def values(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Every tensor of a run by its name in the file: codes where it is quantized."""
+        return self._run(inputs, keep=True)
 
     @torch.inference_mode()
     def _run(self, inputs: Sequence[torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:

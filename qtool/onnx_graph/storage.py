@@ -42,6 +42,7 @@ __all__ = [
     "published",
     "save",
     "stored_bytes",
+    "with_stored",
 ]
 
 LIMIT = 2**31 - 1
@@ -233,7 +234,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     Small tensors stay, since shapes may be computed from them. Nothing large is copied.
     """
     small = [t for t in model.graph.initializer if stored_bytes(t) <= _SMALL]
-    bare = _with_stored(model, small)
+    bare = with_stored(model, small)
     known = {t.name for t in small} | {i.name for i in model.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in known:
@@ -246,7 +247,7 @@ def fits(model: onnx.ModelProto) -> bool:
     """Whether one message holds the model with its weights."""
     stored = model.graph.initializer
     weights = sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored)
-    return int(_with_stored(model, ()).ByteSize()) + weights <= LIMIT
+    return int(with_stored(model, ()).ByteSize()) + weights <= LIMIT
 
 
 def stored_bytes(tensor: onnx.TensorProto) -> int:
@@ -297,7 +298,7 @@ def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelP
         _reference(t, data, places[t.name]) if t.name in places else t
         for t in model.graph.initializer
     ]
-    return _with_stored(model, stored)
+    return with_stored(model, stored)
 
 
 def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:
@@ -308,7 +309,7 @@ def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> o
     return found
 
 
-def _with_stored(model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+def with_stored(model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
     """A copy with these initializers, made without copying those of the model."""
     bare = onnx.ModelProto()
     _copy_all_but(model, bare, "graph")

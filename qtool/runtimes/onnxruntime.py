@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = [
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
 _WEIGHTS_APART = "session.optimized_model_external_initializers"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 
 
@@ -40,6 +42,7 @@ def session(
     threads: int = 0,
     save_to: Path | None = None,
     once: bool = False,
+    outputs: Sequence[str] = (),
 ) -> ort.InferenceSession:
     """A CPU session of a file.
 
@@ -49,6 +52,7 @@ def session(
         threads: intra-op threads; 0 lets the runtime choose.
         save_to: where the runtime writes the graph that it really runs, for `read_graph`.
         once: for a run or two: memory is asked for and given back each time, not held in reserve.
+        outputs: tensors to give out besides the outputs of the file, behind those.
 
     Raises:
         VerificationError: the runtime does not accept the file; with its own words.
@@ -63,12 +67,22 @@ def session(
     options.enable_cpu_mem_arena = not once
     if save_to is not None:
         write_graph(options, save_to)
+    source = _with_outputs(path, outputs, options) if outputs else str(path)
     try:
         return ort.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+            source, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:
         raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
+
+
+def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:
+    """The file with more outputs. Nothing is parsed: protobuf merges messages that stand behind
+    each other. Weights in a second file stay there."""
+    graph = onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in outputs])
+    options.add_session_config_entry(_DATA_FOLDER, str(Path(path).resolve().parent))
+    more: bytes = onnx.ModelProto(graph=graph).SerializeToString()
+    return Path(path).read_bytes() + more
 
 
 def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:

@@ -5,8 +5,11 @@ from qtool.verification.by_step import Steps, check_steps
 from qtool.verification.coverage import AuditRow, Coverage, audit, executed, planned
 from qtool.verification.exact import Exactness, compare_codes
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
+from qtool.verification.file_check import FileCheck
 from qtool.verification.parity import Difference, Parity, compare
 from qtool.verification.result import Verification
+from qtool.verification.self_check import SelfCheck, check_self_test
+from qtool.verification.self_test import make_self_test
 from qtool.verification.structure import Expected, check_structure, check_well_formed
 
 __all__ = [
@@ -17,10 +20,13 @@ __all__ = [
     "Exactness",
     "Expected",
     "Fidelity",
+    "FileCheck",
     "Parity",
+    "SelfCheck",
     "Steps",
     "Verification",
     "audit",
+    "check_self_test",
     "check_steps",
     "check_structure",
     "check_well_formed",
@@ -29,6 +35,7 @@ __all__ = [
     "costliest",
     "executed",
     "fidelity",
+    "make_self_test",
     "narrow_inputs",
     "planned",
 ]

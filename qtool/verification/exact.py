@@ -97,7 +97,7 @@ def compare_codes(
     if artefact is not file:
         artefact.load()  # what the runtime refuses is not to be understood
     program = artefact.program(profile)
-    behind = _behind_float(program)
+    behind = program.behind_float
     samples = elements = identical = 0
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
@@ -137,15 +137,6 @@ def _codes_apart(program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, A
     scales = [float(p.scale) for n in program.outputs if (p := program.params.get(n)) is not None]
     step = scales[0] if len(scales) == len(program.outputs) == 1 else float(np.ptp(a)) / 255 or 1.0
     return float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max()) / step
-
-
-def _behind_float(program: Program) -> set[str]:
-    """Tensors that a node in float has a part in."""
-    found: set[str] = set()
-    for step in program.steps:
-        if step.kind == "float" or found & set(step.inputs):
-            found |= set(step.outputs)
-    return found
 
 
 def _seen(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:

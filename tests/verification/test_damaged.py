@@ -35,6 +35,11 @@ def test_a_scale_is_a_positive_number(scale: float, file: Path, tmp_path: Path) 
         other.reshape(-1)[0] = scale
         stored.CopyFrom(numpy_helper.from_array(other, name))
         onnx.save(model, tmp_path / "other.onnx")
+        found = qtool.verify(tmp_path / "other.onnx")
+        assert not found.passed
+        assert "a scale is a positive number" in found.not_compared
+        del model.metadata_props[:]  # of a file that carries no test
+        onnx.save(model, tmp_path / "other.onnx")
         with pytest.raises(KernelError, match=r"its scale is .*; a scale is a positive number"):
             qtool.verify(tmp_path / "other.onnx")
 
