@@ -22,7 +22,6 @@ from qtool.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.graph.alone import alone, give_back, rarely_collecting
 from qtool.graph.fingerprint import mark_of
 from qtool.integer import Program, lower
-from qtool.kernels import PROFILES
 from qtool.onnx_graph.file_info import FileInfo, NodeInfo, own_version
 from qtool.onnx_graph.storage import published, save
 from qtool.path_arguments import takes_paths
@@ -238,8 +237,7 @@ class Quantized:
             covered = self._covered(artefact, asked)
             return Verification(parity, None, covered, self._near(batch, poles), missing)
         near = self._near(batch, poles, artefact.run(inputs))
-        unlike = _unlike_here(target(self.plan.target), exactness)
-        return Verification(parity, exactness, audit(artefact), near, unlike)
+        return Verification(parity, exactness, audit(artefact), near)
 
     def _judged(
         self, artefact: Artefact, batch: Batch, inputs: Sequence[Any]
@@ -258,16 +256,15 @@ class Quantized:
             artefact.run(inputs)
             artefact.close()
             self._make_room()
-        program = artefact.program(chosen.profile) if known else None  # of the target's processors
+        program = artefact.program() if known else None
         steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
         parity = compare(artefact, inputs, coded, self._steps(), asked, (some, found))
         parity = replace(parity, steps=steps)
         if not known:
             return parity, None
         exactness = compare_codes(artefact, [inputs])
-        elsewhere = program is not None and program.profile != exactness.profile
-        if exactness.exact or (elsewhere and exactness.passed):
-            parity = replace(parity, tolerance=None)  # steps and kernels are judged: no limit
+        if exactness.exact:  # steps and kernels are judged: no limit on the outputs is needed
+            parity = replace(parity, tolerance=None)
         return parity, exactness
 
     def integer(self, profile: str | None = None) -> Program:
@@ -372,17 +369,6 @@ class Quantized:
         )
         made = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         return FileInfo(*made, nodes, self.changes)
-
-
-def _unlike_here(chosen: Target, exactness: Exactness) -> str:
-    """A sentence where this processor is none of the target's; "" where codes are the same."""
-    own = chosen.profile
-    if own is None or own == exactness.profile or chosen.pair_limit is not None:
-        return ""
-    return (
-        f"{chosen.name} is for other processors ({PROFILES[own]}) than this one: its steps were "
-        "checked in their arithmetic, and outputs here may differ from theirs"
-    )
 
 
 def _asked(chosen: Target) -> tuple[Runtime | None, str]:

@@ -192,18 +192,3 @@ def test_two_models_of_one_capture_do_not_share_weights() -> None:
     one, other = convert(captured, calibration), convert(captured, calibration)
     mine, theirs = ({p.data_ptr() for p in m.module.parameters()} for m in (one, other))
     assert not mine & theirs
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("onnxruntime-x86", True), ("onnxruntime-x86-novnni", False)]
-)
-def test_on_a_processor_that_is_not_the_targets_the_result_says_so(
-    name: str, said: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = "onnxruntime-sse41"
-    monkeypatch.setattr("qtool.verification.artefact.machine_profile", lambda: other)
-    data = [samples("linear", 8)]
-    found = quantize(network("linear"), data, target=name, accuracy="fast").verify()
-    assert found.passed
-    assert f"arithmetic: {other}" in str(found)
-    assert ("is for other processors (onnxruntime-x64" in str(found)) == said

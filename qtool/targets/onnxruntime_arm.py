@@ -3,8 +3,8 @@
 Its kernels (mlas/lib/platform.cpp) take int8 x int8 on every path: matrix products with sdot or
 smmla, symmetric convolutions, and the packed symmetric product (SymmQgemm), which exists for int8
 activations alone. int8 Q and DQ fuse there (QDQIsInt8Allowed is true on ARM64), whereas on x86
-they are rewritten to uint8 or left in float. QLinearAdd is fixed point there: its codes are those
-of the profile onnxruntime-neon.
+they are rewritten to uint8 or left in float. QLinearAdd is fixed point there, so its codes are not
+those of the profile for x86.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ ONNXRUNTIME_ARM = replace(
     name="onnxruntime-arm",
     description="ONNX Runtime, CPU provider, 64-bit ARM",
     types=replace(ONNXRUNTIME_X86.types, activation=INT8),
-    profile="onnxruntime-neon",
+    profile=None,
     runtime=None,  # ONNX Runtime, but on another processor
 )

@@ -21,8 +21,7 @@ class Verification:
         elsewhere; coverage is then that of the plan.
     fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
         whether the file is right, and is no part of `passed`.
-    missing: a sentence on what could not be seen here: the target's runtime is not installed, or
-        this is not one of its processors.
+    missing: a sentence where the target's runtime could be asked, but is not installed.
     remarks: what else was measured of the file, in sentences: how fast it is.
     """
 

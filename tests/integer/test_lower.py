@@ -170,8 +170,7 @@ def test_int8_that_several_read_is_integer_on_arm_alone() -> None:
     """A file of the target for ARM: x86 turns int8 of one reader into uint8, and no other."""
     data = [samples("residual", 4)]
     found = quantize(network("residual"), data, target="onnxruntime-arm", accuracy="fast")
-    arm, x86 = found.integer(), found.integer("onnxruntime-x64")
-    assert arm.profile == "onnxruntime-neon"
+    arm, x86 = (found.integer(f"onnxruntime-{cpu}") for cpu in ("neon", "x64"))
     assert x86.float_nodes > arm.float_nodes == 0
 
 
