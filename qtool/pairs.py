@@ -77,11 +77,13 @@ def excess(weight: Tensor, pairs: Tensor) -> Tensor:
         pairs: int64 [pairs, 2], as above.
 
     Returns:
-        int64 [out, pairs]: max(|w0 + w1| over the weights of one sign - 128, 0).
+        int16 [out, pairs]: max(|w0 + w1| over the weights of one sign - 128, 0).
     """
-    both = weight.flatten(1).to(torch.int64)[:, pairs]
-    above, below = both.clamp(min=0).sum(-1), both.clamp(max=0).sum(-1)
-    return torch.maximum(above, -below).sub(PAIR_LIMIT).clamp(min=0)
+    flat = weight.flatten(1)
+    one, other = (flat[:, pairs[:, side]].to(torch.int16) for side in (0, 1))
+    above = one.clamp(min=0) + other.clamp(min=0)
+    below = one.clamp(max=0) + other.clamp(max=0)
+    return torch.maximum(above, -below).sub_(PAIR_LIMIT).clamp_(min=0)
 
 
 def _by_position(shape: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
 """The parts of a QDQ model that ONNX Runtime fuses into integer kernels.
 
 All data inputs of an operator come from codes, the result goes to one QuantizeLinear (a Relu or
-Clip between that the quantization makes redundant is dropped), and on x86 int8 codes only count
-where the runtime turns them into uint8 (`QdqGraph.becomes_uint8`).
+Clip between that the quantization makes redundant is dropped), and on x86 and in WebAssembly
+int8 codes only count where the runtime turns them into uint8 (`QdqGraph.becomes_uint8`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def fused(graph: QdqGraph, node: ir.Node) -> Fused | None:
         return None
     types = {c.params.qtype.torch_dtype for c in inputs} | {out.qtype.torch_dtype}
     if not operator.fits(inputs[0].params, out) or (
-        graph.lifts and len(types) > 1 and not operator.mixed
+        not graph.signed and len(types) > 1 and not operator.mixed
     ):
         return None
     covered = (*passed, *ends)
@@ -122,10 +122,11 @@ def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> b
 
 
 def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
-    """Whether the runtime computes on these codes: on uint8, and int8 where it makes that of it."""
+    """Whether the runtime computes on these codes: uint8, and int8 where it has kernels for that
+    (ARM) or makes uint8 of it."""
     maker = codes.producer()
     unsigned = params is None or not params.qtype.signed
-    if graph.signed or unsigned or maker is None or maker.op_type != "QuantizeLinear":
+    if not graph.lifts or unsigned or maker is None or maker.op_type != "QuantizeLinear":
         return True
     return graph.becomes_uint8(maker)
 

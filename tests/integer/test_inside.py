@@ -16,6 +16,7 @@ from qtool.integer import forms, inside, lower
 from qtool.integer.program import Program
 from qtool.kernels import profile
 from qtool.kernels.ort import nbits
+from tests.kernels.ort.oracle import VNNI
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 40), np.float32)
@@ -54,6 +55,7 @@ def kinds(program: Program) -> list[str]:
     return [step.kind for step in program.steps]
 
 
+@VNNI
 def test_a_product_in_blocks_runs_in_the_engine() -> None:
     program = lower(model())
     assert kinds(program) == ["integer"]
@@ -80,6 +82,7 @@ def test_other_profiles_have_no_such_kernels() -> None:
     assert kinds(lower(model(), "tflite")) == ["float"]
 
 
+@VNNI
 def test_where_bits_differ_here_the_runtime_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nbits, "_in_turn", nbits._by_halves)  # folded in another order
     assert kinds(lower(model())) == ["float"]
@@ -95,6 +98,7 @@ def test_what_the_runtime_does_not_take_is_not_known_to_agree() -> None:
     assert not forms.agree(form, bind)
 
 
+@VNNI
 def test_each_kernel_agrees_with_the_runtime_on_this_processor() -> None:
     """In all forms that qtool writes. Where this fails, programs are slower and still right."""
     chosen = profile("onnxruntime-x64")
@@ -145,6 +149,7 @@ def lstm(direction: str = "forward", states: bool = False, **attributes: Any) ->
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+@VNNI
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_a_dynamic_lstm_runs_in_the_engine(direction: str, states: bool) -> None:

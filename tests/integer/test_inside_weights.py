@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.integer import lower
 from qtool.verification.artefact import Artefact
+from tests.kernels.ort.oracle import VNNI
 
 RNG = np.random.default_rng(0)
 INPUTS, OUTPUTS = 70, 13  # no whole blocks, no whole fours
@@ -75,6 +76,7 @@ def kernels(made: onnx.ModelProto, **options: Any) -> list[str]:
     return [s.kind for s in lower(made, **options).steps if s.name == "product"]
 
 
+@VNNI
 @pytest.mark.parametrize("given", FUSED.values(), ids=FUSED.keys())
 def test_what_the_runtime_makes_a_product_of_codes(given: dict[str, Any]) -> None:
     made = model(**given)
@@ -94,6 +96,7 @@ def test_what_stays_a_product_of_floats(given: dict[str, Any]) -> None:
     assert np.array_equal(mine.numpy(), found)
 
 
+@VNNI
 @pytest.mark.parametrize("outputs", [OUTPUTS, 6, 0])
 @pytest.mark.parametrize("shared", ["w", "s", "ws", "wsz", "z", ""])
 def test_weights_that_two_layers_read(shared: str, outputs: int) -> None:
@@ -128,6 +131,7 @@ def test_an_add_behind_a_product_is_the_runtimes() -> None:
     assert kernels(model(op="MatMul", behind="Add")) != ["integer"]
 
 
+@VNNI
 def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(), path)
@@ -165,6 +169,7 @@ TURNED: dict[str, tuple[str, bool]] = {
 }
 
 
+@VNNI
 @pytest.mark.parametrize(("body", "floats"), TURNED.values(), ids=TURNED.keys())
 def test_a_transpose_that_a_gemm_takes_in_keeps_it_in_float(body: str, floats: bool) -> None:
     outputs = "y, z" if "z = " in body else "y"

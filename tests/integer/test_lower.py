@@ -17,7 +17,7 @@ from qtool.api import quantize
 from qtool.errors import FileError, KernelError
 from qtool.integer import lower
 from qtool.verification import Exactness, compare_codes
-from tests.export.networks import NETWORKS, Applied, conv_bn, float_file, model, samples
+from tests.export.networks import NETWORKS, Applied, conv_bn, float_file, model, network, samples
 
 # a node the runtime has no integer kernel for: run in the runtime's own float kernel
 ONLY_FLOAT_STEPS = {"attention", "conv_transpose", "pad_with_ones", "two_inputs"}
@@ -164,6 +164,14 @@ def test_the_tflite_profile_holds_int8_codes() -> None:
     assert signed[name].dtype == torch.int8
     assert unsigned["x"].dtype == torch.uint8
     assert int(apart.abs().max()) <= 1  # ties are rounded away from zero there
+
+
+def test_int8_that_several_read_is_integer_on_arm_alone() -> None:
+    """A file of the target for ARM: x86 turns int8 of one reader into uint8, and no other."""
+    data = [samples("residual", 4)]
+    found = quantize(network("residual"), data, target="onnxruntime-arm", accuracy="fast")
+    arm, x86 = (found.integer(f"onnxruntime-{cpu}") for cpu in ("neon", "x64"))
+    assert x86.float_nodes > arm.float_nodes == 0
 
 
 def test_unknown_profiles_and_files_are_refused(tmp_path: Path) -> None:

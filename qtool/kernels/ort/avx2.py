@@ -52,14 +52,17 @@ class _Pairs:
     def of(cls, weight: Tensor, groups: int) -> _Pairs:
         """Of weight codes [out, in / groups, *kernel]."""
         pairs = consecutive_pairs(weight.shape, groups)
-        outputs, found = excess(weight, pairs).nonzero(as_tuple=True)
+        rows = max(1, _PIECE // max(1, len(pairs)))
+        parts = [excess(part, pairs).nonzero() for part in weight.split(rows)]
+        shifts = [torch.tensor([i * rows, 0]) for i in range(len(parts))]
+        outputs, found = torch.cat([p + s for p, s in zip(parts, shifts, strict=True)]).unbind(1)
         positions, inputs = math.prod(weight.shape[2:]), weight.shape[1]
-        group = outputs // (len(weight) // groups) * inputs
+        group = outputs // max(1, len(weight) // groups) * inputs
         flat = pairs[found]
         channel = torch.div(flat, max(1, positions), rounding_mode="floor") + group[:, None]
-        rows = flat % max(1, positions) * (inputs * groups) + channel
-        weights = weight.flatten(1).to(torch.float32)[outputs[:, None], flat]
-        return cls(outputs, rows[:, 0], rows[:, 1], weights.t().contiguous())
+        read = flat % max(1, positions) * (inputs * groups) + channel
+        weights = weight.flatten(1)[outputs[:, None], flat].to(torch.float32)
+        return cls(outputs, read[:, 0], read[:, 1], weights.t().contiguous())
 
     def where(self, kept: Tensor) -> _Pairs:
         return _Pairs(

@@ -72,9 +72,10 @@ def test_convolutions(shape: tuple[int, ...], case: Mapping[str, Any]) -> None:
     assert (codes != exact).any()
 
 
-@pytest.mark.parametrize("inputs", [1, 2, 7, 64])
-def test_products(inputs: int) -> None:
-    w, x = high(9, inputs), RNG.integers(0, 256, (11, inputs)).astype(np.uint8)
+@pytest.mark.parametrize("outputs", [9, 0])
+@pytest.mark.parametrize("inputs", [0, 1, 2, 7, 64])
+def test_products(inputs: int, outputs: int) -> None:
+    w, x = high(outputs, inputs), RNG.integers(0, 256, (11, inputs)).astype(np.uint8)
     given = params(UINT8, 0.01, 200), params(INT8, 0.001), None
     found = AVX2.bind("linear", *given, torch.from_numpy(w))(torch.from_numpy(x)).numpy()
     factor = np.float32(0.01) * np.float32(0.001)

@@ -101,4 +101,4 @@ def test_every_logit_is_equal(size, channels):
     want, ran = net.model.run(net.model.node("Gemm", names, transB=1), TensorProto.FLOAT)
     assert np.array_equal(logits.numpy(), want)
     assert "DequantizeLinear" not in ran  # everything ran in integer kernels
-    assert len(np.unique(want)) > 20  # and the codes did not all saturate
+    assert len(np.unique(want)) > 15  # and the codes did not all saturate
