@@ -17,7 +17,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
-from qtool.pairs import channel_pairs, consecutive_pairs, saturating_pairs
+from qtool.pairs import channel_pairs, saturating_pairs
 from qtool.runtimes.cpu import DEFAULT_PROFILE, machine_profile
 from qtool.targets import TARGETS
 from tests.targets.converted import network, samples, written
@@ -103,6 +103,11 @@ LAYERS = {  # inputs of a group and kernel, groups
     "three_channels": ((3, 3, 3), 1),
     "grouped": ((4, 3, 3), 2),
     "odd_grouped": ((3, 3, 3), 2),
+    "one_input_channel": ((1, 3, 3), 2),
+    "clip": ((6, 3), 1),
+    "odd_volume": ((3, 2, 2, 2), 1),
+    "odd_grouped_volume": ((3, 2, 2, 2), 2),
+    "depthwise": ((1, 3, 3), 36),
 }
 
 
@@ -116,11 +121,10 @@ def test_the_pairs_that_saturate_are_those_that_are_known(tmp_path: Path) -> Non
     for name, found in zip(LAYERS, run(files, "Haswell"), strict=True):
         shape, groups = LAYERS[name]
         sums = found[0].reshape(found.shape[1], -1)[: len(places[name]), 0]
-        assert set(sums) == {float(SATURATED), 2.0 * 255 * LARGEST}
+        assert set(sums) <= {float(SATURATED), 2.0 * 255 * LARGEST}
         wrong = places[name][sums == SATURATED]
         whole = (found.shape[1], *shape)
-        order = consecutive_pairs if groups > 1 else channel_pairs
-        assert _as_set(wrong) == _as_set(order(whole, groups).numpy())
+        assert _as_set(wrong) == _as_set(channel_pairs(whole, groups).numpy())
         assert _as_set(wrong) <= _as_set(saturating_pairs(whole, groups).numpy())
 
 
