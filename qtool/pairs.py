@@ -9,7 +9,8 @@ vpmaddubsw multiplies uint8 activations by int8 weights and adds neighbouring pr
   one position into the next. Depthwise convolutions have no pairs. Layout, kernel size, strides and
   blocking change nothing. (onnxruntime/core/mlas/lib/x86_64: QgemmU8X8KernelAvx2.S,
   QgemvU8S8KernelAvx2.S, ConvSymKernelAvx2.S and their AVX512-core forms.)
-- oneDNN (OpenVINO) takes the input channels two by two at each position of the window.
+- oneDNN (OpenVINO) takes the input channels two by two at each position of the window (jit_avx2,
+  jit_sse42); convolutions in groups are matrix products (jit_gemm) with the pairs of MLAS.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def consecutive_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
 
 def channel_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
     """Pairs that oneDNN forms, of one output channel; arguments and result as above."""
-    if is_depthwise(shape, groups):
-        return torch.zeros(0, 2, dtype=torch.int64)
+    if groups > 1:
+        return consecutive_pairs(shape, groups)
     order = _by_position(shape)
     return order[:, : shape[1] // 2 * 2].reshape(-1, 2)
 

@@ -1,9 +1,15 @@
-"""OpenVINO on x86-64 CPUs with VNNI: uint8 activations, int8 weights per channel, float biases.
+"""OpenVINO on x86-64 CPUs: uint8 activations, int8 weights per channel, float biases.
 
 Its low precision transformations read Q/DQ as FakeQuantize and move dequantizations behind the
 operators that have integer kernels (OpenVINO documentation: "Low Precision Transformations",
 "Quantized models compute and restrictions"). Biases are added after the integer sum, in float.
 Activation functions are fused into the layer before them, in float, ahead of its requantization.
+
+Without VNNI its kernels (jit_avx2, jit_sse42, jit_gemm) add pairs of products in 16 bits that
+saturate, as ONNX Runtime's do. Measured on 2026.4, with two codes of 127 in each output channel:
+input channels 2j and 2j + 1 meet, at each position of the window. In grouped convolutions, which
+run as matrix products, places 2j and 2j + 1 meet, position by position. Depthwise convolutions have
+no pairs. qtool/pairs.py knows both.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from torch import fx
 from qtool import graph as G
 from qtool.targets import rules
 from qtool.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.targets.saturation import pair_limit
 from qtool.types import UINT8
 
 __all__ = ["OPENVINO"]
@@ -34,7 +41,7 @@ def _conv(node: fx.Node) -> str | None:
 
 OPENVINO = Target(
     name="openvino",
-    description="OpenVINO, CPU plugin, x86-64 with VNNI",
+    description="OpenVINO, CPU plugin, x86-64",
     types=Types(UINT8, bias=None),
     kernels={
         "conv": KernelRule(_conv),
@@ -59,5 +66,6 @@ OPENVINO = Target(
     },
     file=FileForm(apart=("extremes", "pads")),
     rewrites=("batch_norm_as_conv", "hold_bias"),
+    pair_limit=pair_limit(UINT8),
     runtime="openvino",
 )
