@@ -132,9 +132,16 @@ def _random(
     calibration = [inputs(BATCH, generator) for _ in range(CALIBRATION)]
     data = [inputs(BATCH, generator) for _ in range(-(-samples // BATCH))]
     model = build().eval()
+    if isinstance(model, nn.Sequential):  # whose argument is called so
+        calibration, data = ([_renamed(b) for b in each] for each in (calibration, data))
     wake(model)
     estimate_norms(model, calibration)
     return Case(model, calibration, take(data, samples), dynamic or None)
+
+
+def _renamed(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    (only,) = batch.values()
+    return {"input": only}
 
 
 def _unseen(name: str) -> Made:
