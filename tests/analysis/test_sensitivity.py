@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -81,7 +82,7 @@ def test_broken_layers_lead(spoiled):
     found = sweep(chain(spoiled), data())
     by_error = sorted(found.layers, key=lambda e: -e.only_share)
     assert {e.name for e in by_error[: len(spoiled)]} == set(spoiled)
-    alone = sorted(found.layers, key=lambda e: e.alone_db)
+    alone = sorted(found.layers, key=lambda e: math.inf if e.alone_db is None else e.alone_db)
     assert {e.name for e in alone[: len(spoiled)]} == set(spoiled)
 
 
