@@ -46,14 +46,17 @@ def place_of(file: Path, op: str, folder: Path) -> int:
     return next(case.place[c.tensor] for c in case.codes if c.op == op)
 
 
-def left() -> set[str]:
-    return {p.name for p in Path(tempfile.gettempdir()).glob(".qtool*")}
+@pytest.fixture(autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where scratch folders are made; nobody else makes any there."""
+    place = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
 
 
 def test_the_same_machine_is_identical(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = left()
     found = compared(file, pretend(monkeypatch, tmp_path))
     assert found.identical
     assert (found.outputs, found.outputs_identical) == (40, 40)
@@ -63,7 +66,7 @@ def test_the_same_machine_is_identical(
     assert (found.predictions, found.changed) == (8, 0)
     assert (found.cpu, found.runtime, found.undisturbed) == ("fake", "fake 1.0", True)
     assert found.remarks() == []
-    assert left() == before
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("op", ["Conv", "Add"])
@@ -194,23 +197,22 @@ def test_external_data_and_qoperator(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_time_limit_names_the_processor_and_what_to_do(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, start = left(), time.monotonic()
+    start = time.monotonic()
     cpu = pretend(monkeypatch, tmp_path, "import time; time.sleep(600)")
     with pytest.raises(EmulationError, match=r"fake was stopped after \d+ s; .*--timeout"):
         compared(file, cpu, timeout=5)
     assert time.monotonic() - start < 120
-    assert left() == before
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_crash_is_one_sentence(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = left()
     with pytest.raises(EmulationError, match="fake fails: SIGSEGV"):
         compared(file, pretend(monkeypatch, tmp_path, "import os; os.kill(os.getpid(), 11)"))
-    assert left() == before
+    assert list(scratch.iterdir()) == []
 
 
 def test_no_data(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
