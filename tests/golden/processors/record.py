@@ -1,11 +1,11 @@
 """Record ONNX Runtime's kernels on other processors into results.npz beside this script.
 
     python tests/golden/processors/record.py make FOLDER
-    python tests/golden/processors/record.py run FOLDER vnni                    # on a processor with VNNI
+    python tests/golden/processors/record.py run FOLDER vnni  # on a processor with VNNI
     qemu-x86_64 -cpu Haswell python tests/golden/processors/record.py run FOLDER haswell
     OPENBLAS_CORETYPE=Nehalem qemu-x86_64 -cpu Nehalem python ... run FOLDER nehalem
     qemu-aarch64 -cpu cortex-a53 ... python3 ... run FOLDER cortex-a53   # neoverse-n1, neoverse-n2
-    node tests/golden/processors/record.mjs FOLDER                              # wasm
+    node tests/golden/processors/record.mjs FOLDER  # wasm
     python tests/golden/processors/record.py collect FOLDER
 
 `make` writes one model of independent nodes and its inputs; `run` needs numpy and onnxruntime

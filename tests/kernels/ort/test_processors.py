@@ -1,4 +1,4 @@
-"""Each profile gives what ONNX Runtime gave on its processors, emulated (tests/golden/processors)."""
+"""Each profile gives what ONNX Runtime gave on its processors, six of them emulated."""
 
 from __future__ import annotations
 
