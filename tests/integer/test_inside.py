@@ -109,7 +109,7 @@ def test_each_kernel_agrees_with_the_runtime_on_this_processor() -> None:
 
 
 def test_a_dynamic_layer_runs_in_integers() -> None:
-    weight = RNG.integers(-127, 128, (40, 5)).astype(np.int8)
+    weight = RNG.integers(-64, 65, (40, 5)).astype(np.int8)  # no pair of them saturates anywhere
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["c", "s", "z"], "codes"),
         helper.make_node("MatMulInteger", ["c", "w", "z"], ["sums"], "product"),

@@ -1,4 +1,4 @@
-"""Each profile gives what ONNX Runtime gave on its processors, emulated (tests/golden)."""
+"""Each profile gives what ONNX Runtime gave on its processors, six of them emulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qtool.kernels.ort import functions
 from tests.kernels import golden
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tests/golden/processors.py"
+SCRIPT = ROOT / "tests/golden/processors/record.py"
 PROFILES = {
     "vnni": "onnxruntime-x64",
     "haswell": "onnxruntime-avx2",
@@ -36,7 +36,7 @@ UNFUSED = ("onnxruntime-sse41", "onnxruntime-wasm")
 
 @cache
 def recorded() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    with np.load(golden.FOLDER / "processors.npz") as arrays:
+    with np.load(golden.FOLDER / "processors/results.npz") as arrays:
         cases = json.loads(arrays["cases"].tobytes())
         return cases, {k: torch.from_numpy(v) for k, v in arrays.items() if k != "cases"}
 

@@ -1,12 +1,12 @@
-"""Record ONNX Runtime's kernels on other processors into processors.npz beside this script.
+"""Record ONNX Runtime's kernels on other processors into results.npz beside this script.
 
-    python tests/golden/processors.py make FOLDER
-    python tests/golden/processors.py run FOLDER vnni                    # on a processor with VNNI
-    qemu-x86_64 -cpu Haswell python tests/golden/processors.py run FOLDER haswell
+    python tests/golden/processors/record.py make FOLDER
+    python tests/golden/processors/record.py run FOLDER vnni  # on a processor with VNNI
+    qemu-x86_64 -cpu Haswell python tests/golden/processors/record.py run FOLDER haswell
     OPENBLAS_CORETYPE=Nehalem qemu-x86_64 -cpu Nehalem python ... run FOLDER nehalem
     qemu-aarch64 -cpu cortex-a53 ... python3 ... run FOLDER cortex-a53   # neoverse-n1, neoverse-n2
-    node tests/golden/processors.mjs FOLDER                              # wasm
-    python tests/golden/processors.py collect FOLDER
+    node tests/golden/processors/record.mjs FOLDER  # wasm
+    python tests/golden/processors/record.py collect FOLDER
 
 `make` writes one model of independent nodes and its inputs; `run` needs numpy and onnxruntime
 alone. (OPENBLAS_CORETYPE: numpy's OpenBLAS takes an emulated Nehalem for another processor.) The
@@ -309,7 +309,7 @@ def collect(folder: Path) -> None:
                 argument["array"] = kept(inputs[argument["array"]])
         case["expected"] = {name: kept(found[output]) for name, found in results.items()}
     arrays["cases"] = np.frombuffer(json.dumps(cases, separators=(",", ":")).encode(), np.uint8)
-    np.savez_compressed(HERE / "processors.npz", **arrays)
+    np.savez_compressed(HERE / "results.npz", **arrays)
     sys.stdout.write(f"{len(cases)} cases of {', '.join(results)}\n")
 
 

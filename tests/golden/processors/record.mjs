@@ -1,5 +1,5 @@
-// Runs the model that `processors.py make FOLDER` wrote in onnxruntime-web, and writes wasm.json and
-// wasm.bin, which `processors.py collect` reads. Needs the npm package onnxruntime-web (ORT: its path).
+// Runs the model that `record.py make FOLDER` wrote in onnxruntime-web, and writes wasm.json and
+// wasm.bin, which `record.py collect` reads. Needs the npm package onnxruntime-web (ORT: its path).
 import fs from "node:fs";
 
 const ort = await import(process.env.ORT ?? "onnxruntime-web");
