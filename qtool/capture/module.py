@@ -259,7 +259,8 @@ def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
     (a cache of keys and values) a list of what it holds."""
     if tree.is_leaf():
         return next(leaves)
-    children = [_nested(child, leaves) for child in tree.children()]
+    below = tree.children() if hasattr(tree, "children") else tree.children_specs  # torch < 2.10
+    children = [_nested(child, leaves) for child in below]
     if tree.type.__module__ in ("builtins", "collections"):
         return pytree.SUPPORTED_NODES[tree.type].unflatten_fn(children, tree.context)
     return children

@@ -166,7 +166,7 @@ def test_dynamic_layers_are_compared_at_the_outputs() -> None:
     found = made.verify()
     assert found.parity.steps.passed
     with torch.no_grad():
-        next(made.module.parameters()).mul_(1.5)
+        next(made.module.parameters()).mul_(0.9)
     moved = made.verify()  # exported anew
     assert moved.parity.steps.passed
 
