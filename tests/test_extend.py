@@ -244,7 +244,7 @@ def test_a_pass_for_every_model() -> None:
     qtool.register_pass(GraphPass("double_negation", _double_negation), before="canonicalize")
     plan = quantized(Negated(), 8).plan
     assert [d.op for d in plan.nodes] == ["linear"]
-    assert not plan.rewrites
+    assert "double_negation" not in {r.name for r in plan.rewrites}
 
 
 def test_a_pass_for_a_target() -> None:
@@ -255,9 +255,8 @@ def test_a_pass_for_a_target() -> None:
     assert [d.op for d in quantized(Negated(), 8).plan.nodes] == ["neg.default"] * 2 + ["linear"]
     plan = quantized(Negated(), 8, target="openvino").plan
     assert [d.op for d in plan.nodes] == ["linear"]
-    assert [(r.name, r.count, r.reason) for r in plan.rewrites] == [
-        ("double_negation", 1, "nothing is done twice")
-    ]
+    assert (plan.rewrites[0].name, plan.rewrites[0].count) == ("double_negation", 1)
+    assert plan.rewrites[0].reason == "nothing is done twice"
 
 
 def test_a_pass_is_held_to_the_contract() -> None:

@@ -48,6 +48,10 @@ class _Solver:
     def source(self, point: Point) -> torch.Tensor:
         return G.tensor(self.module, self.nodes[point.edges[0].source]).detach()
 
+    def constant(self, point: Point) -> str:
+        """Where the module holds what a point of a weight quantizes."""
+        return str(self.nodes[point.edges[0].source].target)
+
 
 def solve_parameters(
     module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
@@ -125,7 +129,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None)
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).pair_limit
-    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver.plan, point):
+    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver, point):
         return _unsaturated(solver, point, params, limit)
     return params
 
@@ -192,10 +196,16 @@ def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:
     return observers.solve(low, high, spec.qtype, symmetric, None)
 
 
-def _multiplied(plan: QuantPlan, weight: Point) -> bool:
-    """Whether codes are multiplied by these: not where the arithmetic is in float."""
-    user = plan.decision(weight.edges[0].user)
-    return user is not None and user.computes_on_codes
+def _multiplied(solver: _Solver, weight: Point) -> bool:
+    """Whether codes are multiplied by these, or by those of a layer that has the same weight: a
+    table that is also the last layer's is stored once."""
+    alike = (p for p in solver.plan if p.kind is Kind.WEIGHT and p.spec == weight.spec and p.edges)
+    users = (
+        solver.plan.decision(p.edges[0].user)
+        for p in alike
+        if p is weight or solver.constant(p) == solver.constant(weight)
+    )
+    return any(user is not None and user.computes_on_codes for user in users)
 
 
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:

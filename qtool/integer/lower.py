@@ -77,7 +77,7 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     file = Reading.of(model)
     if not isinstance(profile, Profile):
         profile = profile_of(profile or machine_profile())
-    graph = QdqGraph(file, profile.signed, profile.lifts)
+    graph = QdqGraph(file, profile.signed, profile.lifts, int8=not profile.lifts)
     work = _Lowering(graph, profile, as_written)
     for node in file.nodes:
         _lower_node(work, node)

@@ -126,7 +126,9 @@ def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> boo
     (ARM) or makes uint8 of it."""
     maker = codes.producer()
     unsigned = params is None or not params.qtype.signed
-    if not graph.lifts or unsigned or maker is None or maker.op_type != "QuantizeLinear":
+    if graph.signed or graph.int8 or unsigned:
+        return True
+    if maker is None or maker.op_type != "QuantizeLinear":
         return True
     return graph.becomes_uint8(maker)
 

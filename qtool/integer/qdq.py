@@ -40,11 +40,13 @@ class QdqGraph:
     signed: uint8 codes are read as int8 (minus 128).
     lifts: int8 codes that one operator reads are taken for uint8 (plus 128), as ONNX Runtime does
         on x86: its kernels add the zero point before they round.
+    int8: the runtime computes on int8 codes however many operators read them, as on ARM.
     """
 
     file: Reading
     signed: bool = False
     lifts: bool = False
+    int8: bool = False
 
     def params(self, node: ir.Node) -> QuantParams:
         """The parameters of a QuantizeLinear or DequantizeLinear node.
