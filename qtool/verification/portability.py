@@ -50,7 +50,9 @@ class OtherCpu:
 
     def __str__(self) -> str:
         if self.sqnr_db is None:
-            return f"on {self.cpu}: the same outputs; {len(self.nodes)} operators may differ"
+            count = len(self.nodes)
+            what = "operator" if count == 1 else "operators"
+            return f"on {self.cpu}: the same outputs; {count} {what} may give other codes"
         parts = [f"{db(self.sqnr_db)} dB"]
         if self.changed is not None:
             parts.append(f"{percent(self.changed, 1)} of predictions change")
@@ -77,10 +79,11 @@ class Portability:
 
     def __str__(self) -> str:
         same = [c.cpu for c in self.cpus if not c.nodes]
-        lines = [str(c) for c in self.cpus if c.nodes]
-        far = any(c.nodes and (c.sqnr_db or 0.0) < CLOSE for c in self.cpus)
-        if far and not self.portable:
-            lines[-1] += f"; use --target {PORTABLE} for the same codes on all of them"
+        other = [c for c in self.cpus if c.nodes]
+        lines = [str(c) for c in other]
+        decibels = [CLOSE if c.sqnr_db is None else c.sqnr_db for c in other]
+        if not self.portable and min(decibels, default=CLOSE) < CLOSE:
+            lines[decibels.index(min(decibels))] += f"; use --target {PORTABLE}"
         if same:
             lines.insert(0, f"on {', '.join(same)}: the same codes")
         if self.float_nodes:
