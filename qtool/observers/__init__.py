@@ -1,8 +1,8 @@
 """Observers: what is remembered of a tensor's values, and the range made of it.
 
 An observer is a statistic x a range estimate x a granularity (per tensor or per channel), named
-by a row of the registry. Statistics that are no range (a mean, second moments) have rows too, and
-travel in the same file: recovery steps ask for them.
+by a row of the registry. Statistics that are no range (a mean) have rows too, and travel in the
+same file: recovery steps ask for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
-from qtool.observers.moments import CrossMoments, Moments
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.ranges import Range
 from qtool.observers.registry import (
@@ -33,11 +32,9 @@ __all__ = [
     "MIN_SCALE",
     "OBSERVERS",
     "Bins",
-    "CrossMoments",
     "Histogram",
     "Mean",
     "MinMax",
-    "Moments",
     "MovingAverage",
     "Observer",
     "Option",

@@ -16,7 +16,6 @@ from qtool.observers.histogram import Histogram
 from qtool.observers.least_error import least_error
 from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
-from qtool.observers.moments import CrossMoments, Moments
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import RangeStatistic, Statistic
@@ -138,7 +137,6 @@ def _laplace(statistic: Histogram, options: Options, qtype: QType, symmetric: bo
     return clip.laplace(statistic, qtype, symmetric)
 
 
-_STEP = Option(1.0, 2.0**-100, 2.0**100, setting=True)
 _BINS = Option(2048, 64, 65536, setting=True)
 _MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
 
@@ -151,8 +149,6 @@ for _row in (
     Observer("gaussian", Histogram, _gaussian, {"bins": _BINS}),
     Observer("laplace", Histogram, _laplace, {"bins": _BINS}),
     Observer("mean", Mean, None),
-    Observer("moments", Moments, None, {"step": _STEP}),
-    Observer("cross_moments", CrossMoments, None, {"step": _STEP, "other_step": _STEP}),
 ):
     register(_row)
 

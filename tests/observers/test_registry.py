@@ -8,11 +8,9 @@ import torch
 from qtool.errors import CalibrationError
 from qtool.observers import (
     OBSERVERS,
-    CrossMoments,
     Histogram,
     Mean,
     MinMax,
-    Moments,
     MovingAverage,
     Observer,
     Statistic,
@@ -45,8 +43,6 @@ def test_the_table() -> None:
         "percentile": Histogram,
         "mse": Histogram,
         "mean": Mean,
-        "moments": Moments,
-        "cross_moments": CrossMoments,
     }.items() <= made.items()
 
 
@@ -90,8 +86,6 @@ def test_what_is_no_range_is_kept_but_quantizes_nothing(name: str) -> None:
 def test_options_reach_the_statistic() -> None:
     assert create(parse("mse:bins=64"), None).settings == {"bins": 64}
     assert create(parse("moving_average:0.5"), None).settings == {"momentum": 0.5}
-    fine = ObserverSpec("cross_moments", (("other_step", 0.5),))
-    assert create(fine, 1).settings == {"step": 1, "other_step": 0.5}
     moving = create(parse("moving_average:0"), None)
     assert isinstance(moving, MovingAverage)
     for value in (1.0, 2.0):

@@ -10,11 +10,9 @@ import torch
 
 from qtool.errors import CalibrationError, DataError
 from qtool.observers import (
-    CrossMoments,
     Histogram,
     Mean,
     MinMax,
-    Moments,
     MovingAverage,
     RangeStatistic,
     Statistic,
@@ -27,7 +25,7 @@ Kind = Callable[[int | None], Statistic]
 RangeKind = Callable[[int | None], RangeStatistic]
 
 RANGES: list[RangeKind] = [MinMax, MovingAverage, Histogram]
-KINDS: list[Kind] = [*RANGES, Mean, Moments, CrossMoments]
+KINDS: list[Kind] = [*RANGES, Mean]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_range = pytest.mark.parametrize("kind", RANGES)
 
@@ -192,8 +190,6 @@ def test_only_like_is_merged_with_like(kind: Kind) -> None:
     [
         (Histogram(None), Histogram(None, bins=64)),
         (MovingAverage(None), MovingAverage(None, momentum=0.5)),
-        (Moments(None), Moments(None, step=0.5)),
-        (CrossMoments(None), CrossMoments(None, other_step=0.5)),
     ],
 )
 def test_settings_must_agree(one: Statistic, other: Statistic) -> None:
