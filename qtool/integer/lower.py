@@ -271,7 +271,7 @@ def _needed(work: _Lowering) -> tuple[Step, ...]:
             kept.append(step)
     for name, codes in work.real.items():
         if name in needed and codes.constant is not None:
-            work.constants[name] = codes.params.dequantize(codes.constant)
+            work.constants[name] = codes.real()
     for name in set(work.constants) - needed:
         del work.constants[name]
     return tuple(reversed(kept))
