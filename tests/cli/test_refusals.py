@@ -59,6 +59,19 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
     "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),
+    "a dynamic digit that is no number": ([*quantize(), "--dynamic", "x:²"], "'x:²' is not INPUT"),
+    "no dimension has that number": (
+        [*quantize(), "--dynamic", "x:" + "9" * 5000],
+        "is not INPUT:DIM or INPUT:DIM=NAME",
+    ),
+    "a recipe with NUL in its name": ([*quantize(), "--recipe", "a\0b"], "holds a NUL character"),
+    "weights with NUL in their name": ([*quantize(), "--weights", "a\0b"], "holds a NUL character"),
+    "an output with NUL in its name": (quantize(output="a\0b"), "holds a NUL character"),
+    "a file with NUL in its name": (["inspect", "a\0b.onnx"], "holds a NUL character"),
+    "a folder with NUL in its name": (
+        ["blockwise", "a\0b", "--data", "x.npy", "-o", "out.onnx"],
+        "holds a NUL character",
+    ),
     "no such calibration": (
         ["convert", UP, "--calibration", "no.calib", "-o", "out.onnx"],
         "no.calib: no such calibration file",
