@@ -10,7 +10,7 @@ from qtool.cli import options, output, sources
 
 @click.command("blockwise")
 @sources.apply(
-    click.argument("folder", type=click.Path(path_type=Path, exists=True)),
+    click.argument("folder", type=sources.ExistingPath),
     sources.task,
     sources.data,
     options.output,

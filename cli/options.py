@@ -218,7 +218,9 @@ max_drop = click.option(
     help="Exit with 1 if the first metric loses more (0.01 of top-1 is one point).",
 )
 min_speedup = click.option(
-    "--min-speedup", type=Real(), help="Exit with 1 if the speed-up is smaller."
+    "--min-speedup",
+    type=Real(min=0, min_open=True),
+    help="Exit with 1 if the speed-up is smaller.",
 )
 
 

@@ -5,6 +5,7 @@ How a source is read (a task, a transform, a tokenizer) is looked up here; no co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,23 @@ from qtool.cli.numbers import COUNT, MOST, Real
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Path_ = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A path that a file system can have: none takes a NUL character, and os.stat raises."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if "\0" in os.fspath(value):
+            self.fail(f"{os.fspath(value)!r} holds a NUL character; no file has one.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+Path_ = _Path(path_type=Path)
+ExistingPath = _Path(path_type=Path, exists=True)
 NO_DATA = "none"
 
 
@@ -270,7 +287,7 @@ def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
     for text in given:
         place, _, name = text.partition("=")
         key, _, axis = place.rpartition(":")
-        if not key or not axis.isdigit():
+        if not key or not axis.isdecimal() or not axis.isascii() or len(axis) > 4:
             raise click.BadParameter(
                 f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.numbers import Real
 
 CHOICES = ("static", "dynamic", "int8-weights")
 
@@ -31,14 +32,18 @@ CHOICES = ("static", "dynamic", "int8-weights")
     options.output,
     click.option(
         "--max-drop",
-        type=float,
+        type=Real(),
         help="The most that the metric may lose, in its unit (0.01 of top-1 is one point): the "
         "end of the interval of the loss decides.",
     ),
     click.option(
-        "--min-sqnr", type=float, help="The least signal-to-noise ratio of the outputs, in dB."
+        "--min-sqnr", type=Real(), help="The least signal-to-noise ratio of the outputs, in dB."
     ),
-    click.option("--min-speedup", type=float, help="The least speed-up over float."),
+    click.option(
+        "--min-speedup",
+        type=Real(min=0, min_open=True),
+        help="The least speed-up over float.",
+    ),
     click.option("--max-size", type=click.IntRange(1), help="The most bytes of the file."),
     click.option(
         "--smallest", is_flag=True, help="Of what keeps the goals the smallest, not the fastest."
@@ -47,10 +52,10 @@ CHOICES = ("static", "dynamic", "int8-weights")
         "--confidence",
         default=0.95,
         show_default=True,
-        type=click.FloatRange(0, 1, max_open=True),
+        type=Real(0, 1, max_open=True),
         help="Of the interval of the loss.",
     ),
-    click.option("--budget", type=click.FloatRange(min=0), help="Seconds to search, about."),
+    click.option("--budget", type=Real(min=0), help="Seconds to search, about."),
     click.option(
         "--evaluations",
         default=20,

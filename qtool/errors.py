@@ -5,6 +5,7 @@ QtoolError
 |-- PassError           a graph rewrite broke its contract (a bug in qtool)
 |-- DataError           calibration or evaluation data is unusable
 |-- CalibrationError    a calibration is empty, foreign, damaged or does not fit the model
+|-- OptionError         an option or a goal is out of its range
 |-- PlanError           the model cannot be quantized for this target
 |-- KernelError         an integer kernel cannot represent what it was asked to compute
 |-- ExportError         the model cannot be written as ONNX
@@ -26,6 +27,7 @@ __all__ = [
     "ExportError",
     "FileError",
     "KernelError",
+    "OptionError",
     "PassError",
     "PlanError",
     "QtoolError",
@@ -59,6 +61,10 @@ class DataError(QtoolError):
 
 class CalibrationError(QtoolError):
     """A calibration is empty, foreign, damaged or does not fit the model."""
+
+
+class OptionError(QtoolError):
+    """An option or a goal is out of its range."""
 
 
 class PlanError(QtoolError):

@@ -14,6 +14,7 @@ from qtool.analysis.options import ReportOptions
 from qtool.analysis.restore import read_onnx
 from qtool.errors import DataError
 from qtool.formats import table
+from qtool.limits import THREADS, Range
 from qtool.path_arguments import takes_paths
 from qtool.records import to_json
 from qtool.types import Array
@@ -103,10 +104,12 @@ def bench(
         bars: makes a progress bar from a title and a length.
 
     Raises:
+        OptionError: a number is NaN, infinite or out of its range.
         DataError: other inputs than the first file's, no data, data that does not fit, or a batch
             size that a file does not take. FileError: not an ONNX file.
         VerificationError: a file does not run.
     """
+    _check_numbers(batch_sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
         read_onnx(path)
@@ -122,6 +125,17 @@ def bench(
             )
         found.append(timed(paths, inputs, threads=count, seconds=seconds, precision=precision))
     return Bench(tuple(map(str, files)), machine(), tuple(found), precision)
+
+
+def _check_numbers(
+    batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
+) -> None:
+    for size in batch_sizes:
+        Range(low=1, whole=True).check("batch_sizes", size)
+    for count in threads:
+        THREADS.check("threads", count)
+    Range(low=0).check("seconds", seconds)
+    Range(low=0).check("precision", precision)
 
 
 def _inputs(file: Path, data: Iterable[Any] | None, size: int) -> list[Array]:

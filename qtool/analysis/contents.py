@@ -107,8 +107,8 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """
     path = Path(file)
     if path.suffix == ".onnx":
-        params = parameters(path)
-        return ModelContents(str(file), audit(path), tuple(params), _self_test(path))
+        coverage = audit(path)  # first: it refuses what the runtime does not load
+        return ModelContents(str(file), coverage, tuple(parameters(path)), _self_test(path))
     found = Calibration.load(path)
     return CalibrationContents(
         str(file),
@@ -139,7 +139,8 @@ def _few(values: tuple[float, ...]) -> str:
 
 
 def parameters(path: str | Path) -> list[TensorParameters]:
-    """Every tensor that a DequantizeLinear of the file reads, in order, each once.
+    """Every tensor that a DequantizeLinear of the file reads, in order, each once; of scales that
+    are text none.
 
     Raises:
         FileError: not an ONNX file.
@@ -147,7 +148,7 @@ def parameters(path: str | Path) -> list[TensorParameters]:
     found: dict[str, TensorParameters] = {}
     for node in Reading.of(path).nodes:
         codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
-        if node.op_type != "DequantizeLinear" or scale is None:
+        if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
             continue
         zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
         name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype

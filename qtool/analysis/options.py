@@ -6,10 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qtool.limits import THREADS, Range, check_fields
+
 if TYPE_CHECKING:
     from qtool.types import Array
 
 __all__ = ["Goals", "ReportOptions"]
+
+GOAL_RANGES = {
+    "drop": Range(),  # negative: the metric has to gain
+    "speedup": Range(low=0, low_open=True),
+    "coverage": Range(low=0, high=1),
+}
+OPTION_RANGES = {
+    "batch_sizes": Range(low=1, whole=True),
+    "threads": THREADS,
+    "seconds": Range(low=0),
+    "samples": Range(low=1, whole=True),
+    "budget": Range(low=0),
+}
 
 
 @dataclass(frozen=True)
@@ -18,11 +33,17 @@ class Goals:
 
     drop: the most that the first metric may lose, in its unit (0.01 of top-1 is one point).
     speedup: the least ratio of latencies. coverage: the least share of MACs in integer kernels.
+
+    Raises:
+        OptionError: a goal is NaN, infinite or out of its range.
     """
 
     drop: float | None = None
     speedup: float | None = None
     coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, GOAL_RANGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +61,9 @@ class ReportOptions:
         samples: on how many of the first samples the layers are measured, in whole batches.
         budget: what measuring the layers may cost, in runs of the float model.
         goals: what the verdict judges by.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
     """
 
     title: str = ""
@@ -53,6 +77,9 @@ class ReportOptions:
     samples: int = 512
     budget: float = 3.5
     goals: Goals = field(default_factory=Goals)
+
+    def __post_init__(self) -> None:
+        check_fields(self, OPTION_RANGES)
 
     @property
     def mark(self) -> str:

@@ -210,6 +210,7 @@ def float_twin(path: str | Path) -> onnx.ModelProto:
 
     Raises:
         VerificationError: the file is no QDQ model.
+        KernelError: scales of a weight do not fit it.
     """
     file = Reading.of(path)
     graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
@@ -224,7 +225,7 @@ def float_twin(path: str | Path) -> onnx.ModelProto:
         made, source = node.outputs[0], node.inputs[0]
         codes = graph.codes(made)
         if codes is not None and codes.constant is not None:
-            real = codes.params.dequantize(codes.constant).numpy()
+            real = codes.real().numpy()
             source = ir.Value(name=f"{made.name}/float", const_value=ir.Tensor(real))
             file.model.graph.register_initializer(source)
         if source is None or source is made:

@@ -37,7 +37,7 @@ from qtool.onnx_graph.reading import (
 )
 from qtool.ops import kernel_of
 from qtool.runtimes.cpu import machine_profile
-from qtool.types import QuantParams
+from qtool.types import Array, QuantParams
 
 __all__ = ["lower"]
 
@@ -83,7 +83,7 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
         _lower_node(work, node)
     for value in file.outputs:
         if (constant := array_of(value)) is not None:  # the same whatever the input: anchors, say
-            work.constants[name_of(value)] = torch.from_numpy(constant.copy())
+            work.constants[name_of(value)] = _tensor_of(value, constant.copy())
     steps = join(_needed(work), work.in_runtime, file)
     labels = {o: names.tensor_of(o) for s in steps for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
@@ -248,11 +248,23 @@ def _add(
 ) -> None:
     for each in inputs:
         if (constant := array_of(each)) is not None:
-            work.constants.setdefault(name_of(each), torch.from_numpy(constant))
+            work.constants.setdefault(name_of(each), _tensor_of(each, constant))
     read, made = map(name_of, inputs), [name_of(o) for o in outputs or node.outputs[:1]]
     if params is not None:
         work.params[made[0]] = params
     work.steps.append(Step(name or str(node.name), kind, kernel, tuple(read), tuple(made)))
+
+
+def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
+    """A constant of a file; text and the types of ml_dtypes have no tensors."""
+    try:
+        return torch.from_numpy(constant)
+    except TypeError as error:
+        kind = "text" if constant.dtype == object else str(constant.dtype)
+        raise KernelError(
+            f"constant '{name_of(value)}' is of the type {kind}, which the integer engine does not "
+            "compute with; cut the file before what reads it"
+        ) from error
 
 
 def _output(work: _Lowering, value: ir.Value) -> str:
@@ -271,7 +283,7 @@ def _needed(work: _Lowering) -> tuple[Step, ...]:
             kept.append(step)
     for name, codes in work.real.items():
         if name in needed and codes.constant is not None:
-            work.constants[name] = codes.params.dequantize(codes.constant)
+            work.constants[name] = codes.real()
     for name in set(work.constants) - needed:
         del work.constants[name]
     return tuple(reversed(kept))

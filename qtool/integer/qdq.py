@@ -21,15 +21,59 @@ _QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
 @dataclass(frozen=True, eq=False)
 class Codes:
     """A quantized tensor: where it stands, what its codes mean, and the codes if they are
-    constant."""
+    constant.
+
+    node: the DequantizeLinear that reads them.
+    """
 
     value: ir.Value
     params: QuantParams
     constant: torch.Tensor | None = None
+    node: ir.Node | None = None
 
     @property
     def name(self) -> str:
         return str(self.value.name)
+
+    def real(self) -> torch.Tensor:
+        """The float32 values of constant codes: per tensor, per channel or in blocks.
+
+        Raises:
+            KernelError: the shape of the scales does not fit that of the codes.
+        """
+        assert self.constant is not None
+        assert self.node is not None
+        scale, attributes = array_of(input_at(self.node, 1)), attributes_of(self.node)
+        axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
+        if scale is None or (scale.size == 1 and not block):
+            return self.params.dequantize(self.constant)
+        sizes = list(self.constant.shape)
+        zeros = self.params.zero_point.numel()
+        if (
+            not -len(sizes) <= axis < len(sizes)
+            or list(scale.shape) != _scale_sizes(sizes, axis, block)
+            or zeros != scale.size
+        ):
+            raise KernelError(
+                f"{self.node.name}: scales of the shape {list(scale.shape)} do not fit codes of "
+                f"the shape {sizes} along axis {axis}"
+            )
+        if not block:
+            return self.params.dequantize(self.constant)
+        scales, shift = (
+            t.reshape(scale.shape) for t in (self.params.scale, self.params.zero_point)
+        )
+        params = QuantParams(self.params.qtype, scales, shift, axis, block)
+        return params.dequantize(self.constant)
+
+
+def _scale_sizes(sizes: list[int], axis: int, block: int) -> list[int]:
+    """The shape that ONNX demands of scales along an axis."""
+    if not block:
+        return [sizes[axis]]
+    blocked = list(sizes)
+    blocked[axis] = -(-sizes[axis] // block)
+    return blocked
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +166,7 @@ class QdqGraph:
             return None
         source = maker.inputs[0]
         assert source is not None
-        return Codes(source, self.params(maker), self._stored(source))
+        return Codes(source, self.params(maker), self._stored(source), maker)
 
     def _stored(self, codes: ir.Value) -> torch.Tensor | None:
         """Codes that are constant: stored, or quantized from what is."""

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from qtool.errors import FileError
 from qtool.graph.alone import quiet
+from qtool.onnx_graph.order import in_order, sort_nodes
 from qtool.onnx_graph.storage import message_of, outline
 from qtool.types import Array
 
@@ -68,7 +69,7 @@ class Reading:
         if isinstance(source, Reading):
             return source
         if isinstance(source, onnx.ModelProto):
-            return _read(source, None, source.graph.name)
+            return _read(_sorted(source), None, source.graph.name)
         return _read(message_of(source), Path(source).parent, str(source))
 
     @property
@@ -169,6 +170,16 @@ def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
         raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
     whole = not any(t.external_data for t in message.graph.initializer)
     return Reading(model, outline(message), whole)
+
+
+def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself if its nodes are in topological order, else a sorted copy."""
+    if in_order(model.graph):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    sort_nodes(copy.graph)
+    return copy
 
 
 def _parsed(message: onnx.ModelProto) -> ir.Model:

@@ -28,6 +28,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from qtool.atomic import atomic_path
 from qtool.errors import FileError
 from qtool.graph.bombs import bomb_in
+from qtool.onnx_graph.order import sort_nodes
 from qtool.paths import endless
 
 __all__ = [
@@ -57,21 +58,23 @@ Places = Mapping[str, tuple[int, int]]
 
 
 def load(path: str | Path) -> onnx.ModelProto:
-    """A model with its weights, wherever they are stored.
+    """A model with its weights, wherever they are stored; its nodes in topological order.
 
     Raises:
         FileError: it is no ONNX file, or the data that it names is not there.
     """
     _check_ordinary(path)
     try:
-        return onnx.load(path)
+        model = onnx.load(path)
+        sort_nodes(model.graph)
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    return model
 
 
 def message_of(path: str | Path) -> onnx.ModelProto:
     """A model whose weights stay in the second file, if they stand in one; but for small tensors,
-    which shapes may be computed from.
+    which shapes may be computed from. Its nodes are in topological order.
 
     Raises:
         FileError: it is no ONNX file, or the data that it names is not there.
@@ -80,6 +83,7 @@ def message_of(path: str | Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
         _check_text(model)
+        sort_nodes(model.graph)
         for tensor in model.graph.initializer:
             apart = tensor.data_location == TensorProto.EXTERNAL
             if apart and stored_bytes(tensor) <= _SMALL:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qtool.analysis.metrics import CONFIDENCE
+from qtool.limits import Range, check_fields
 from qtool.search.archive import Evaluated
 
 __all__ = ["TuneGoals"]
@@ -15,6 +16,13 @@ NONE = 1e9
 DEFAULT_DROP = 0.01
 ALIKE = 0.02  # of the cost: what timing does not tell apart, however sure it seems
 UNSURE = 0.1  # the most that it is said not to tell apart, where sessions differ
+RANGES = {
+    "max_drop": Range(),  # negative: the metric has to gain
+    "min_sqnr": Range(),
+    "min_speedup": Range(low=0, low_open=True),
+    "max_size": Range(low=1),
+    "confidence": Range(low=0, high=1, high_open=True),
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,9 @@ class TuneGoals:
     that of the interval.
     min_sqnr: dB of the outputs. min_speedup: over float. max_size: bytes of the file.
     smallest: of the files that keep all that, the smallest is wanted and not the fastest.
+
+    Raises:
+        OptionError: a goal is NaN, infinite or out of its range.
     """
 
     max_drop: float | None = None
@@ -36,6 +47,9 @@ class TuneGoals:
     max_size: int | None = None
     smallest: bool = False
     confidence: float = CONFIDENCE
+
+    def __post_init__(self) -> None:
+        check_fields(self, RANGES)
 
     @property
     def bounded(self) -> TuneGoals:

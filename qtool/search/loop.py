@@ -23,6 +23,7 @@ from qtool.analysis.latency import Ratio
 from qtool.conversion import SOLVE
 from qtool.data import Batch
 from qtool.errors import CalibrationError, PassError, PlanError, QtoolError
+from qtool.limits import Range, check_fields
 from qtool.onnx_graph.storage import files_of
 from qtool.progress import during
 from qtool.quantized import Quantized
@@ -51,13 +52,22 @@ TIMING = 0.5
 LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number
 ITSELF = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
+RANGES = {
+    "evaluations": Range(low=1, whole=True),
+    "budget": Range(low=0),
+    "timing": Range(low=0),
+}
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """choices: names of CHOICES that layers may have beside float. groups: globs of layers that are
     chosen for together. evaluations: at most. budget: seconds. front: what evaluations the goal
-    leaves over explore the front. timing: seconds for the time of each file."""
+    leaves over explore the front. timing: seconds for the time of each file.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
+    """
 
     choices: tuple[str, ...] = ("static", "dynamic", "int8-weights")
     groups: tuple[str, ...] = ()
@@ -65,6 +75,9 @@ class SearchOptions:
     budget: float | None = None
     front: bool = False
     timing: float = TIMING
+
+    def __post_init__(self) -> None:
+        check_fields(self, RANGES)
 
 
 class Search:

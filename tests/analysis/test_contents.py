@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qtool
 from qtool.analysis.contents import TensorParameters, parameters
-from qtool.errors import CalibrationError, FileError
+from qtool.errors import CalibrationError, FileError, VerificationError
 from qtool.types import UINT8
 from tests.analysis.spoiled import captured, images
 from tests.export.networks import exported, quantized
@@ -76,3 +79,18 @@ def test_neither(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no")
     with pytest.raises(CalibrationError, match="not a calibration file"):
         qtool.inspect(tmp_path / "notes.txt")
+
+
+def test_a_scale_of_text_is_refused_as_the_runtime_refuses_it(tmp_path: Path) -> None:
+    node = helper.make_node("DequantizeLinear", ["w", "scale"], ["y"], name="weight")
+    stored = [
+        numpy_helper.from_array(np.ones(4, np.int8), "w"),
+        helper.make_tensor("scale", TensorProto.STRING, [], [b"a half"]),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    onnx.save(
+        helper.make_model(helper.make_graph([node], "g", [], [y], stored)), tmp_path / "m.onnx"
+    )
+    assert parameters(tmp_path / "m.onnx") == []
+    with pytest.raises(VerificationError, match="does not load it"):
+        qtool.inspect(tmp_path / "m.onnx")

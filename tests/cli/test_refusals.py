@@ -13,6 +13,7 @@ from tests.cli.conftest import DIGITS, ROOT, Cli
 
 M = "tests.cli.models:"
 UP = f"{M}transposed"
+TUNE = ("tune", UP, "--data", f"{M}images", "--eval-data", f"{M}images", "-o", "out.onnx")
 QUANTIZE = ("quantize", UP, "--data", f"{M}images", "-o", "out.onnx")
 
 
@@ -58,6 +59,19 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
     "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),
+    "a dynamic digit that is no number": ([*quantize(), "--dynamic", "x:²"], "'x:²' is not INPUT"),
+    "no dimension has that number": (
+        [*quantize(), "--dynamic", "x:" + "9" * 5000],
+        "is not INPUT:DIM or INPUT:DIM=NAME",
+    ),
+    "a recipe with NUL in its name": ([*quantize(), "--recipe", "a\0b"], "holds a NUL character"),
+    "weights with NUL in their name": ([*quantize(), "--weights", "a\0b"], "holds a NUL character"),
+    "an output with NUL in its name": (quantize(output="a\0b"), "holds a NUL character"),
+    "a file with NUL in its name": (["inspect", "a\0b.onnx"], "holds a NUL character"),
+    "a folder with NUL in its name": (
+        ["blockwise", "a\0b", "--data", "x.npy", "-o", "out.onnx"],
+        "holds a NUL character",
+    ),
     "no such calibration": (
         ["convert", UP, "--calibration", "no.calib", "-o", "out.onnx"],
         "no.calib: no such calibration file",
@@ -74,9 +88,19 @@ CASES: dict[str, tuple[list[str], str]] = {
     "no output": (quantize()[:-2], "Missing option '-o'"),
     "coverage beyond one": ([*quantize(), "--min-coverage", "1.5"], "is not in the range"),
     "a goal that is no number": ([*quantize(), "--min-sqnr", "nan"], "nan is not a finite number"),
+    "a drop that is no number": ([*TUNE, "--max-drop", "nan"], "nan is not a finite number"),
+    "a speed-up that is no number": ([*TUNE, "--min-speedup", "nan"], "nan is not a finite"),
+    "no speed-up at all": ([*TUNE, "--min-speedup", "0"], "is not in the range x>0"),
+    "dB that are no number": ([*TUNE, "--min-sqnr", "inf"], "inf is not a finite number"),
+    "a search without end": ([*TUNE, "--budget", "nan"], "nan is not a finite number"),
+    "confidence that is no number": ([*TUNE, "--confidence", "nan"], "nan is not a finite"),
     "a time without end": (["bench", "a.onnx", "--seconds", "inf"], "is not a finite number"),
     "a digit that is no number": (["bench", "a.onnx", "--batch-sizes", "²"], "not a list of"),
     "as many as no machine has": (["bench", "a.onnx", "--threads", "9" * 30], "not a list of"),
+    "more threads than processors": (
+        ["bench", "a.onnx", "--threads", "100000"],
+        "threads is 100000; give a whole number of at least 1 and of at most",
+    ),
     "samples without end": (["verify", "a.onnx", "--samples", "9" * 20], "is not in the range"),
     "more than the memory": (
         ["calibrate", UP, "--data", "none", "--shape", "999999,999999,99", "-o", "out.calib"],

@@ -15,15 +15,15 @@ from qtool.atomic import scratch_folder
 from qtool.capture import load_onnx
 from qtool.conversion import capture_model
 from qtool.errors import QtoolError
-from qtool.graph.agreement import distance, own_noise
 from qtool.graph.onnx_part import tensor_of
 from tests.fuzz.draw_graphs import opened
 from tests.fuzz.graph import Graph
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
+from tests.fuzz.tolerance import NEAR, distance, float_noise
 
 __all__ = ["check_graph"]
 
-SEEN, NEAR = 3, 1e-3
+SEEN = 3
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
@@ -68,7 +68,7 @@ def _taken(graph: Graph, file: Any, data: Any, new: Any, truths: Any) -> Verdict
         right = [tensor_of(a) for a in truth]
         given = [module.as_tensor(n, f) for n, f in zip(module.outputs, found, strict=True)]
         apart = max(distance(a, b) for a, b in zip(right, given, strict=True))
-        near = apart <= NEAR or apart <= own_noise(captured.graph.module, batch, {})
+        near = apart <= NEAR or apart <= float_noise(captured.graph.module, batch, {})
         if not near and not rounded_alike(captured.graph.module, batch, right, given):
             return Verdict("capture", f"{apart:.1e} of the range at batch {len(batch[0])}")
         pairs.append(

@@ -10,14 +10,13 @@ import torch
 import qtool
 from qtool.conversion import capture_model
 from qtool.errors import QtoolError
-from qtool.graph.agreement import distance, own_noise
 from tests.fuzz.network import Network
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
+from tests.fuzz.tolerance import NEAR, distance, float_noise
 
 __all__ = ["check_network"]
 
 CALIBRATED, SEEN, OTHERS = 32, 2, (24, 1)  # samples of a batch, batches; sizes of new ones
-NEAR = 1e-3
 Inputs = tuple[torch.Tensor, ...]
 
 
@@ -37,7 +36,7 @@ def _checked(network: Network) -> Verdict:
         with torch.no_grad():
             found = _leaves(captured.graph.module(*batch))
         apart = max(distance(a, b) for a, b in zip(truth, found, strict=True))
-        near = apart <= NEAR or apart <= own_noise(model, batch, {})
+        near = apart <= NEAR or apart <= float_noise(model, batch, {})
         if not near and not rounded_alike(captured.graph.module, batch, truth, found):
             return Verdict("capture", f"{apart:.1e} of the range at batch {len(batch[0])}")
     quantized = qtool.quantize(captured, data, **settings)

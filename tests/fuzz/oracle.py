@@ -1,6 +1,7 @@
 """What became of a random network: right, refused in one sentence, or something that must not be.
 
-Nothing is taken from qtool's word: what it wrote is run again on data that it never saw.
+Nothing is taken from qtool's word: what it wrote is run again on data that it never saw, and
+tolerances are the oracle's own (tests/fuzz/tolerance.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from qtool.api import QuantizedModel
 from qtool.atomic import scratch_folder
 from qtool.errors import QtoolError
 from qtool.graph import shape
-from qtool.graph.agreement import own_noise
-from qtool.graph.conditioning import DRAWS, Moved, within
 from qtool.plan import Execution
 from qtool.verification import Verification, compare_codes
+from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
 
 __all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]
 
@@ -182,7 +182,7 @@ def _lowest(quantized: QuantizedModel, path: Path, optimise: bool) -> float:
 def _is_noise(quantized: QuantizedModel) -> bool:
     """Whether an output of the float model is what its own rounding leaves of a zero."""
     module, sample = quantized.reference.module, quantized.sample
-    return own_noise(module, sample.args, sample.kwargs) > 10 ** (-FAR / 20)
+    return float_noise(module, sample.args, sample.kwargs) > 10 ** (-FAR / 20)
 
 
 def _finite(a: np.ndarray[Any, Any]) -> bool:
@@ -289,11 +289,11 @@ def rounded_alike(
     only: int | None = None,
 ) -> bool:
     """Whether each value (of one output) is as near to the truth as its own rounding lets it be."""
-    run = Moved(module)
+    run = Perturbed(module)
     run.still = True
-    plain = run.outputs(batch, {})
+    plain = run.outputs(batch)
     run.still = False
-    draws = [run.outputs(batch, {}) for _ in range(DRAWS)]
+    draws = [run.outputs(batch) for _ in range(DRAWS)]
     for i, (exact, a, b) in enumerate(zip(plain, truth, found, strict=True)):
         if only in (None, i) and not _near(a, b, exact, [d[i] for d in draws]):
             return False

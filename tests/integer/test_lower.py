@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from torch import nn
 from torch.nn import functional as F
 
@@ -192,3 +192,22 @@ def test_a_scale_that_is_computed_is_refused_by_name() -> None:
     file.graph.input.append(onnx.helper.make_tensor_value_info("0.weight.scale", 1, shape))
     with pytest.raises(KernelError, match=r"0\.weight\.dequantize.*computed at run time"):
         lower(file)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        onnx.helper.make_tensor("names", TensorProto.STRING, [2], [b"cat", b"dog"]),
+        onnx.helper.make_tensor("names", TensorProto.BFLOAT16, [2], [1.0, 2.0]),
+    ],
+)
+@pytest.mark.parametrize("moved", [True, False])
+def test_constants_that_are_no_numbers_of_torch_are_refused(
+    stored: onnx.TensorProto, moved: bool
+) -> None:
+    """As inputs of a move, and as outputs of the graph."""
+    node = onnx.helper.make_node("Identity", ["names"], ["shown"], name="label")
+    made = onnx.helper.make_tensor_value_info("shown" if moved else "names", stored.data_type, [2])
+    graph = onnx.helper.make_graph([node], "g", [], [made], [stored])
+    with pytest.raises(KernelError, match="'names' is of the type"):
+        lower(onnx.helper.make_model(graph))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.errors import KernelError
+from qtool.graph.onnx_part import session
 from qtool.integer.qdq import Codes, QdqGraph
 from qtool.onnx_graph.reading import Reading, array_of
 from qtool.types import INT8, UINT8
@@ -100,3 +102,55 @@ def test_types_without_kernels_and_scales_at_run_time_are_refused() -> None:
     value(read, "s").const_value = None
     with pytest.raises(KernelError, match="d: its scale is computed at run time"):
         codes(read, "d")
+
+
+def weight_model(scale: np.ndarray, codes: np.ndarray, **attributes: int) -> onnx.ModelProto:
+    node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"], name="weight", **attributes)
+    stored = [numpy_helper.from_array(a, n) for a, n in ((codes, "w"), (scale, "s"))]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    made = helper.make_graph([node], "g", [], [y], stored)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+SCALES = np.linspace(0.1, 0.9, 24, dtype=np.float32)
+WEIGHT = np.arange(-12, 12, dtype=np.int8).reshape(4, 6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "attributes"),
+    [
+        (SCALES[0], {"axis": 99}),  # of no consequence per tensor
+        (SCALES[:1], {}),
+        (SCALES[:6], {"axis": 1}),
+        (SCALES[:4], {"axis": -2}),
+        (SCALES[:12].reshape(2, 6), {"axis": 0, "block_size": 2}),
+        (SCALES[:8].reshape(4, 2), {"axis": 1, "block_size": 3}),
+        (SCALES[:6].reshape(1, 6), {"axis": 0, "block_size": 4}),  # as many as channels
+        (SCALES[:8].reshape(4, 2), {"axis": -1, "block_size": 4}),  # the last block is shorter
+    ],
+)
+def test_values_of_stored_codes_are_the_runtimes(
+    scale: np.ndarray, attributes: dict[str, int]
+) -> None:
+    model = weight_model(np.asarray(scale), WEIGHT, **attributes)
+    found = codes(QdqGraph(Reading.of(model)), "y")
+    assert found is not None
+    (expected,) = session(model).run(None, {})
+    np.testing.assert_array_equal(found.real().numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("scale", "attributes"),
+    [
+        (SCALES[:6], {"axis": 99}),
+        (SCALES[:6], {"axis": -3}),
+        (SCALES[:5], {"axis": 1}),
+        (SCALES[:6].reshape(6, 1), {"axis": 1}),
+        (SCALES[:6].reshape(1, 6), {"axis": 0, "block_size": 2}),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(scale: np.ndarray, attributes: dict[str, int]) -> None:
+    found = codes(QdqGraph(Reading.of(weight_model(scale, WEIGHT, **attributes))), "y")
+    assert found is not None
+    with pytest.raises(KernelError, match=r"weight: scales of the shape .* do not fit codes of"):
+        found.real()

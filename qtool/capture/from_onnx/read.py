@@ -30,6 +30,7 @@ __all__ = ["Node", "key_of", "nodes_of"]
 LINEAR = "qtool.Linear"
 _GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
 _LARGE = 2**20  # elements that a constant may be calculated to, if it grows
+_MESSAGE = 2**31 - 2**24  # bytes of constants that one protobuf message takes beside its nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +160,7 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
         return _seen_otherwise(proto, given)
     if proto.op_type in _GROWS and _grown(given) > _LARGE:
         return None
+    _refuse_huge(proto, given)
     made = [o for o in proto.output if o]
     part = part_for([proto], made, [], given, source, label_of(proto))
     try:
@@ -171,6 +173,16 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
     if not all(isinstance(v, np.ndarray | np.generic) for v in values):
         return None
     return dict(zip(made, map(np.asarray, values), strict=True))
+
+
+def _refuse_huge(proto: onnx.NodeProto, given: Mapping[str, Array]) -> None:
+    """A few nodes that double a constant (Concat with itself) make any number of elements."""
+    size = sum(a.nbytes for a in given.values())
+    if size > _MESSAGE:
+        raise CaptureError(
+            f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the file "
+            f"calculates, at most {_MESSAGE:,} are taken; is it what you think it is?"
+        )
 
 
 def _seen_otherwise(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
