@@ -47,7 +47,7 @@ class _Operator:
     Attributes:
         name: of its node.
         key: of its kernel.
-        inputs, output: names of points.
+        inputs, output: names of points; one input where both operands are the same tensor.
     """
 
     name: str
@@ -61,10 +61,10 @@ class _Operator:
         return all(torch.equal(first, codes) for codes in others)
 
     def _codes(self, profile: Profile, params: Mapping[str, QuantParams]) -> torch.Tensor:
-        first, *others = (params[name] for name in (*self.inputs, self.output))
+        inputs, output = [params[name] for name in self.inputs], params[self.output]
         if self.key in _TABLES:
-            return codes_of_table(profile, self.key, first, others[0])
-        return codes_of_pairs(profile, self.key, first, others[0], others[1])
+            return codes_of_table(profile, self.key, inputs[0], output)
+        return codes_of_pairs(profile, self.key, inputs[0], inputs[-1], output)
 
 
 def agreeing(

@@ -73,6 +73,28 @@ def test_all_profiles_give_one_code_for_all_codes(
         assert any(disagreements(quantized(seed), tmp_path) for seed in seeds)
 
 
+class Doubled(nn.Module):
+    """A tensor that is added to and multiplied by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = x + x
+        return self.last(x * x)
+
+
+def test_an_operand_may_stand_twice(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = [torch.randn(8, 3, SIDE, SIDE)]
+    model = qtool.quantize(Doubled().eval(), data, accuracy="fast")
+    assert {d.op: len(d.inputs) for d in model.plan.nodes}["add"] == 1
+    assert not disagreements(model, tmp_path)
+    assert model.export(tmp_path / "verified.onnx").passed
+
+
 def test_scales_move_by_millionths() -> None:
     agreed, free = quantized(0), quantized(0, target="onnxruntime-x86-vnni")
     moved = [
