@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.targets import DEFAULT
+from qtool.planning.targets import DEFAULT
 
 OBSERVERS = ("minmax", "percentile", "mse")
 LARGE_IMAGES, LARGE_BATCH = 64, 8

@@ -29,8 +29,8 @@ from cpus_page import page
 
 import qtool
 from benchmarks.rows import read, rows_of, write
-from qtool.emulation import CPUS, cpus_named
-from qtool.targets import DEFAULT
+from qtool.planning.targets import DEFAULT
+from qtool.verification.emulation import CPUS, cpus_named
 
 Row = dict[str, Any]
 

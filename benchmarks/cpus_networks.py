@@ -108,7 +108,8 @@ def _detector(samples: int, folder: Path | None) -> Case:
 
 
 def _sentences(samples: int, folder: Path | None) -> Case:
-    from qtool.sources import load_data, load_model
+    from qtool.frontends.data.load_data import load_data
+    from qtool.frontends.load_model import load_model
 
     place = ROOT / "examples/sentence_encoder"
     model = load_model(str(place / "model"))

@@ -23,9 +23,9 @@ import torch
 from networks import let_torchvision_import
 
 import qtool
-from qtool.analysis.latency import timed
-from qtool.export import write_float
-from qtool.sources.decoder import DYNAMIC, Decoder
+from qtool.backends.onnx.export import write_float
+from qtool.evaluation.latency.interleaved_timing import timed
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
 
 FORMS: dict[str, dict[str, Any]] = {
     "int4, blocks of 32": {"mode": "weight-only-int4"},

@@ -28,8 +28,8 @@ from onnx.utils import Extractor
 from torch import Tensor, nn
 
 import qtool
-from qtool.capture import load_onnx
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
+from qtool.frontends.onnx import load_onnx
 
 sys.path.insert(0, str(Path(__file__).parent / "unseen"))
 networks.let_torchvision_import()

@@ -22,9 +22,9 @@ import networks
 import torch
 
 import qtool
-from qtool.integer import lower
+from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.verification import compare_codes
-from qtool.verification.inputs import Feeder
+from qtool.verification.model_inputs import Feeder
 
 
 def forward(network: networks.Network):  # the float network on the tensors of a batch, in order

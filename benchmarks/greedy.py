@@ -24,9 +24,9 @@ from networks import let_torchvision_import
 
 import qtool
 from examples.language_model.perplexity import HEAD, MODEL, TASK, batches
-from qtool.integer import lower
-from qtool.sources import load_model
-from qtool.sources.decoder import DYNAMIC, Decoder
+from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from qtool.frontends.load_model import load_model
 
 FORMS: dict[str, dict[str, Any]] = {
     "int4": {"mode": "weight-only-int4", "recipe": [HEAD]},

@@ -33,7 +33,13 @@ IMAGES = "calib_data/digits"
 LOADED = (
     *("torch.export", "torch.onnx", "torch._dynamo", "torch._inductor", "onnxruntime"),
     *("onnxscript", "onnx_ir", "matplotlib.figure", "jinja2", "sympy"),
-    *("qtool.cli", "qtool.api", "qtool.page", "qtool.export", "examples.digits.network"),
+    *(
+        "qtool.cli",
+        "qtool.api",
+        "qtool.evaluation.report.page",
+        "qtool.backends.onnx.export",
+        "examples.digits.network",
+    ),
 )
 QUICK = ("--timing", "0")
 BRIEF = ("--seconds", "0.05", "--batch-sizes", "1", "--samples", "64")

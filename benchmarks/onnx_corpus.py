@@ -35,12 +35,12 @@ import torch
 from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
-from qtool.capture import load_onnx
-from qtool.capture.from_onnx.runtime import run
-from qtool.conversion import capture_model
-from qtool.errors import QtoolError
-from qtool.graph.agreement import distance
-from qtool.graph.onnx_part import tensor_of
+from qtool.core.errors import QtoolError
+from qtool.core.graph.float_tolerance import distance
+from qtool.core.graph.onnx_subgraph import tensor_of
+from qtool.frontends.captured_model import capture_model
+from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.runtime_values import run
 
 KINDS = ("read", "kept", "refused", "wrong", "traceback")
 _NEAR = 1e-3  # of the range: the cases of onnx are given with this relative tolerance

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 import qtool
-from qtool.analysis.latency import interleaved
+from qtool.evaluation.latency.interleaved_timing import interleaved
 from qtool.verification import audit
 from qtool.verification.fidelity import decibels
-from qtool.verification.inputs import Feeder
+from qtool.verification.model_inputs import Feeder
 
 HOME = Path(__file__).resolve().parent
 SECONDS = 1.0  # of latency, for each file
@@ -214,7 +214,7 @@ def make_one(options: argparse.Namespace) -> None:
 
 def outputs(file: Path, data: Sequence[Any]) -> np.ndarray:
     """The first output of a file on all batches, in ONNX Runtime."""
-    from qtool.analysis.onnx_function import OnnxFunction
+    from qtool.evaluation.onnx_function import OnnxFunction
 
     model = OnnxFunction(file)
     parts = []

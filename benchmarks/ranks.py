@@ -30,8 +30,8 @@ from calibration import load
 from torch import distributed as dist
 
 import qtool
-from qtool.ranks import Share
-from qtool.targets import DEFAULT
+from qtool.distributed import Share
+from qtool.planning.targets import DEFAULT
 
 KINDS = ("wall", "CPU", "with conversion wall", "CPU")
 

@@ -22,11 +22,11 @@ import networks
 import torch
 
 import qtool
-from qtool import targets
-from qtool.analysis.latency import interleaved
-from qtool.analysis.onnx_function import OnnxFunction
-from qtool.conversion.captured import DEFAULT_OBSERVER
-from qtool.verification.inputs import Feeder, resized
+from qtool.evaluation.latency.interleaved_timing import interleaved
+from qtool.evaluation.onnx_function import OnnxFunction
+from qtool.frontends.captured_model import DEFAULT_OBSERVER
+from qtool.planning import targets
+from qtool.verification.model_inputs import Feeder, resized
 
 COLUMNS = (
     "network",

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import qtool
-from qtool.analysis.latency import Timing, timed
+from qtool.evaluation.latency.interleaved_timing import Timing, timed
 
 MODES = ("dynamic", "weight-only")
 BARE = ("bare, float", "bare, a scale each", "bare, one scale")

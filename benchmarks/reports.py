@@ -24,13 +24,14 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool.analysis.options import ReportOptions
-from qtool.analysis.sensitivity import sweep
-from qtool.analysis.side_by_side import measure_file
-from qtool.data import Batch
-from qtool.onnx_graph.storage import save
-from qtool.page import pages, write_report
-from qtool.points import points_of
+from qtool.backends.onnx.storage import save
+from qtool.core.data import Batch
+from qtool.evaluation.measure.sensitivity import sweep
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report.compare import measure_file
+from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.page.write import write_report
+from qtool.planning.fake_quantize import points_of
 
 PARTS = ("reports", "sensitivity", "broken", "large")
 CHROMIUM = "/usr/bin/chromium"
@@ -104,7 +105,7 @@ def broken(folder: Path, name: str = "resnet20") -> None:
 
 def spoil(quantized: QuantizedModel, layer: str, factor: float) -> None:
     """Makes the range of a layer's result wrong by a factor."""
-    from qtool.analysis.layers import layers_of
+    from qtool.evaluation.measure.layer_facts import layers_of
 
     found = next(e for e in layers_of(quantized) if e.name == layer)
     params = quantized.parameters[found.output]

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from qtool.analysis.machine import machine
-from qtool.atomic import atomic_path
+from qtool.core.atomic import atomic_path
+from qtool.evaluation.machine import machine
 
 __all__ = ["Row", "measured_on", "read", "rows_of", "write"]
 

@@ -26,12 +26,13 @@ import onnx
 import onnx_ir as ir
 
 import qtool
-from qtool.onnx_graph.reading import Reading, array_of, name_of
-from qtool.onnx_graph.self_test import SelfTest
-from qtool.sources import load_data, load_model
-from qtool.verification.made_inputs import made_inputs
-from qtool.verification.observed import Observer, observed_tensors
-from qtool.verification.self_check import check_self_test
+from qtool.backends.onnx.reading import Reading, array_of, name_of
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.load_model import load_model
+from qtool.verification.observed_tensors import Observer, observed_tensors
+from qtool.verification.run_self_test import check_self_test
+from qtool.verification.self_test_inputs import made_inputs
 
 NETWORKS = ("digits", "resnet20", "mobilenetv2_w05", "kws")
 ROOT = Path(__file__).parents[1]

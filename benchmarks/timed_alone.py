@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.latency import timed, worked
+from qtool.evaluation.latency.interleaved_timing import timed, worked
 
 
 def times(

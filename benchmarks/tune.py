@@ -36,9 +36,9 @@ from torch import nn
 from unbalanced import twin_of
 
 import qtool
-from qtool.analysis.sensitivity import pieces
-from qtool.data import to_batch
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.data import to_batch
+from qtool.evaluation.measure.sensitivity import pieces
 from qtool.search.explain import Explainer
 
 ROOT = Path(__file__).parents[1]

@@ -20,12 +20,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qtool.search.archive import Evaluated
-from qtool.search.correct import corrected
-from qtool.search.expected import most_promising
+from qtool.search.expected_improvement import most_promising
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
-from qtool.search.knapsack import front, hypervolume, looked_at, undominated
-from qtool.search.next import Seen, next_of
+from qtool.search.model_correction import corrected
+from qtool.search.next_candidate import Seen, next_of
+from qtool.search.pareto_front import front, hypervolume, looked_at, undominated
 
 LAYERS, EVALUATIONS = 10, 20
 SIZES = ((0.01, 0.15), (0.02, 0.3), (0.04, 0.6))  # of what is not additive: of the time, and dB

@@ -36,9 +36,9 @@ from timed_alone import times
 from torch import nn
 
 import qtool
-from qtool.recipe import Recipe, Rule
+from qtool.planning.recipe import Recipe, Rule
 from qtool.search.judge import Judge
-from qtool.search.knapsack import hypervolume
+from qtool.search.pareto_front import hypervolume
 
 ROOT = Path(__file__).parents[1]
 EVALUATIONS = 20

@@ -21,12 +21,12 @@ import numpy as np
 from tune import HEAD, cases, of_goals
 
 import qtool
-from qtool.analysis.latency import timed
-from qtool.analysis.onnx_function import OnnxFunction
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
+from qtool.evaluation.latency.interleaved_timing import timed
+from qtool.evaluation.onnx_function import OnnxFunction
 from qtool.search.judge import Judge
 from qtool.verification import audit
-from qtool.verification.inputs import Feeder
+from qtool.verification.model_inputs import Feeder
 
 
 def _controlled(network: networks.Network, plain: Path, file: Path, drop: float) -> str:

@@ -25,7 +25,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.capture import load_onnx
+from qtool.frontends.onnx import load_onnx
 
 NETWORKS = ("resnet20", "resnet56", "mobilenetv2_w05", "densenet40", "kws")
 SPREAD = 2.5  # of the factors' logarithms, to either side

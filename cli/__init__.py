@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any
 
 import click
-from qtool.cli.ending import ended_in_order
-from qtool.cli.several import as_one, begins, ends
+from qtool.cli.distributed import as_one, begins, ends
+from qtool.cli.shutdown import ended_in_order
 
 __all__ = ["JSON", "main"]
 
@@ -95,7 +95,7 @@ class _Group(click.Group):
             with ended_in_order():  # what is imported takes its time, in which a signal may come
                 from qtool.cli.output import progress
 
-                from qtool.progress import showing
+                from qtool.core.progress import showing
 
                 with showing(progress):
                     return as_one(lambda: super(_Group, self).invoke(ctx))
@@ -140,8 +140,8 @@ HELP = {
 def main(imports: tuple[str, ...]) -> None:
     """A trained PyTorch model in, a verified int8 ONNX model out."""
     if imports:
-        from qtool.errors import CaptureError
-        from qtool.sources import import_object
+        from qtool.core.errors import CaptureError
+        from qtool.frontends.named_objects import import_object
 
         for name in imports:
             import_object(name, CaptureError)

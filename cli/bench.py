@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import DAY, Real
+from qtool.cli.number_types import DAY, Real
 
 
 @click.command("bench")

@@ -58,8 +58,8 @@ def command(
           --accuracy balanced -o llama-8b.int4.onnx
     """
     import qtool
-    from qtool.conversion.captured import DEFAULT_OBSERVER
-    from qtool.targets import DEFAULT
+    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.targets import DEFAULT
 
     task = sources.empty_model(folder)
     batches = sources.load_data(data, batch_size)

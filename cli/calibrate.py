@@ -51,10 +51,10 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
-    from qtool.atomic import check_writable
-    from qtool.conversion.captured import DEFAULT_OBSERVER
-    from qtool.ranks import current
-    from qtool.targets import DEFAULT
+    from qtool.core.atomic import check_writable
+    from qtool.distributed import current
+    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.targets import DEFAULT
 
     check_writable(output_, model, weights, data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)

@@ -62,8 +62,8 @@ def command(
           --calibration digits.calib -o digits.int8.onnx
     """
     import qtool
-    from qtool.atomic import check_writable
-    from qtool.targets import check_format
+    from qtool.core.atomic import check_writable
+    from qtool.planning.targets import check_format
 
     check_writable(output_, model, weights, calibration)
     check_format(target or qtool.Calibration.load(calibration).target, format_)
@@ -94,8 +94,8 @@ def write(
 ) -> None:
     """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
     the worst output) is missed. beside: writes what goes with the file."""
-    from qtool.analysis.speed import speed_of
-    from qtool.onnx_graph.storage import files_of
+    from qtool.backends.onnx.storage import files_of
+    from qtool.evaluation.latency.speedup import speed_of
 
     with output.status("exporting and verifying"):
         result = quantized.export(path, format=format_, external_data=external_data, timing=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import COUNT
+from qtool.cli.number_types import COUNT
 
 
 @click.command("evaluate")

@@ -63,7 +63,7 @@ def command(
           --labels labels
     """
     import qtool
-    from qtool.atomic import check_writable
+    from qtool.core.atomic import check_writable
 
     if mended is not None:
         check_writable(mended, int8_file, model, weights, data)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli.numbers import DAY, Real, listed
+from qtool.cli.number_types import DAY, Real, listed
 from qtool.cli.sources import F, Path_, load_labels
 
-from qtool.analysis.options import Goals, ReportOptions
+from qtool.evaluation.options import Goals, ReportOptions
 
 
 class OneOf(click.ParamType):
@@ -43,25 +43,25 @@ def _observers() -> Iterable[str]:
 
 
 def _targets() -> Iterable[str]:
-    from qtool.targets import TARGETS
+    from qtool.planning.targets import TARGETS
 
     return TARGETS
 
 
 def _formats() -> Iterable[str]:
-    from qtool.targets import TARGETS
+    from qtool.planning.targets import TARGETS
 
     return dict.fromkeys(f for t in TARGETS.values() for f in t.file.formats)
 
 
 def _accuracies() -> Iterable[str]:
-    from qtool.recipe import ACCURACIES
+    from qtool.planning.recipe import ACCURACIES
 
     return ACCURACIES
 
 
 def _modes() -> Iterable[str]:
-    from qtool.recipe import MODES
+    from qtool.planning.recipe import MODES
 
     return MODES
 
@@ -74,7 +74,7 @@ def _report_folder(
     ctx: click.Context, param: click.Parameter, value: Path | None
 ) -> Path | None:  # click's signature
     """Refused before the work, and before torch is loaded."""
-    from qtool.page import check_folder
+    from qtool.evaluation.report.page.folder import check_folder
 
     if value is not None:
         check_folder(value)
@@ -238,8 +238,8 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     Raises:
         DataError: it cannot be imported, or is no function.
     """
-    from qtool.errors import DataError
-    from qtool.sources import import_object
+    from qtool.core.errors import DataError
+    from qtool.frontends.named_objects import import_object
 
     if source is None:
         return None

@@ -63,9 +63,9 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
     """
     import qtool
-    from qtool.atomic import check_writable
-    from qtool.conversion.captured import DEFAULT_OBSERVER
-    from qtool.targets import DEFAULT, check_format
+    from qtool.core.atomic import check_writable
+    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.targets import DEFAULT, check_format
 
     check_writable(output_, model, weights, data)
     check_format(target or DEFAULT, format_)

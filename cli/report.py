@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import COUNT, Real
+from qtool.cli.number_types import COUNT, Real
 
-from qtool.analysis.options import ReportOptions
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("report")

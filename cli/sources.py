@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from qtool.cli.numbers import COUNT, MOST, Real
+from qtool.cli.number_types import COUNT, MOST, Real
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,7 +154,7 @@ dynamic = click.option(
 
 def load_model(source: str, weights: Path | None) -> Any:
     """The model behind MODEL, --weights and --task; data of the command is read for it."""
-    from qtool.sources import load_model as load
+    from qtool.frontends.load_model import load_model as load
 
     found = load(source, weights, _kept_value("task"))
     click.get_current_context().meta[f"{__name__}.model"] = (source, found)
@@ -163,8 +163,8 @@ def load_model(source: str, weights: Path | None) -> Any:
 
 def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
     """What writes what goes with a model's file: with a decoder's what onnxruntime-genai needs."""
-    from qtool.sources.decoder import Decoder
-    from qtool.sources.genai import write_beside
+    from qtool.frontends.huggingface.causal_decoder import Decoder
+    from qtool.frontends.huggingface.genai_config import write_beside
 
     return partial(write_beside, model, Path(source)) if isinstance(model, Decoder) else None
 
@@ -172,8 +172,8 @@ def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
 def empty_model(source: Path) -> str | None:
     """The folder or ONNX file behind MODEL is looked at without its weights, so that data of the
     command is read for it; the task that --task names."""
-    from qtool.capture import map_onnx
-    from qtool.sources.empty import empty_folder
+    from qtool.frontends.huggingface.meta_init import empty_folder
+    from qtool.frontends.onnx import map_onnx
 
     task: str | None = _kept_value("task")
     found = map_onnx(source) if source.suffix == ".onnx" else empty_folder(source, task)
@@ -187,7 +187,7 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
     Raises:
         DataError: there is none.
     """
-    from qtool.sources import load_data as load
+    from qtool.frontends.data.load_data import load_data as load
 
     name, model = _kept_value("model") or (None, None)
     inside = labels is not None and not Path(labels).is_file()
@@ -234,7 +234,7 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
     """The batches for the cache that --cache asks for."""
     if _kept_value("cache") != "int8":
         return batches
-    from qtool.sources.decoder import Decoder
+    from qtool.frontends.huggingface.causal_decoder import Decoder
 
     if not isinstance(model, Decoder):
         raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
@@ -249,12 +249,12 @@ def _sizes(text: str) -> list[int]:
 
 
 def share_of(batches: Iterable[Any]) -> Iterable[Any]:
-    """Of data that all processes of a command have, what is this one's; see `qtool.ranks.Share`.
+    """The share of this process in data that all ranks have (see `qtool.distributed.Share`).
 
     Raises:
         RanksError: they do not have the same data.
     """
-    from qtool.ranks import Share, current, name_of
+    from qtool.distributed import Share, current, name_of
 
     ranks = current()
     if not ranks.several:
@@ -269,7 +269,7 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     Raises:
         DataError: there is none.
     """
-    from qtool.data.array_files import find_labels
+    from qtool.core.data.array_files import find_labels
 
     return getattr(batches, "labels", None) if key is None else find_labels(key, Path(data))
 

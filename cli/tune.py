@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import Real
+from qtool.cli.number_types import Real
 
 CHOICES = ("static", "dynamic", "int8-weights")
 
@@ -142,9 +142,9 @@ def command(
           --max-drop 0.01 -o digits.tuned.onnx
     """
     import qtool
-    from qtool.atomic import check_writable, write_atomic
-    from qtool.conversion.captured import DEFAULT_OBSERVER
-    from qtool.targets import DEFAULT
+    from qtool.core.atomic import check_writable, write_atomic
+    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.targets import DEFAULT
 
     for path in filter(None, (output_, page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
@@ -183,7 +183,7 @@ def command(
         if front is not None:
             found.write_front(front)
     if page is not None:
-        from qtool.page import tuned_page
+        from qtool.search.report_page import tuned_page
 
         write_atomic(page, tuned_page(found, output_.stem))
     if save_recipe is not None:

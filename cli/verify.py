@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.numbers import COUNT, DAY, Real
+from qtool.cli.number_types import COUNT, DAY, Real
 
 
 @click.command("verify")

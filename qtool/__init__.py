@@ -12,30 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qtool.analysis.bench import Bench, bench
-    from qtool.analysis.contents import CalibrationContents, ModelContents, inspect
-    from qtool.analysis.evaluation import Evaluation
-    from qtool.analysis.options import Goals, ReportOptions
-    from qtool.analysis.report import Report
-    from qtool.api import (
-        QuantizedModel,
-        TunedModel,
-        calibrate,
-        compare,
-        convert,
-        evaluate,
-        explain,
-        quantize,
-        report,
-        tune,
-        verify,
-        verify_on,
+    from qtool.api.conversion import calibrate, convert, quantize
+    from qtool.api.evaluation import compare, evaluate, report, verify
+    from qtool.api.extensions import (
+        register_observer,
+        register_operator,
+        register_pass,
+        register_step,
+        register_target,
     )
-    from qtool.blocks import BlockResult, quantize_by_blocks
-    from qtool.calibration import Calibration
-    from qtool.conversion import Captured, capture_model
-    from qtool.emulation import CpuComparison, CpuResult, emulators
-    from qtool.errors import (
+    from qtool.api.other_cpus import verify_on
+    from qtool.api.quantized_model import QuantizedModel
+    from qtool.api.tuning import TunedModel, explain, tune
+    from qtool.blockwise.quantize import BlockResult, quantize_by_blocks
+    from qtool.calibration.calibration import Calibration
+    from qtool.core.errors import (
         CalibrationError,
         CaptureError,
         DataError,
@@ -50,43 +41,48 @@ if TYPE_CHECKING:
         RanksError,
         VerificationError,
     )
-    from qtool.extend import (
-        register_observer,
-        register_operator,
-        register_pass,
-        register_step,
-        register_target,
-    )
-    from qtool.plan import QuantPlan
-    from qtool.ranks import within
+    from qtool.distributed import within
+    from qtool.evaluation.evaluate import Evaluation
+    from qtool.evaluation.latency.bench import Bench, bench
+    from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents, inspect
+    from qtool.evaluation.options import Goals, ReportOptions
+    from qtool.evaluation.report.report import Report
+    from qtool.frontends.captured_model import Captured, capture_model
+    from qtool.frontends.huggingface.meta_init import unfilled
+    from qtool.planning.plan import QuantPlan
     from qtool.search.explain import Explanation
     from qtool.search.goals import TuneGoals
-    from qtool.search.loop import SearchOptions
-    from qtool.sources.empty import unfilled
+    from qtool.search.search_loop import SearchOptions
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
+    from qtool.verification.emulation import CpuComparison, CpuResult, emulators
 
 _HOMES = {
-    "extend": "register_observer register_operator register_pass register_step register_target",
-    "analysis.bench": "Bench bench",
-    "analysis.contents": "CalibrationContents ModelContents inspect",
-    "analysis.evaluation": "Evaluation",
-    "analysis.options": "Goals ReportOptions",
-    "analysis.report": "Report",
-    "api": "QuantizedModel TunedModel calibrate compare convert evaluate explain quantize report "
-    "tune verify verify_on",
-    "blocks": "BlockResult quantize_by_blocks",
-    "calibration": "Calibration",
-    "conversion": "Captured capture_model",
-    "emulation": "CpuComparison CpuResult emulators",
-    "errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "
-    "KernelError OptionError PassError PlanError QtoolError RanksError VerificationError",
-    "plan": "QuantPlan",
-    "ranks": "within",
+    "api.conversion": "calibrate convert quantize",
+    "api.evaluation": "compare evaluate report verify",
+    "api.extensions": "register_observer register_operator register_pass register_step "
+    "register_target",
+    "api.other_cpus": "verify_on",
+    "api.quantized_model": "QuantizedModel",
+    "api.tuning": "TunedModel explain tune",
+    "blockwise.quantize": "BlockResult quantize_by_blocks",
+    "calibration.calibration": "Calibration",
+    "core.errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "
+    "KernelError OptionError PassError PlanError QtoolError RanksError "
+    "VerificationError",
+    "distributed": "within",
+    "evaluation.evaluate": "Evaluation",
+    "evaluation.latency.bench": "Bench bench",
+    "evaluation.measure.file_contents": "CalibrationContents ModelContents inspect",
+    "evaluation.options": "Goals ReportOptions",
+    "evaluation.report.report": "Report",
+    "frontends.captured_model": "Captured capture_model",
+    "frontends.huggingface.meta_init": "unfilled",
+    "planning.plan": "QuantPlan",
     "search.explain": "Explanation",
     "search.goals": "TuneGoals",
-    "search.loop": "SearchOptions",
-    "sources.empty": "unfilled",
+    "search.search_loop": "SearchOptions",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
+    "verification.emulation": "CpuComparison CpuResult emulators",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

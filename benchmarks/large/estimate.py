@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-COLUMNS, ASIDE, LEARNED = 1024, 1024, 0.75  # as in qtool/blocks/moments.py
+COLUMNS, ASIDE, LEARNED = 1024, 1024, 0.75  # as in qtool/blockwise/layer_moments.py
 FLOAT = 4
 
 # Measured: see docs/scale.md.

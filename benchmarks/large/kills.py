@@ -25,8 +25,8 @@ from random_llama import write
 from torch import distributed as dist
 
 import qtool
-from qtool.errors import RanksError
-from qtool.ranks import Share
+from qtool.core.errors import RanksError
+from qtool.distributed import Share
 
 SIZES = {"width": 64, "layers": 2, "words": 300}
 BLOCK = 1 << 16  # bytes: some layers of the network

@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import qtool
-from qtool.analysis.speed import speed_of
-from qtool.capture import load_onnx
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
+from qtool.evaluation.latency.speedup import speed_of
+from qtool.frontends.onnx import load_onnx
 from qtool.verification import Verification
 
 __all__ = ["Record", "estimate_norms", "measure", "wake"]

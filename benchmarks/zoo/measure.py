@@ -19,12 +19,12 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool import graph as G
-from qtool.analysis.latency import interleaved
-from qtool.analysis.node_times import profiled
-from qtool.ops import macs
-from qtool.plan import Execution
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core import graph as G
+from qtool.core.ops import macs
+from qtool.evaluation.latency.interleaved_timing import interleaved
+from qtool.evaluation.latency.node_times import profiled
+from qtool.planning.plan import Execution
 from qtool.verification import Verification
 
 __all__ = ["Record", "measure"]

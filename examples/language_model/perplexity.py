@@ -17,8 +17,9 @@ import numpy as np
 import onnxruntime
 
 import qtool
-from qtool.export import write_float
-from qtool.sources import load_data, load_model
+from qtool.backends.onnx.export import write_float
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.load_model import load_model
 
 HERE = Path(__file__).parent
 MODEL, TASK = HERE / "model", "text-generation-with-past"

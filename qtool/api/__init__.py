@@ -1,22 +1,5 @@
-"""The door: what a person calls. Models are made in `make.py` and looked at in `examine.py`."""
+"""The public Python API: one module per task (convert, evaluate, tune, extend).
 
-from qtool.api.choose import TunedModel, explain, tune
-from qtool.api.examine import compare, evaluate, report, verify
-from qtool.api.make import calibrate, convert, quantize
-from qtool.api.other_cpus import verify_on
-from qtool.api.quantized import QuantizedModel
-
-__all__ = [
-    "QuantizedModel",
-    "TunedModel",
-    "calibrate",
-    "compare",
-    "convert",
-    "evaluate",
-    "explain",
-    "quantize",
-    "report",
-    "tune",
-    "verify",
-    "verify_on",
-]
+A function here validates its arguments, calls the packages below and returns a result object.
+Algorithms, graph code and file formats do not belong here.
+"""

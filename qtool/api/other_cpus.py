@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.machine import machine
-from qtool.analysis.restore import read_onnx
-from qtool.emulation import TIMEOUT, CpuComparison, check_available, cpus_named, run_on
-from qtool.path_arguments import takes_paths
-from qtool.runtimes.onnxruntime import RUNTIME
-from qtool.types import Array, Progress
-from qtool.verification.inputs import Feeder, data_inputs, random_inputs
+from qtool.backends.onnxruntime.session import RUNTIME
+from qtool.core.path_arguments import takes_paths
+from qtool.core.types import Array, Progress
+from qtool.evaluation.machine import machine
+from qtool.evaluation.restored_model import read_onnx
+from qtool.verification.emulation import TIMEOUT, CpuComparison, check_available, cpus_named, run_on
+from qtool.verification.model_inputs import Feeder, data_inputs, random_inputs
 
 __all__ = ["verify_on"]
 

@@ -1,7 +1,6 @@
-"""Calibration: ranges of the planned tensors, observed on data through forward hooks."""
+"""Calibration: observe tensor ranges on data through forward hooks, and solve scales from them.
 
-from qtool.calibration.distill import Distilled, distilled
-from qtool.calibration.file import Calibration
-from qtool.calibration.loop import observe, observing, watched
-
-__all__ = ["Calibration", "Distilled", "distilled", "observe", "observing", "watched"]
+`collect` runs the model, `calibration` holds and stores the statistics, `merge` joins those of
+several processes, `solve_parameters` turns statistics into scales and zero points. Changes of
+weights or of the graph belong to `qtool.algorithms`.
+"""

@@ -25,7 +25,7 @@ from qtool.observers.registry import (
     register,
     restore,
 )
-from qtool.observers.solve import MIN_SCALE, solve
+from qtool.observers.scale_and_zero_point import MIN_SCALE, solve
 from qtool.observers.statistic import RangeStatistic, State, Statistic, depends_on_order
 
 __all__ = [

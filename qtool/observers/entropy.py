@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.ranges import Range
-from qtool.observers.solve import solve
+from qtool.observers.scale_and_zero_point import solve
 from qtool.observers.statistic import shaped
-from qtool.types import QType
 
 __all__ = ["entropy"]
 

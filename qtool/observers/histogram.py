@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qtool.errors import CalibrationError
+from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
     PIECE,
     State,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qtool.errors import CalibrationError
+from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
     State,
     Statistic,

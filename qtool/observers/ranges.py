@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
-from qtool.observers.solve import solve
+from qtool.observers.scale_and_zero_point import solve
 from qtool.observers.statistic import RangeStatistic, shaped
-from qtool.types import QType
 
 __all__ = ["Range", "min_max", "mse", "percentile"]
 

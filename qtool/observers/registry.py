@@ -9,17 +9,17 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from qtool.errors import CalibrationError
-from qtool.observers import clip, ranges
+from qtool.core.errors import CalibrationError
+from qtool.core.types import ObserverSpec, QType
+from qtool.observers import gaussian_laplace, ranges
 from qtool.observers.entropy import entropy
 from qtool.observers.histogram import Histogram
-from qtool.observers.least_error import least_error
 from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
+from qtool.observers.mse import least_error
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import RangeStatistic, Statistic
-from qtool.types import ObserverSpec, QType
 
 __all__ = [
     "OBSERVERS",
@@ -130,11 +130,11 @@ def _entropy(statistic: Histogram, options: Options, qtype: QType, symmetric: bo
 
 
 def _gaussian(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return clip.gaussian(statistic, qtype, symmetric)
+    return gaussian_laplace.gaussian(statistic, qtype, symmetric)
 
 
 def _laplace(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return clip.laplace(statistic, qtype, symmetric)
+    return gaussian_laplace.laplace(statistic, qtype, symmetric)
 
 
 _BINS = Option(2048, 64, 65536, setting=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qtool.errors import CalibrationError, DataError
+from qtool.core.errors import CalibrationError, DataError
 
 __all__ = [
     "PIECE",

@@ -9,11 +9,11 @@ from qtool.passes.fold_affine import fold_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
+from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import hard_swish
-from qtool.passes.hold_bias import hold_bias
-from qtool.passes.infra import GraphPass, run_passes, same_function
-from qtool.passes.low_pad import low_pad
+from qtool.passes.keep_bias import hold_bias
+from qtool.passes.max_pool_pad import low_pad
 from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent

@@ -12,10 +12,10 @@ from math import prod
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
-from qtool.graph import torch_ops
-from qtool.passes.infra import GraphPass
-from qtool.passes.rules import ints
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import ints
 
 __all__ = ["average_pool_as_conv"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
-from qtool.graph import torch_ops
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold
-from qtool.passes.infra import GraphPass
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["batch_norm_as_conv"]
 

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.graph import torch_ops
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.passes.cell_forms import CELL_RULES
-from qtool.passes.infra import GraphPass
+from qtool.passes.graph_pass import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES, wrapped
-from qtool.passes.number_forms import NUMBER_RULES, with_tensors
-from qtool.passes.order_forms import ORDER_RULES
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
-from qtool.passes.rules import Rule, again, ints, made
+from qtool.passes.rewrite_rules import Rule, again, ints, made
+from qtool.passes.scalar_forms import NUMBER_RULES, with_tensors
+from qtool.passes.sort_forms import ORDER_RULES
 
 __all__ = ["canonicalize"]
 

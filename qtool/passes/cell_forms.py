@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.rules import Rule, made
+from qtool.core import graph as G
+from qtool.passes.rewrite_rules import Rule, made
 
 __all__ = ["CELL_RULES"]
 

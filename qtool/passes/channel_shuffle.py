@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.infra import GraphPass
+from qtool.core import graph as G
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["channel_shuffle"]
 

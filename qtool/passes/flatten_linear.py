@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.infra import GraphPass
-from qtool.passes.rules import leading
+from qtool.core import graph as G
+from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import leading
 
 __all__ = ["ELEMENTWISE", "flatten_linear"]
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
-from qtool.graph import torch_ops
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold, layout
-from qtool.passes.infra import GraphPass
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["fold_affine"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
-from qtool.ops import data_inputs, row_of
-from qtool.passes.infra import GraphPass
+from qtool.core import graph as G
+from qtool.core.ops import data_inputs, row_of
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["fold_constants"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.infra import GraphPass
-from qtool.passes.rules import made
+from qtool.core import graph as G
+from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import made
 
 __all__ = ["grouped_queries"]
 

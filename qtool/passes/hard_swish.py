@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.graph import torch_ops
-from qtool.passes.infra import GraphPass
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["hard_swish"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.graph import torch_ops
-from qtool.passes.rules import Rule, again, made
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.passes.rewrite_rules import Rule, again, made
 
 __all__ = ["LOOKUP_RULES"]
 

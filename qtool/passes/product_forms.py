@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.rules import Rule, again, leading, made
+from qtool.core import graph as G
+from qtool.passes.rewrite_rules import Rule, again, leading, made
 
 __all__ = ["PRODUCT_RULES"]
 

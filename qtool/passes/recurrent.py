@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
-from qtool.ops import recurrent as layers
-from qtool.passes.infra import GraphPass
-from qtool.passes.rules import made
+from qtool.core import graph as G
+from qtool.core.ops import recurrent as layers
+from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import made
 
 __all__ = ["recurrent"]
 

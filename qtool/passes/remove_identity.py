@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.infra import GraphPass
+from qtool.core import graph as G
+from qtool.passes.graph_pass import GraphPass
 
 __all__ = ["remove_identity"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import graph as G
-from qtool.passes.infra import GraphPass
-from qtool.passes.rules import calls, orders
+from qtool.core import graph as G
+from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import calls, orders
 
 __all__ = ["rms_norm"]
 

@@ -1,5 +1,5 @@
-"""Search: which layers are quantized how, so that a goal is kept and the model is fast.
+"""Mixed-precision search: choose the scheme of each layer so that a goal is met.
 
-An additive model of errors and costs, made of measurements of single tensors and nodes, gives the
-whole front at once; a few real evaluations correct it and decide.
+`search_loop` evaluates candidates that the additive `cost_model` proposes; `pareto_front` finds the
+configurations that no other dominates; `goals` states what is accepted.
 """

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from qtool.atomic import resolved, write_atomic
-from qtool.data import batches
-from qtool.errors import FileError
-from qtool.recipe import Recipe
-from qtool.records import from_json, to_json
+from qtool.core.atomic import resolved, write_atomic
+from qtool.core.data import batches
+from qtool.core.errors import FileError
+from qtool.core.records import from_json, to_json
+from qtool.core.store import Store
+from qtool.core.types import Array
+from qtool.planning.recipe import Recipe
 from qtool.search.judge import Score
-from qtool.store import Store
-from qtool.types import Array
 
 __all__ = ["Archive", "Evaluated", "digest_of", "key_of"]
 

@@ -14,13 +14,14 @@ from types import MappingProxyType
 
 from torch import fx
 
-from qtool import graph as G
-from qtool import targets
-from qtool.errors import PlanError
-from qtool.graph.float_graph import FloatGraph
-from qtool.plan import Decision, Execution, QuantPlan, make_plan
-from qtool.recipe import MODES, Recipe, Rule
-from qtool.types import Observed, ObserverSpec
+from qtool.core import graph as G
+from qtool.core.errors import PlanError
+from qtool.core.graph.float_graph import FloatGraph
+from qtool.core.types import Observed, ObserverSpec
+from qtool.planning import targets
+from qtool.planning.plan import Decision, Execution, QuantPlan
+from qtool.planning.planner import make_plan
+from qtool.planning.recipe import MODES, Recipe, Rule
 
 __all__ = ["CHOICES", "FLOAT", "Config", "Group", "Space", "exactly", "observers_of", "space_of"]
 

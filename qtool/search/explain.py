@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.analysis.restore import restore
-from qtool.atomic import scratch_folder
-from qtool.conversion import Captured
-from qtool.data import Batch
-from qtool.errors import DataError, PlanError
-from qtool.formats import table
-from qtool.graph.run import Executor, Values
-from qtool.plan import Kind
-from qtool.progress import counted
-from qtool.quantized import Quantized
-from qtool.recipe import Rule
-from qtool.records import to_json
-from qtool.runtimes.onnxruntime import run, session
-from qtool.search.additive import items_of
+from qtool.backends.onnxruntime.session import run, session
+from qtool.conversion.quantized import Quantized
+from qtool.core.atomic import scratch_folder
+from qtool.core.data import Batch
+from qtool.core.errors import DataError, PlanError
+from qtool.core.formats import table
+from qtool.core.graph.executor import Executor, Values
+from qtool.core.progress import counted
+from qtool.core.records import to_json
+from qtool.core.types import Array
+from qtool.evaluation.restored_model import restore
+from qtool.frontends.captured_model import Captured
+from qtool.planning.plan import Kind
+from qtool.planning.recipe import Rule
 from qtool.search.choices import FLOAT, exactly, observers_of, space_of
-from qtool.types import Array
+from qtool.search.cost_model import items_of
 
 __all__ = ["Explainer", "Explanation", "Flip"]
 

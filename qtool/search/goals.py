@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qtool.analysis.metrics import CONFIDENCE
-from qtool.limits import Range, check_fields
+from qtool.core.limits import Range, check_fields
+from qtool.evaluation.metrics import CONFIDENCE
 from qtool.search.archive import Evaluated
 
 __all__ = ["TuneGoals"]

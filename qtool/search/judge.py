@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from qtool.analysis.accuracy import check_labels
-from qtool.analysis.metrics import CONFIDENCE, Metric, metric, values_of
-from qtool.errors import DataError
-from qtool.progress import counted
-from qtool.runtimes.onnxruntime import run, session
-from qtool.types import Array
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.errors import DataError
+from qtool.core.progress import counted
+from qtool.core.types import Array
+from qtool.evaluation.measure.accuracy import check_labels
+from qtool.evaluation.metrics import CONFIDENCE, Metric, metric, values_of
 from qtool.verification.fidelity import decibels
-from qtool.verification.inputs import Feeder
-from qtool.verification.padding import Padding
+from qtool.verification.model_inputs import Feeder
+from qtool.verification.strip_padding import Padding
 
 __all__ = ["Judge", "Score"]
 

@@ -1,16 +1,16 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
-from qtool.verification.artefact import Artefact
-from qtool.verification.by_step import Steps, check_steps
-from qtool.verification.coverage import AuditRow, Coverage, audit, executed, planned
-from qtool.verification.exact import Exactness, compare_codes
+from qtool.verification.bit_exactness import Exactness, compare_codes
+from qtool.verification.exported_file import Artefact
 from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
 from qtool.verification.file_check import FileCheck
-from qtool.verification.parity import Difference, Parity, compare
-from qtool.verification.result import Verification
-from qtool.verification.self_check import SelfCheck, check_self_test
-from qtool.verification.self_test import make_self_test
-from qtool.verification.structure import Expected, check_structure, check_well_formed
+from qtool.verification.file_parity import Difference, Parity, compare
+from qtool.verification.integer_coverage import AuditRow, Coverage, audit, executed, planned
+from qtool.verification.make_self_test import make_self_test
+from qtool.verification.node_parity import Steps, check_steps
+from qtool.verification.qdq_structure import Expected, check_structure, check_well_formed
+from qtool.verification.run_self_test import SelfCheck, check_self_test
+from qtool.verification.verification_result import Verification
 
 __all__ = [
     "Artefact",

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.data import Batch
-from qtool.graph import FloatGraph
-from qtool.graph.run import Executor
-from qtool.plan import Execution, Kind, QuantPlan
-from qtool.types import QuantParams
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.executor import Executor
+from qtool.core.types import QuantParams
+from qtool.planning.plan import Execution, Kind, QuantPlan
 
 __all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "expected", "fidelity", "narrow_inputs"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qtool.verification.exact import Exactness
-from qtool.verification.self_check import SelfCheck
+from qtool.verification.bit_exactness import Exactness
+from qtool.verification.run_self_test import SelfCheck
 
 __all__ = ["FileCheck"]
 

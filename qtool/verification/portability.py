@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.errors import KernelError
-from qtool.formats import db, percent
-from qtool.integer import Program, lower
-from qtool.integer.divergence import diverging_nodes
-from qtool.kernels import PROFILES
-from qtool.types import Array
-from qtool.verification.artefact import Artefact
-from qtool.verification.exact import file_outputs
+from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
+from qtool.backends.profiles import PROFILES
+from qtool.core.errors import KernelError
+from qtool.core.formats import db, percent
+from qtool.core.types import Array
+from qtool.verification.bit_exactness import file_outputs
+from qtool.verification.exported_file import Artefact
 
 __all__ = ["OtherCpu", "Portability", "portability"]
 

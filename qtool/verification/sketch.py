@@ -12,9 +12,9 @@ from math import inf, log10
 
 import numpy as np
 
-from qtool.onnx_graph.self_test import Sketch
-from qtool.types import Array
-from qtool.verification.generator import seed_of, words
+from qtool.backends.onnx.self_test_format import Sketch
+from qtool.core.types import Array
+from qtool.verification.input_generator import seed_of, words
 
 __all__ = ["distance_db", "sketch_of"]
 

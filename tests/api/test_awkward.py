@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
 
 
 class Net(nn.Module):

@@ -1,59 +1,135 @@
-"""Names that no file can have: one sentence, wherever a path is taken."""
+"""What `import qtool` offers: the names of __all__, documented, imported when they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
-import torch
-from torch import nn
 
 import qtool
-from qtool.page import write_report
-from qtool.recipe import Recipe
-from qtool.search.archive import Archive
-from qtool.sources import load_data, load_model, load_weights
+from qtool.core import errors
 
-NAMES = {"NUL": "a\0b", "long": "n" * 300, "deep": "x/" * 2500 + "y", "circle": "circle"}
-READERS: dict[str, Callable[[str], Any]] = {
-    "a model": load_model,
-    "a program": lambda path: load_model(f"{path}.pt2"),
-    "an ONNX file": qtool.capture.load_onnx,
-    "weights": lambda path: load_weights(nn.Linear(2, 2), path),
-    "data": load_data,
-    "a calibration": qtool.Calibration.load,
-    "a recipe": lambda path: Recipe.of(f"{path}.toml"),
-    "a file to verify": qtool.verify,
-    "a file to look into": qtool.inspect,
-    "a report": lambda path: write_report(Path(path), lambda _: pytest.fail("it was begun")),
-    "an archive": lambda path: Archive(Path(path), {}),
-}
+FUNCTIONS = (
+    "bench",
+    "calibrate",
+    "capture_model",
+    "compare",
+    "convert",
+    "evaluate",
+    "inspect",
+    "quantize",
+    "quantize_by_blocks",
+    "report",
+    "verify",
+    "within",
+)
+CLASSES = (
+    "Bench",
+    "BlockResult",
+    "Calibration",
+    "CalibrationContents",
+    "Captured",
+    "Coverage",
+    "Evaluation",
+    "Exactness",
+    "FileCheck",
+    "Goals",
+    "ModelContents",
+    "QuantPlan",
+    "QuantizedModel",
+    "Report",
+    "ReportOptions",
+    "SelfCheck",
+    "Verification",
+    "unfilled",  # a context, called as a function
+)
+ERRORS = tuple(
+    name for name, kind in vars(errors).items() if inspect.isclass(kind) and name != "annotations"
+)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reader", READERS)
-def test_no_file_is_called_so(
-    reader: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("circle").symlink_to("circle")
-    with pytest.raises(qtool.QtoolError):
-        READERS[reader](NAMES[name])
-    assert [p.name for p in tmp_path.iterdir()] == ["circle"]
+def rooms() -> Iterator[ModuleType]:
+    """Every module of the library."""
+    for found in pkgutil.walk_packages(qtool.__path__, "qtool."):
+        if not found.name.startswith(("qtool.cli", "qtool.__main__")):
+            yield importlib.import_module(found.name)
 
 
-def test_a_report_of_no_such_name(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(4, 4)).eval()
-    data = [torch.randn(4, 4)]
-    with pytest.raises(qtool.FileError, match="name another file"):
-        qtool.quantize(model, data).report(data, tmp_path / "a\0b")
-    assert not list(tmp_path.iterdir())
+def test_the_names_are_those_people_need() -> None:
+    assert set(FUNCTIONS) | set(CLASSES) | set(ERRORS) <= set(qtool.__all__)
+    assert qtool.__all__ == sorted(set(qtool.__all__))
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full"])
-def test_a_recipe_without_an_end(device: str, tmp_path: Path) -> None:
-    (link := tmp_path / "recipe.toml").symlink_to(device)
-    with pytest.raises(qtool.FileError, match="it is no ordinary file"):
-        Recipe.of(link)
+@pytest.mark.parametrize("name", qtool.__all__)
+def test_every_name_is_there_and_documented(name: str) -> None:
+    found = getattr(qtool, name)
+    assert found.__name__ == name
+    assert found.__module__.startswith("qtool.")
+    assert inspect.getdoc(found)
+
+
+def test_a_name_stays_what_it_is_when_every_room_is_loaded() -> None:
+    """A room called like a function would take its place in the package once it is imported."""
+    assert list(rooms())
+    modules = {n for n in qtool.__all__ if isinstance(getattr(qtool, n), ModuleType)}
+    assert not modules
+    assert not {m.name for m in pkgutil.iter_modules(qtool.__path__)} & set(qtool.__all__)
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'qtool' has no attribute 'calibrated'"):
+        _ = qtool.calibrated
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Calibration.load", "Calibration.merge"])
+def test_public_functions_say_what_they_raise(name: str) -> None:
+    found = qtool
+    for part in name.split("."):
+        found = getattr(found, part)
+    text = inspect.getdoc(found)
+    assert "Raises:" in text or "see there for arguments and errors" in text
+    for raised in ERRORS:
+        if f"{raised}:" in text:
+            assert hasattr(qtool, raised)
+
+
+def test_errors_are_one_tree_with_one_root() -> None:
+    assert all(issubclass(getattr(errors, name), errors.QtoolError) for name in ERRORS)
+    assert all(name in errors.__doc__ for name in ERRORS)
+    assert all(inspect.getdoc(getattr(errors, name)) for name in ERRORS)
+
+
+def test_every_room_says_what_it_is_and_has_what_it_exports() -> None:
+    for module in rooms():
+        assert module.__doc__, module.__name__
+        missing = [n for n in getattr(module, "__all__", ()) if not hasattr(module, n)]
+        assert missing == [], module.__name__
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_public_methods_are_documented(name: str) -> None:
+    members = vars(getattr(qtool, name)).items()
+    methods = {n: m for n, m in members if not n.startswith("_") and callable(m)}
+    obvious = {"to_json", "observed", "rows", "point", "decision"}
+    assert [n for n, m in methods.items() if not inspect.getdoc(m) and n not in obvious] == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, qtool; print(*sorted({'torch', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_every_annotation_can_be_read() -> None:
+    for name in FUNCTIONS:
+        signature = inspect.signature(getattr(qtool, name))
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(
+            p.annotation is not inspect.Parameter.empty for p in signature.parameters.values()
+        )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import qtool
 from qtool.observers import MinMax
-from qtool.targets import TARGETS
+from qtool.planning.targets import TARGETS
 
 qtool.register_target(replace(TARGETS["onnxruntime"], name="mine", description="a runtime of mine"))
 qtool.register_observer(

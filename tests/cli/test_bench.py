@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.analysis.onnx_files import linear_file
 from tests.cli.conftest import Cli
+from tests.evaluation.onnx_files import linear_file
 
 
 @pytest.fixture

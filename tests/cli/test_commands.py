@@ -16,9 +16,9 @@ from qtool.cli import output
 from rich.console import Console
 
 import qtool
-from qtool.analysis.latency import Ratio, Spread, Timing
-from qtool.analysis.node_times import NodeTime
-from qtool.analysis.speed import Speed
+from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
+from qtool.evaluation.latency.node_times import NodeTime
+from qtool.evaluation.latency.speedup import Speed
 from tests.cli.conftest import DIGITS, ROOT, Cli
 from tests.cli.models import images, transposed
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_slower_than_float_is_warned_of(
         Timing(1, 1, 9, 1.0, (spread, spread), (even, even)),
         (NodeTime("head", ("Gemm", "QGemm"), (1.0, 9.0)),),
     )
-    monkeypatch.setattr("qtool.analysis.speed.speed_of", lambda *_, **__: found)
+    monkeypatch.setattr("qtool.evaluation.latency.speedup.speed_of", lambda *_, **__: found)
     call = ("quantize", UP, "--data", f"{M}images", "-o", "up.onnx")
     result = cli(*call)
     assert "slower than float here (0.50x)" in result.stderr

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
-from tests.analysis.onnx_files import linear_file
 from tests.cli.conftest import Cli
+from tests.evaluation.onnx_files import linear_file
 
 QUICK = ("--seconds", "0.01", "--batch-sizes", "4")
 EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qtool import emulation
-from qtool.emulation import CPUS, Family
+from qtool.verification import emulation
+from qtool.verification.emulation import CPUS, Family
 from tests.cli.conftest import Cli
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from qtool.targets import TARGETS
+from qtool.planning.targets import TARGETS
 from tests.cli.conftest import Cli
-from tests.ops.outside import restored
+from tests.core.ops.outside import restored
 
 M = "tests.cli.models"
 CALL = ("calibrate", f"{M}:transposed", "--data", f"{M}:images", "-o", "cal.safetensors")

@@ -9,7 +9,7 @@ import pytest
 
 from qtool.api import other_cpus
 from tests.cli.conftest import Cli
-from tests.emulation.networks import pretend
+from tests.verification.emulation.networks import pretend
 
 DATA = ("--data", "examples/digits/eval.npz")
 WRONG = """

@@ -13,8 +13,8 @@ import tomllib
 from qtool.cli import main
 
 import qtool
-from qtool import targets
-from qtool.ops import rows
+from qtool.core.ops import rows
+from qtool.planning import targets
 from tests.docs.snippets import PAGES, ROOT
 
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 
 import qtool
 from examples.digits.network import digits_net
-from qtool.recipe import Recipe
-from qtool.recovery import STEPS
+from qtool.algorithms.registry import STEPS
+from qtool.planning.recipe import Recipe
+from tests.core.ops.outside import restored
 from tests.docs.snippets import (
     PAGES,
     ROOT,
@@ -26,7 +27,6 @@ from tests.docs.snippets import (
     run_command,
     run_python,
 )
-from tests.ops.outside import restored
 
 NEEDS = {"docs/tutorial-detector.md": "pycocotools", "docs/tutorial-sentences.md": "transformers"}
 """What pages need that is no part of every installation."""

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 import qtool
-from qtool.atomic import scratch_folder
-from qtool.capture import load_onnx
-from qtool.conversion import capture_model
-from qtool.errors import QtoolError
-from qtool.graph.onnx_part import tensor_of
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import QtoolError
+from qtool.core.graph.onnx_subgraph import tensor_of
+from qtool.frontends.captured_model import capture_model
+from qtool.frontends.onnx import load_onnx
 from tests.fuzz.draw_graphs import opened
 from tests.fuzz.graph import Graph
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike

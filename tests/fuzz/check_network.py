@@ -8,8 +8,8 @@ from contextlib import suppress
 import torch
 
 import qtool
-from qtool.conversion import capture_model
-from qtool.errors import QtoolError
+from qtool.core.errors import QtoolError
+from qtool.frontends.captured_model import capture_model
 from tests.fuzz.network import Network
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
 from tests.fuzz.tolerance import NEAR, distance, float_noise

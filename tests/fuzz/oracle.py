@@ -21,11 +21,11 @@ import onnxruntime as ort
 import torch
 from torch.utils import _pytree as pytree
 
-from qtool.api import QuantizedModel
-from qtool.atomic import scratch_folder
-from qtool.errors import QtoolError
-from qtool.graph import shape
-from qtool.plan import Execution
+from qtool.api.quantized_model import QuantizedModel
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import QtoolError
+from qtool.core.graph import shape
+from qtool.planning.plan import Execution
 from qtool.verification import Verification, compare_codes
 from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import qtool
-from qtool.calibration import Calibration
-from qtool.capture import load_program
+from qtool.calibration.calibration import Calibration
+from qtool.frontends.torch.exported_program import load_program
 from tests.fuzz.draw_networks import draw_network
 from tests.fuzz.network import Network
 

@@ -13,7 +13,7 @@ from tests.fuzz.oracle import rounded_alike
 from tests.fuzz.tolerance import NEAR, distance, float_noise
 
 HERE = Path(__file__).parent
-FORBIDDEN = ("qtool.graph.agreement", "qtool.graph.conditioning")
+FORBIDDEN = ("qtool.core.graph.float_tolerance", "qtool.core.graph.perturbation")
 
 
 @pytest.mark.parametrize("name", ["oracle", "check_graph", "check_network", "tolerance"])
@@ -25,9 +25,9 @@ def test_no_tolerance_comes_from_the_product(name: str) -> None:
 
 def test_a_widened_tolerance_of_the_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that is off by a hundredth stays wrong, whatever the product accepts."""
-    monkeypatch.setattr("qtool.graph.agreement.TOLERANCE", 1.0)
-    monkeypatch.setattr("qtool.graph.conditioning.TOLERANCE", 1.0)
-    monkeypatch.setattr("qtool.graph.conditioning.NOISES", 1e9)
+    monkeypatch.setattr("qtool.core.graph.float_tolerance.TOLERANCE", 1.0)
+    monkeypatch.setattr("qtool.core.graph.perturbation.TOLERANCE", 1.0)
+    monkeypatch.setattr("qtool.core.graph.perturbation.NOISES", 1e9)
     module = fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()).eval())
     batch = (torch.randn(16, 8, generator=torch.Generator().manual_seed(0)),)
     with torch.no_grad():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from qtool import observers
+from qtool.core.types import INT8_NARROW, UINT4, UINT8, ObserverSpec
 from qtool.observers import Histogram
 from qtool.observers.entropy import entropy
-from qtool.types import INT8_NARROW, UINT4, UINT8, ObserverSpec
 
 
 def normal(count: int = 200_000) -> torch.Tensor:

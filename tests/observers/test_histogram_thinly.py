@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.errors import DataError
+from qtool.core.errors import DataError
 from qtool.observers import Histogram
 from qtool.observers.ranges import percentile
 from qtool.observers.statistic import PIECE

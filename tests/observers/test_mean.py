@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtool.errors import CalibrationError
+from qtool.core.errors import CalibrationError
 from qtool.observers import Mean, State
 from tests.observers.differential import QUICK, VALUES, assert_order_free, tensor
 

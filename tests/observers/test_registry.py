@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qtool.errors import CalibrationError
+from qtool.core.errors import CalibrationError
+from qtool.core.types import INT8, UINT8, ObserverSpec
 from qtool.observers import (
     OBSERVERS,
     Histogram,
@@ -21,9 +22,8 @@ from qtool.observers import (
     ranges,
     register,
     restore,
-    solve,
+    scale_and_zero_point,
 )
-from qtool.types import INT8, UINT8, ObserverSpec
 from tests.observers.differential import assert_same_state, tensor
 
 RANGES = [name for name, row in OBSERVERS.items() if row.estimate]
@@ -53,7 +53,7 @@ def test_from_data_to_parameters_and_back_from_a_state(name: str, axis: int | No
     statistic = filled(spec, axis)
     lo, hi = range_of(spec, statistic, INT8, True)
     assert lo.shape == hi.shape == (() if axis is None else (3,))
-    assert solve(lo, hi, INT8, True, axis).scale.shape == lo.shape
+    assert scale_and_zero_point(lo, hi, INT8, True, axis).scale.shape == lo.shape
     again = restore(spec, axis, statistic.state())
     assert_same_state(again, statistic)
     assert all(map(torch.equal, range_of(spec, again, INT8, True), (lo, hi)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.errors import CalibrationError, DataError
+from qtool.core.errors import CalibrationError, DataError
 from qtool.observers import (
     Histogram,
     Mean,

@@ -19,11 +19,11 @@ import onnx
 import torch
 from torch import nn
 
-from qtool.api import quantize
-from qtool.integer import lower
-from qtool.plan import Decision
-from qtool.runtimes.onnxruntime import optimised_graph, run, session
-from tests.export.networks import computing
+from qtool.api.conversion import quantize
+from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.backends.onnxruntime.session import optimised_graph, run, session
+from qtool.planning.plan import Decision
+from tests.backends.onnx.export.networks import computing
 from tests.operators.table import CASES
 
 __all__ = ["Arm", "arm_of"]

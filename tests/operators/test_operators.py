@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qtool.plan import Execution
+from qtool.planning.plan import Execution
 from tests.operators.arms import arm_of
 from tests.operators.table import CASES
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, GraphPass, run_passes
 from tests.models.small import NETWORKS, Network, settle
 

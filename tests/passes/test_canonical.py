@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes import CANONICAL, run_passes
 from tests.models.small import NETWORKS
 from tests.passes.differential import assert_same, captured_network, op

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import run_passes
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.remove_identity import remove_identity

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes import CANONICAL, GraphPass
 from tests.models.small import NETWORKS
 from tests.passes.differential import Function, assert_same, rewritten

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import run_passes
 from qtool.passes.flatten_linear import flatten_linear
 from tests.passes.differential import assert_same, rewritten

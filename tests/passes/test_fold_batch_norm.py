@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_batch_norm import fold, fold_batch_norm
 from qtool.passes.remove_identity import remove_identity

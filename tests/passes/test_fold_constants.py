@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes import CANONICAL
 from qtool.passes.fold_constants import fold_constants
 from tests.passes.differential import Function, rewritten

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_batch_norm import fold_batch_norm
 from qtool.passes.fold_pad import fold_pad

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes import CANONICAL, FOR_TARGETS
-from qtool.targets import TARGETS
+from qtool.planning.targets import TARGETS
 from tests.passes.differential import Function, rewritten
 
 IMAGE = (2, 4, 6, 6)

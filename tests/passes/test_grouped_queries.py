@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qtool import graph as G
-from qtool.conversion import capture_model
-from qtool.export import write_float
-from qtool.runtimes.onnxruntime import optimised_graph
-from tests.export.networks import run
+from qtool.backends.onnx.export import write_float
+from qtool.backends.onnxruntime.session import optimised_graph
+from qtool.core import graph as G
+from qtool.frontends.captured_model import capture_model
+from tests.backends.onnx.export.networks import run
 from tests.passes.differential import Function, op, rewritten
 
 BATCH, HEADS, GROUPS, TIME, WIDTH = 2, 6, 2, 5, 4

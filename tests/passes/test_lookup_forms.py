@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import qtool
-from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
-from qtool.graph import torch_ops
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph import torch_ops
+from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, run_passes
 from tests.passes.differential import assert_same
 

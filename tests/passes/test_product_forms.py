@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_constants import fold_constants
 from tests.passes.differential import Function, rewritten

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from qtool import graph as G
-from qtool.capture import capture_module
-from qtool.data import Batch
-from qtool.errors import CaptureError
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.errors import CaptureError
+from qtool.frontends.torch.export_module import capture_module
 from qtool.passes.recurrent import recurrent
 from tests.passes.differential import Function, rewritten
 

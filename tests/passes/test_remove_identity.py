@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qtool import graph as G
+from qtool.core import graph as G
 from qtool.passes import run_passes
 from qtool.passes.remove_identity import remove_identity
 from tests.passes.differential import Function, captured, op, rewritten

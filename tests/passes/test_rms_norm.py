@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qtool import graph as G
-from qtool.export import write_float
-from qtool.runtimes.onnxruntime import optimised_graph
+from qtool.backends.onnx.export import write_float
+from qtool.backends.onnxruntime.session import optimised_graph
+from qtool.core import graph as G
 from tests.passes.differential import Function, op, rewritten
 
 SHAPE = (2, 5, 8)

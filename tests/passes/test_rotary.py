@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import qtool
-from qtool import graph as G
-from qtool.conversion import capture_model
-from qtool.export import write_float
-from qtool.ops import writers
-from qtool.ops.rotary import rotary_embedding
+from qtool.backends.onnx.export import write_float
+from qtool.core import graph as G
+from qtool.core.ops import writers
+from qtool.core.ops.rotary import rotary_embedding
+from qtool.frontends.captured_model import capture_model
 from qtool.passes import FOR_TARGETS, run_passes
 
 HEADS, WIDTH = 2, 8
@@ -98,7 +98,9 @@ def test_both_forms_in_a_file_compute_it(
     found = captured(net).graph
     run_passes(found.module, [FOR_TARGETS["rotary"]])
     if not own:
-        monkeypatch.setattr("qtool.export.onnx_file.writers", lambda _: writers(contrib=False))
+        monkeypatch.setattr(
+            "qtool.backends.onnx.export.onnx_file.writers", lambda _: writers(contrib=False)
+        )
     path = write_float(found, tmp_path / "float.onnx")
     kinds = {n.op_type for n in onnx.load(path).graph.node}
     assert ("RotaryEmbedding" in kinds) == own
@@ -110,5 +112,5 @@ def test_both_forms_in_a_file_compute_it(
 
 
 def test_a_target_without_the_runtimes_own_operators_has_it_as_it_was() -> None:
-    for name, target in qtool.targets.TARGETS.items():
+    for name, target in qtool.planning.targets.TARGETS.items():
         assert ("rotary" in target.rewrites) <= target.file.contrib, name

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
 from tests.search.nets import ladder
 
 

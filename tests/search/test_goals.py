@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import qtool
-from qtool.errors import OptionError
+from qtool.core.errors import OptionError
 
 
 @pytest.mark.parametrize("name", ["max_drop", "min_sqnr", "min_speedup", "max_size", "confidence"])

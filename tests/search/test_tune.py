@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import qtool
-from qtool.page import tuned_page
-from qtool.search.loop import Search
+from qtool.search.report_page import tuned_page
+from qtool.search.search_loop import Search
 from tests.search.nets import ladder
 
 NET, SEEN, ASKED = ladder()

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qtool.verification import Artefact, Exactness, compare_codes
-from tests.export.networks import exported, samples
+from tests.backends.onnx.export.networks import exported, samples
 
 
 @pytest.fixture

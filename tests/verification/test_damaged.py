@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import qtool
-from qtool.analysis.restore import float_twin
-from qtool.errors import CaptureError, FileError, KernelError, VerificationError, said
+from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, said
+from qtool.evaluation.restored_model import float_twin
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.runtimes.onnxruntime import run, session
+from qtool.backends.onnxruntime.session import run, session
 from qtool.verification.fidelity import Fidelity, decibels, expected, fidelity
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.integer.divergence import diverging_nodes
-from qtool.kernels import PROFILES, profile
-from qtool.runtimes.cpu import machine_profile
+from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
+from qtool.backends.profiles import PROFILES, profile
 from qtool.verification import Artefact
 from qtool.verification.portability import OtherCpu, Portability, portability
 

@@ -1,0 +1,209 @@
+"""Equalization: channels divided by factors that all their writers and readers take into their
+weights, so that the one range of each tensor fits all of its channels.
+
+After cross-layer equalization (Nagel et al. 2019), which balances the weights of pairs of layers.
+Here streams go through the whole graph (`equalize_streams`), and factors are chosen for the
+predicted noise of the outputs, that of activations and that of weights (`equalize_factors`). They
+are taken where much is predicted of them and the quantized network is nearer to the float one with
+them, sample by sample, on samples that chose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from qtool.algorithms.acceptance import as_near
+from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, streams_of
+from qtool.algorithms.cross_layer_equalization.factors import (
+    limits_of,
+    noise_of,
+    predicted,
+    solve_factors,
+)
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import look
+from qtool.algorithms.pipeline import SOLVE, Conversion, Step
+from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
+from qtool.calibration.collect import observing, watched
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.errors import VerificationError
+from qtool.core.ops import row_of
+from qtool.core.types import Change, ObserverSpec
+from qtool.observers import MinMax
+from qtool.planning.fake_quantize import insert_points
+from qtool.planning.plan import Kind, Probe, QuantPlan
+
+__all__ = ["EQUALIZE"]
+
+Factors = Mapping[str, torch.Tensor]
+"""Tensor name -> what its channels are divided by: float32 [channels]."""
+
+REASON = "channels brought to one width, their factors taken into the weights around them"
+
+SAMPLES = 128  # that ranges are found anew on
+FEWEST = 32  # below that nothing can be told from them
+CHOOSING = 64  # samples that are run backwards too
+BATCH = 16  # samples at once
+OBSERVED = 64  # of them where ranges are found: what an observer does costs as much for any number
+ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
+WORTH = 0.86  # of the noise, what has to be predicted at most: for less `round` alone does better
+
+
+def _bound(source: str) -> str:
+    return f"{source}.highest"
+
+
+def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+    """The extremes of channels in front of clamps with an upper bound."""
+    if not plan.observed():
+        return ()
+    spec, found = ObserverSpec("minmax"), {}
+    for node in G.calls(graph):
+        row, source = row_of(node), node.args[0] if node.args else None
+        if row is None or row.key != "clip" or not isinstance(source, fx.Node):
+            continue
+        if row.bounds(node)[1] is not None and G.is_float(source) and G.rank(source) > 1:
+            name = G.name_of(source)
+            axis = 1 if G.rank(source) > 2 else -1
+            found[name] = Probe(_bound(name), name, spec, axis)
+    return tuple(found.values())
+
+
+@left_out_where_it_fails("equalize")
+def _run(work: Conversion) -> Conversion:
+    streams = streams_of(work.graph.module)
+    if work.calibration is None or not _can_help(work.plan, streams):
+        return work
+    if (count := len(work.calibration.kept)) < FEWEST:
+        return work.warned(f"equalize: {TOO_FEW.format(count) if count else NO_SAMPLES}")
+    size = _batch_size(work.graph.module)
+    factors = _find_factors(work, streams, work.quick_batches(size, CHOOSING))
+    if not factors:
+        return work
+    change = Change(EQUALIZE.name, len(factors), REASON, factors)
+    scaled = _apply(work, change, work.quick_batches(size, size, aside=True))
+    every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
+    after = _observed_again(scaled, factors, every)
+    return after if as_near(SOLVE.run(work), SOLVE.run(after)) else work
+
+
+def _replay(work: Conversion, change: Change) -> Conversion:
+    return _apply(work, change, ())
+
+
+EQUALIZE = Step("equalize", _run, _probes, "balanced", SAMPLES, _replay)
+
+
+def _can_help(plan: QuantPlan, streams: Streams) -> bool:
+    """Whether any tensor with a range of its own has channels that are free."""
+    tensors = (streams.tensors.get(p.tensor) for p in plan.observed())
+    return any(c is not None and bool(c.streams.any()) for c in tensors)
+
+
+def _batch_size(module: fx.GraphModule) -> int:
+    """Samples at once, so that all their values fit."""
+    sizes = [G.shape(n) for n in module.graph.nodes if n.op != "get_attr" and G.is_float(n)]
+    each = sum(math.prod(G.hint(s) for s in size[1:]) for size in sizes)
+    return max(1, min(BATCH, ELEMENTS // max(each, 1)))
+
+
+def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) -> Factors:
+    """Of every tensor beside a constant that takes some on; none where they would not help."""
+    assert work.calibration is not None
+    module, plan = work.graph.module, work.plan
+    layers = {n for p in plan if p.kind is Kind.WEIGHT for n in {e.user for e in p.edges}}
+    names = {p.tensor for p in plan if p.kind is Kind.ACTIVATION} | layers
+    axes = {n: streams.tensors[n].axis for n in names if n in streams.tensors}
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    rows = {s.constant: _rows(nodes[s.constant]) for s in streams.slots if s.power == 1}
+    weights = {name: axis for name, axis in rows.items() if axis is not None}
+    inputs = [work.graph.tensors_of(b) for b in batches]
+    try:
+        seen = look(module, inputs, axes, weights)
+    except RuntimeError:  # an operator without a derivative
+        return {}
+    statistics = work.calibration.statistics
+    found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
+    highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
+    noise = noise_of(module, plan, streams, seen)
+    logs = solve_factors(noise, limits_of(streams, highest))
+    if float(predicted(noise, logs)) > WORTH * float(predicted(noise, torch.zeros_like(logs))):
+        return {}
+    beside = {s.tensor: torch.exp2(logs[streams.tensors[s.tensor].streams]) for s in streams.slots}
+    return {n: f.float() for n, f in beside.items() if bool((f != 1).any())}
+
+
+def _rows(weight: fx.Node) -> int | None:
+    """Along which dimension of a weight its rows lie; None where a row reads a single channel,
+    which is rounded the same, whatever the factors."""
+    (layer,) = weight.users
+    row, shape = row_of(layer), G.shape(weight)
+    if row is None or row.weight is None or len(shape) < 2:
+        return None
+    return row.channel_axis if int(shape[1 - row.channel_axis]) > 1 else None
+
+
+def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conversion:
+    """The conversion with channels divided by the factors that a change holds."""
+    streams = streams_of(work.graph.module)
+    slots = [s for s in streams.slots if s.tensor in change.arrays]
+    tensors = {s.tensor for s in slots}
+    fits = all(
+        change.arrays[n].shape == streams.tensors[n].streams.shape for n in tensors
+    ) and tensors == set(change.arrays)
+    if not fits:
+        raise VerificationError(
+            "the file was made from another model: what its equalization scaled is not in this one"
+        )
+
+    def edit(module: fx.GraphModule) -> int:
+        nodes = {G.name_of(n): n for n in module.graph.nodes}
+        for slot in slots:
+            constant = nodes[slot.constant]
+            old = G.tensor(module, constant).detach()
+            factor = change.arrays[slot.tensor].double()[slot.channel] ** slot.power
+            new = old.double() * factor.to(old.device)
+            G.set_tensor(module, constant, new.to(old.dtype))
+        return change.count
+
+    return work.rewritten(change, edit, samples)
+
+
+def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]) -> Conversion:
+    """With statistics of the tensors that are others now, from all elements of the samples that
+    were kept, as these are few and percentiles lie far out. Samples kept aside are among them:
+    ranges of the network without factors were found on them, too."""
+    assert work.calibration is not None
+    calibration, plan = work.calibration, work.plan
+    changed = _changed(work.graph.module, factors)
+    probes = [
+        Probe(name, tensor, calibration.specs[name], statistic.axis)
+        for name, statistic in calibration.statistics.items()
+        if (tensor := name.rpartition(".")[0]) in changed and name not in plan
+    ]
+    prepared = insert_points(work.graph.module, plan)
+    others = {p.name for p in plan.observed() if p.tensor not in changed}
+    chosen = {
+        name: replace(watch, statistic=calibration.specs[name], samples=False)
+        for name, watch in watched(prepared, plan, probes).items()
+        if name not in others and name in calibration.specs
+    }
+    with observing(prepared, chosen) as statistics, torch.inference_mode():
+        for batch in batches:
+            prepared(*batch.args, **batch.kwargs)
+    found = {**calibration.statistics, **statistics}
+    return replace(work, calibration=replace(calibration, statistics=found))
+
+
+def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
+    """Every tensor that holds a channel of which a factor was taken."""
+    streams = streams_of(module)
+    scaled = torch.zeros(streams.count, dtype=torch.bool)
+    for name, factor in factors.items():
+        scaled[streams.tensors[name].streams[factor != 1]] = True
+    return {n for n, c in streams.tensors.items() if bool(scaled[c.streams].any())}

@@ -1,0 +1,312 @@
+"""The factors of the streams that make the predicted noise of the outputs smallest.
+
+A tensor on one grid has an error of step^2 / 12 in every element, and the step is the range of its
+widest channel, divided by the channel's factor; a row of weights has the same of its own largest
+one, times the factor of the channel that it reads. How much of either comes through was measured
+(`equalize_seen`). A factor of a channel thus trades the noise of activations for that of weights,
+and what is best for one tensor for what is best for the others of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.nn.utils.rnn import pad_sequence
+
+from qtool.algorithms.cross_layer_equalization.channel_streams import Streams
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import (
+    Seen,
+    Sensitivity,
+    some_rows,
+    step_of,
+)
+from qtool.core import graph as G
+from qtool.core.ops import data_inputs, row_of
+from qtool.planning.plan import Execution, Kind, QuantPlan
+
+__all__ = ["Limits", "Noise", "Slope", "limits_of", "noise_of", "predicted", "solve_factors"]
+
+STEPS, RATE = 60, 0.08  # of Adam; in octaves
+SHARP = 24  # the exponent of the norm that stands for the largest of several
+SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
+ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
+GRAIN = 16  # parts of an octave that factors are rounded to, for the last bits of gradients
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """One rounding of a tensor: its streams and gains [channels]; whose range gives the step."""
+
+    streams: torch.Tensor
+    gain: torch.Tensor
+    over: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    levels: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensors:
+    """Roundings side by side, [tensors, most channels], with zeros where one has fewer."""
+
+    streams: torch.Tensor
+    gain: torch.Tensor
+    over: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    levels: torch.Tensor
+
+    @classmethod
+    def of(cls, each: Sequence[_Tensor]) -> _Tensors:
+        fields = ("streams", "gain", "over", "low", "high")
+        filled = {f: pad_sequence([getattr(t, f) for t in each], batch_first=True) for f in fields}
+        levels = torch.tensor([t.levels for t in each], dtype=torch.float64)
+        return cls(**filled, levels=levels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The weights of a layer [rows, inputs]: magnitude, gain, and the stream that each reads,
+    [1, inputs] where it is the same for all rows."""
+
+    size: torch.Tensor
+    gain: torch.Tensor
+    streams: torch.Tensor
+    levels: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Everything that rounds, as a function of the factors."""
+
+    tensors: _Tensors | None
+    rows: tuple[_Rows, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """lower: of the logarithms (base 2) of the factors, float64 [streams]. pinned: bool."""
+
+    lower: torch.Tensor
+    pinned: torch.Tensor
+
+
+def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity) -> Noise:
+    """The roundings that factors have a say in."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
+    rows = []
+    for slot in streams.slots:
+        node = nodes[slot.constant]
+        (layer,) = node.users
+        row, name = row_of(layer), f"{G.name_of(layer)}.weight"
+        if slot.power != 1 or name not in plan or row is None or slot.constant not in seen.weights:
+            continue
+        weight, axis = G.tensor(module, node).detach(), row.channel_axis
+        weight, channel = (some_rows(t, axis, step_of(weight)) for t in (weight, slot.channel))
+        size = _by_row(weight.double().abs().cpu(), axis)
+        channel = channel.movedim(axis, 0).flatten(1)
+        read = streams.tensors[slot.tensor].streams[channel]
+        gain = _by_row(seen.weights[slot.constant].cpu(), axis).sum(-1)
+        alike = bool((read == read[:1]).all())
+        rows.append(_Rows(size.amax(-1), gain, read[:1] if alike else read, _levels(plan, name)))
+    return Noise(_Tensors.of(tensors) if tensors else None, tuple(rows))
+
+
+def _by_row(values: torch.Tensor, axis: int) -> torch.Tensor:
+    """[rows, inputs, kernel]"""
+    values = values.movedim(axis, 0)
+    return values.reshape(*values.shape[:2], -1)
+
+
+def _levels(plan: QuantPlan, name: str) -> int:
+    spec = plan.point(plan.root(name)).spec
+    qtype = getattr(spec, "qtype", None)
+    return qtype.levels if qtype is not None else 255
+
+
+def _roundings(
+    nodes: Mapping[str, fx.Node], plan: QuantPlan, streams: Streams, seen: Mapping[str, Seen]
+) -> Iterator[_Tensor]:
+    for point in plan.placed:
+        name, root = point.tensor, plan.root(point.name)
+        owner = plan.point(root).tensor
+        decision = plan.decision(name)
+        if point.kind is not Kind.ACTIVATION or name not in seen or owner not in seen:
+            continue
+        if decision is not None and decision.execution is Execution.PASS:  # the codes stay the same
+            continue
+        gain = seen[name].gain
+        if decision is not None and decision.op == "concat":
+            gain = _rescaled(nodes[name], plan, root, streams, gain)
+        over, whole = streams.tensors[owner].streams, seen[owner]
+        own = streams.tensors[name].streams
+        yield _Tensor(own, gain, over, whole.low, whole.high, _levels(plan, point.name))
+
+
+def _rescaled(
+    concat: fx.Node, plan: QuantPlan, root: str, streams: Streams, gain: torch.Tensor
+) -> torch.Tensor:
+    """The gain of a concat without the inputs that have its parameters, whose codes it copies."""
+    axis = int(G.argument(concat, 1, "dim", 0)) % G.rank(concat)
+    if axis != streams.tensors[G.name_of(concat)].axis:
+        return gain
+    names = [G.name_of(n) for n in data_inputs(concat)]
+    parts = gain.split([len(streams.tensors[n].streams) for n in names])
+    copied = [n in plan and plan.root(n) == root for n in names]
+    return torch.cat([p * 0 if same else p for p, same in zip(parts, copied, strict=True)])
+
+
+def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
+    """What clamps with an upper bound allow.
+
+    A channel that reached the bound keeps its factor of 1. Another may be made as wide as the bound
+    allows with some room: values that were never seen are then clipped elsewhere.
+
+    Args:
+        highest: by the tensor that a clamp reads, the largest value of each channel [channels].
+    """
+    lower = torch.full((streams.count,), -float("inf"), dtype=torch.float64)
+    pinned = torch.zeros(streams.count, dtype=torch.bool)
+    pinned[0] = True
+    for bound in streams.bounds:
+        numbers, high = streams.tensors[bound.source].streams, highest.get(bound.source)
+        if high is None:
+            pinned[numbers] = True
+            continue
+        pinned[numbers[high >= bound.high]] = True
+        room = torch.log2(high.clamp(min=1e-30) * ROOM / bound.high).clamp(max=0)
+        lower.scatter_reduce_(0, numbers, room, "amax")
+    return Limits(lower, pinned)
+
+
+def predicted(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
+    """Noise of the outputs relative to their power. logs: of the factors, base 2, [streams]."""
+    factors, total = torch.exp2(logs), logs.new_zeros(())
+    if (t := noise.tensors) is not None:
+        by = factors[t.over]
+        span = (t.high.clamp(min=0) / by).amax(-1) + ((-t.low).clamp(min=0) / by).amax(-1)
+        total = total + ((span / t.levels) ** 2 / 12 * _felt(t, factors).sum(-1)).sum()
+    for r in noise.rows:
+        by = factors[r.streams]
+        step = 2 * (r.size * by).amax(-1) / r.levels
+        total = total + (step**2 / 12 * (r.gain / by**2).sum(-1)).sum()
+    return total
+
+
+def _felt(t: _Tensors, factors: torch.Tensor) -> torch.Tensor:
+    return factors[t.streams].square() * t.gain
+
+
+class Slope:
+    """The noise and its gradient, with a norm in place of the largest of several.
+
+    Norms are taken of sizes to the power of SHARP, which is done once, and of factors to that
+    power, so that what the weights of a layer add takes four products with vectors.
+    """
+
+    def __init__(self, noise: Noise) -> None:
+        self.noise = noise
+        self.ends = [_Power.of(end) for t in (noise.tensors,) if t for end in (t.high, -t.low)]
+        self.rows = [_Power.of(r.size) for r in noise.rows]
+
+    def __call__(self, logs: torch.Tensor) -> torch.Tensor:
+        """The gradient of the logarithm of the noise, float64 [streams]."""
+        factors, slope, total = torch.exp2(logs), torch.zeros_like(logs), 0.0
+        if (t := self.noise.tensors) is not None:
+            (high, of_high), (low, of_low) = (
+                end.norm(factors[t.over].reciprocal()) for end in self.ends
+            )
+            felt, span = _felt(t, factors), high + low
+            scale = 2 * span / t.levels.square() / 12
+            whole = felt.sum(-1)
+            through = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
+            slope.index_add_(0, t.over.flatten(), through.flatten())
+            slope.index_add_(0, t.streams.flatten(), ((scale * span)[:, None] * felt).flatten())
+            total += float((scale * span / 2 * whole).sum())
+        for r, size in zip(self.noise.rows, self.rows, strict=True):
+            by = factors[r.streams]
+            value, found = _of_rows(r, size, by)
+            total += value
+            slope.index_add_(0, r.streams.flatten(), found.flatten())
+        return slope / max(total, 1e-300)
+
+
+@dataclass(frozen=True, eq=False)
+class _Power:
+    """Sizes [rows, inputs] over the largest of their row, to the power of SHARP; those largest."""
+
+    powers: torch.Tensor
+    largest: torch.Tensor
+
+    @classmethod
+    def of(cls, size: torch.Tensor) -> _Power:
+        largest = size.clamp(min=0).amax(-1)
+        return cls((size.clamp(min=0) / largest.clamp(min=1e-30)[:, None]) ** SHARP, largest)
+
+    def norm(self, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A little more than the largest size times `by` of each row, and the share that each has
+        in its growth."""
+        top = by.amax(-1, keepdim=True).clamp(min=1e-30)
+        each = self.powers * (by / top) ** SHARP
+        whole = each.sum(-1).clamp(min=1e-300)
+        return self.largest * top[:, 0] * whole ** (1 / SHARP), each / whole[:, None]
+
+
+def _of_rows(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """What the weights of a layer add to the noise; its slope along the streams that they read."""
+    if len(by) > 1:
+        norm, share = size.norm(by)
+        gain = r.gain / by.square()
+        step = 2 * norm / r.levels
+        each = step.square() / 12
+        return float((each * gain.sum(-1)).sum()), 2 * each[:, None] * (
+            share * gain.sum(-1)[:, None] - gain
+        )
+    top = by.max()
+    power, back = (by[0] / top) ** SHARP, by[0].square().reciprocal()
+    whole, gain = (size.powers @ power).clamp(min=1e-300), r.gain @ back
+    each = (2 / r.levels * size.largest * top * whole ** (1 / SHARP)).square() / 12
+    inner = size.powers.mT @ (each * gain / whole) * power - r.gain.mT @ each * back
+    return float(each @ gain), 2 * inner
+
+
+def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
+    """Logarithms (base 2) of the factors, float64 [streams]; zeros where nothing is gained.
+
+    Adam on the logarithms, from channels that are all alike; of what it passes the best is taken.
+    """
+    start = _alike(noise, limits)
+    best, lowest = torch.zeros_like(start), float(predicted(noise, torch.zeros_like(start)))
+    logs, slope = _kept(start, limits), Slope(noise)
+    optimizer = torch.optim.Adam([logs], lr=RATE)
+    for i in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (1 - i / STEPS) + RATE / 40
+        logs.grad = slope(logs)
+        optimizer.step()
+        logs.copy_(_kept(logs, limits))
+        if i % 10 == 9:
+            rounded = _kept(torch.round(logs * GRAIN) / GRAIN, limits)
+            found = float(predicted(noise, rounded))
+            if found < lowest:
+                best, lowest = rounded, found
+    return best
+
+
+def _kept(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
+    return torch.maximum(logs, limits.lower).masked_fill(limits.pinned, 0.0)
+
+
+def _alike(noise: Noise, limits: Limits) -> torch.Tensor:
+    """What makes the channels of a tensor equally wide; the mean over the tensors of a stream."""
+    total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
+    if (t := noise.tensors) is not None:
+        size = torch.maximum(t.high, -t.low)
+        seen = size > size.amax(-1, keepdim=True) * SMALLEST
+        total.index_add_(0, t.over[seen], size[seen].log2())
+        count.index_add_(0, t.over[seen], torch.ones_like(size[seen]))
+    return torch.where(count > 0, total / count.clamp(min=1), 0.0)

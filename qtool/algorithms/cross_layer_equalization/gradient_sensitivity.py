@@ -1,0 +1,201 @@
+"""What samples tell of a float network for equalization: the extremes of every channel, and how far
+an error in it, or in a weight, comes through to the outputs.
+
+One forward and one backward run. Each output is multiplied by a random sign: the square of the
+gradient of their sum is then, on average, the sum of the squared derivatives of all outputs (as in
+Hutchinson's estimate of a trace). An independent error of variance v in an element adds v times
+that to the noise of the outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from qtool.core import graph as G
+
+__all__ = ["Seen", "Sensitivity", "look", "run_backwards", "some_rows", "step_of"]
+
+
+ENOUGH = 4096  # elements of a channel in one batch that its gain is told from
+MANY = 1 << 22  # weights of a layer that are looked at
+
+
+@dataclass(eq=False)
+class Seen:
+    """Of one tensor, along its channels, float64 [channels].
+
+    low, high: extremes. gain: noise of the outputs, relative to their power, for an error of
+    variance 1 in every element; zeros have no error.
+    """
+
+    low: torch.Tensor
+    high: torch.Tensor
+    gain: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """tensors: by name. weights: by name, the gain of every element, in the weight's shape; of a
+    large one those of `some_rows`, each for the others as well."""
+
+    tensors: Mapping[str, Seen]
+    weights: Mapping[str, torch.Tensor]
+
+
+def look(
+    module: fx.GraphModule,
+    batches: Iterable[Sequence[torch.Tensor]],
+    axes: Mapping[str, int],
+    weights: Mapping[str, int],
+) -> Sensitivity:
+    """Runs batches forwards and backwards.
+
+    Args:
+        batches: of the tensors that the graph takes, in order.
+        axes: tensors to look at, and where their channels lie. weights: names of
+            constants, and along which dimension the rows of their layers lie.
+
+    Raises:
+        RuntimeError: an operator has no derivative.
+    """
+    run = _Look(module, axes, weights)
+    count = len(run_backwards(run, batches))
+    for seen in run.tensors.values():
+        seen.gain /= max(count, 1)
+    found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
+    return Sensitivity(run.tensors, found)
+
+
+def step_of(weight: torch.Tensor) -> int:
+    """Of so many rows of a weight one is looked at, so that `MANY` elements are enough."""
+    return math.ceil(weight.numel() / MANY) | 1
+
+
+def some_rows(t: torch.Tensor, axis: int, step: int) -> torch.Tensor:
+    return t.movedim(axis, 0)[::step].movedim(0, axis)
+
+
+def run_backwards(
+    run: fx.Interpreter,
+    batches: Iterable[Sequence[torch.Tensor]],
+    asked: Collection[int] | None = None,
+) -> list[int]:
+    """Runs batches forwards, and random signs of their outputs backwards; returns which.
+
+    Args:
+        asked: the numbers of those that it is needed of, by default all. Of others signs are
+            drawn all the same, so that those behind them are what they are; the first of its sizes
+            runs, too.
+
+    Raises:
+        RuntimeError: an operator has no derivative.
+    """
+    generator, ran = torch.Generator().manual_seed(0), list[int]()
+    known: dict[tuple[torch.Size, ...], list[torch.Size]] = {}
+    with torch.enable_grad():
+        for number, batch in enumerate(batches):
+            sizes = tuple(t.shape for t in batch)
+            if asked is not None and number not in asked and sizes in known:
+                for shape in known[sizes]:
+                    _drawn(shape, generator)
+                continue
+            results = pytree.tree_leaves(run.run(*batch, enable_io_processing=False))
+            outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+            known[sizes] = [o.shape for o in outputs]
+            torch.autograd.backward(outputs, [_signs(o, generator) for o in outputs])
+            ran.append(number)
+    return ran
+
+
+def _drawn(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, shape, generator=generator)
+
+
+def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random signs, scaled so that the noise is relative to the power of this output."""
+    signs = _drawn(output.shape, generator) * 2 - 1
+    power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
+    return (signs / power).to(output.device, output.dtype)
+
+
+def _rows(t: torch.Tensor, axis: int) -> tuple[slice, ...]:
+    """Rows of images that are enough for the gains of their channels; nothing for all of them.
+
+    Every third, fifth ..., as those that a stride passes by are felt less than the others.
+    """
+    if axis != 1 or t.dim() < 3:
+        return ()
+    step = t.numel() // (t.shape[1] * ENOUGH)
+    return (slice(None), slice(None), slice(None, None, step | 1)) if step > 1 else ()
+
+
+def _along(
+    reduce: Callable[..., torch.Tensor], t: torch.Tensor, dims: Sequence[int]
+) -> torch.Tensor:
+    """Reduced over dimensions, the first of them first: over samples memory is read as it lies."""
+    if not dims:
+        return t
+    first, *rest = dims
+    found = reduce(t, first)
+    return reduce(found, [d - 1 for d in rest]) if rest else found
+
+
+class _Look(fx.Interpreter):
+    """Runs a graph and leaves hooks on what is looked at."""
+
+    def __init__(
+        self, module: fx.GraphModule, axes: Mapping[str, int], weights: Mapping[str, int]
+    ) -> None:
+        super().__init__(module)
+        self.axes, self.wanted = axes, weights
+        self.tensors: dict[str, Seen] = {}
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value, name = super().run_node(n), G.name_of(n)
+        if name in self.wanted:
+            return self._weight(name, value.detach())
+        if name in self.axes and isinstance(value, torch.Tensor):
+            return self._tensor(name, value)
+        return value.detach() if n.op == "get_attr" else value
+
+    def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        axis, step = self.wanted[name], step_of(value)
+        part = some_rows(value, axis, step)
+        self.weights.setdefault(name, torch.zeros_like(part, dtype=torch.float64))
+        share = part.numel() / value.numel()
+
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is None:
+                return
+            self.weights[name] += some_rows(gradient, axis, step).double().square() / share
+
+        value.requires_grad_().register_hook(add)
+        return value
+
+    def _tensor(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        data = value.detach()
+        others = [d for d in range(data.dim()) if d != self.axes[name] % data.dim()]
+        rows = _rows(data, self.axes[name])
+        low, high = (_along(f, data, others).double().cpu() for f in (torch.amin, torch.amax))
+        seen = self.tensors.setdefault(name, Seen(low, high, torch.zeros_like(low)))
+        seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
+
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is None:  # of one result of several, which no output depends on
+                return
+            part, sizes = (gradient[rows], data[rows]) if rows else (gradient, data)
+            felt = part.square().mul_(sizes.sign().abs_())  # mixed with bool it takes thrice
+            share = felt.numel() / data.numel()
+            seen.gain += _along(torch.sum, felt, others).double().cpu() / share
+
+        value = value if value.requires_grad else data.requires_grad_()
+        value.register_hook(add)
+        return value

@@ -1,0 +1,83 @@
+"""Layers that a step may change the weights and biases of, since nobody else reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.pipeline import Conversion
+from qtool.core import graph as G
+from qtool.core.types import QuantParams
+from qtool.planning.plan import Kind
+
+__all__ = [
+    "attribute_of",
+    "constant_of",
+    "owned_layers",
+    "params_of",
+    "source_of",
+    "with_constants",
+]
+
+
+def owned_layers(work: Conversion) -> dict[str, fx.Node]:
+    """Layers whose weights are in codes and, like their biases, belong to them alone; by name."""
+    graph = work.graph.graph
+    uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    points = {p.edges[0].user for p in work.plan if p.kind is Kind.WEIGHT and p.edges}
+    return {
+        G.name_of(node): node
+        for node in G.calls(graph)
+        if is_product(node)
+        and G.name_of(node) in points
+        and all(
+            uses[attribute_of(node, at)] == 1
+            for at in (1, 2)
+            if at < len(node.args) and isinstance(node.args[at], fx.Node)
+        )
+    }
+
+
+def source_of(node: fx.Node, at: int) -> fx.Node:
+    """The constant that a layer has as this argument: 1 its weights, 2 its bias."""
+    source = node.args[at]
+    assert isinstance(source, fx.Node)
+    return source
+
+
+def attribute_of(node: fx.Node, at: int) -> str:
+    """Where the module holds the constant of `source_of`."""
+    return str(source_of(node, at).target)
+
+
+def constant_of(work: Conversion, node: fx.Node, at: int) -> torch.Tensor:
+    """The values of the constant of `source_of`, on the CPU."""
+    return G.tensor(work.graph.module, source_of(node, at)).detach().cpu()
+
+
+def params_of(work: Conversion, point: str) -> QuantParams:
+    """The parameters of a point, which are solved."""
+    assert work.parameters is not None
+    return work.parameters.params[point]
+
+
+def with_constants(work: Conversion, values: Mapping[str, torch.Tensor]) -> Conversion:
+    """The conversion with other values of constants, by where its module holds them.
+
+    Raises:
+        KeyError: there is none of such a name. ValueError: one has another shape.
+    """
+    module = G.clone(work.graph.module)
+    held = {str(n.target): n for n in module.graph.nodes if n.op == "get_attr"}
+    for name, value in values.items():
+        if G.tensor(module, held[name]).shape != value.shape:
+            raise ValueError(f"'{name}' has another shape")
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr" and str(node.target) in values:
+            G.set_tensor(module, node, values[str(node.target)])
+    return replace(work, graph=replace(work.graph, module=module))

@@ -1,0 +1,228 @@
+"""A layer as a product of matrices: its inputs as rows, its weights as a matrix for each group.
+
+A convolution reads a patch at each of its positions; rows are patches at some of them, always the
+same ones for the same sizes. A transposed convolution is one that reads its input with zeros in
+between, with its kernel turned round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from math import prod
+from operator import mul
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.core.graph.torch_ops import groups_of
+
+__all__ = [
+    "as_matrix",
+    "as_weight",
+    "gains_of",
+    "is_product",
+    "mean_along",
+    "mean_of",
+    "part_along",
+    "part_of_mean",
+    "reading_of",
+    "results_of",
+    "rows_of",
+]
+
+aten = torch.ops.aten
+
+
+def is_product(node: fx.Node) -> bool:
+    """Whether a node is a layer that this module knows: a convolution or a linear layer."""
+    return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
+
+
+def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
+    """Weights as [groups, out / groups, inputs of a position]."""
+    if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
+        turned = weight.flip(tuple(range(2, weight.dim())))
+        parts: torch.Tensor = turned.unflatten(0, (groups_of(node), -1))
+        return parts.transpose(1, 2).flatten(2)
+    matrix: torch.Tensor = weight.flatten(1).unflatten(0, (groups_of(node), -1))
+    return matrix
+
+
+def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The inverse of `as_matrix`."""
+    if node.target is torch_ops.conv_transpose:
+        parts: torch.Tensor = matrix.unflatten(2, (-1, *shape[2:]))
+        return parts.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, len(shape))))
+    return matrix.flatten(0, 1).reshape(shape)
+
+
+def reading_of(node: fx.Node) -> Hashable:
+    """Two layers that read one tensor read the same rows of it where this is the same."""
+    if node.target is aten.linear.default:
+        return ()
+    kernel = tuple(G.hint(s) for s in G.shape(node.args[1])[2:])  # type: ignore[arg-type]  # a node
+    return (node.target, kernel, str(node.args[3:]))
+
+
+def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
+    """Inputs of a layer as rows: [groups, at most `most`, inputs of a position].
+
+    Args:
+        x: what the layer reads, a whole batch.
+    """
+    if node.target is aten.linear.default:
+        flat = x.reshape(-1, x.shape[-1])
+        return flat[_chosen(len(flat), most)].unsqueeze(0)
+    x, stride, dilation = _as_read(node, x)
+    kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+    patches = _patches(x, kernel, stride, dilation, most)
+    rows: torch.Tensor = patches.unflatten(1, (groups_of(node), -1)).movedim(1, 0).flatten(2)
+    return rows
+
+
+def _patches(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    most: int,
+) -> torch.Tensor:
+    """Patches of a padded input: [at most `most`, in, elements of the kernel].
+
+    By their places in memory, as what unfolding makes is slow to choose from: in lines of all
+    channels, or element by element where there are few and channels lie apart.
+    """
+    sizes, area = x.shape[2:], prod(kernel)
+    spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    steps = zip(sizes, spans, stride, strict=True)
+    positions = (len(x), *((size - span - 1) // step + 1 for size, span, step in steps))
+    chosen = _chosen(prod(positions), most)
+    turned = x.movedim(1, -1)
+    in_lines = turned.is_contiguous() or len(chosen) * area >= len(x) * prod(sizes)
+    x = turned.contiguous() if in_lines else x.contiguous()
+    apart = x.stride()[1:-1] if in_lines else x.stride()[2:]
+    corner = _places(positions, [x.stride(0), *map(mul, apart, stride)], chosen)
+    within = _places(kernel, list(map(mul, apart, dilation)), torch.arange(area))
+    if in_lines:
+        numbers = (corner[:, None] + within).flatten() // x.shape[-1]
+        lines = x.reshape(-1, x.shape[-1]).index_select(0, numbers.to(x.device))
+        return lines.reshape(-1, area, x.shape[-1]).mT
+    within = torch.arange(x.shape[1])[:, None] * x.stride(1) + within
+    numbers = (corner[:, None] + within.flatten()).flatten()
+    return x.flatten().index_select(0, numbers.to(x.device)).reshape(-1, *within.shape)
+
+
+def _places(sizes: Sequence[int], strides: Sequence[int], chosen: torch.Tensor) -> torch.Tensor:
+    """Where the elements with these numbers lie in memory, in an array of these sizes."""
+    along = torch.unravel_index(chosen, tuple(sizes))
+    return torch.stack([i * step for i, step in zip(along, strides, strict=True)]).sum(0)
+
+
+def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
+    """What a layer gives, at the places of `rows_of`: [groups, at most `most`, out / groups]."""
+    lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
+    lines = lines.reshape(-1, lines.shape[-1])
+    rows: torch.Tensor = lines[_chosen(len(lines), most)].unflatten(1, (groups_of(node), -1))
+    return rows.movedim(1, 0)
+
+
+def gains_of(gains: torch.Tensor, most: int) -> torch.Tensor:
+    """How much rows count, at the places of `rows_of` of a linear layer: [at most `most`]."""
+    flat = gains.reshape(-1)
+    return flat[_chosen(len(flat), most)]
+
+
+def part_of_mean(
+    node: fx.Node, x: torch.Tensor, gains: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """What a batch adds to `mean_of`: float64.
+
+    Args:
+        x: what the layer reads. gains: of a linear layer, how much each row counts: [*rows].
+    """
+    if node.target is aten.linear.default:
+        return part_along(x, -1, gains)
+    return x.sum(0, keepdim=True).double(), float(len(x))
+
+
+def mean_of(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """The mean of all rows of what a layer reads, of all batches: float64 [groups, inputs]."""
+    if node.target is aten.linear.default:
+        return mean_along(parts).unsqueeze(0)
+    by_shape: dict[torch.Size, list[tuple[torch.Tensor, float]]] = {}
+    for part in parts:
+        by_shape.setdefault(part[0].shape, []).append(part)
+    count, total = 0.0, torch.zeros((), dtype=torch.float64)
+    for alike in by_shape.values():  # added up first: patches of one shape lie alike
+        patch, places = _added_up(node, sum((each for each, _ in alike), torch.zeros(())))
+        total = total + patch
+        count += places * sum(size for _, size in alike)
+    return total / max(count, 1)
+
+
+def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The sum of all patches that a convolution reads, [groups, inputs], and how many they are."""
+    x, stride, dilation = _as_read(node, x)
+    kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+    for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = x.unfold(d + 2, (size - 1) * apart + 1, step)[..., ::apart]
+    places = [0, *range(2, 2 + len(kernel))]  # of [batch, in, *positions, *kernel]
+    patch: torch.Tensor = x.sum(places).unflatten(0, (groups_of(node), -1)).flatten(1)
+    return patch, prod(x.shape[d] for d in places)
+
+
+def part_along(
+    y: torch.Tensor, channel: int, gains: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """What a batch adds to `mean_along`. gains: as for `part_of_mean`."""
+    if gains is not None:
+        counted = (gains.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
+        return counted, float(gains.double().sum())
+    others = [d for d in range(y.dim()) if d != channel % y.dim()]
+    summed = (y.sum(others) if others else y).double()  # in float64 it takes five times
+    return summed, y.numel() / y.shape[channel]
+
+
+def mean_along(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """Means by channel over several batches: float64 [channels]."""
+    total, weight = torch.zeros((), dtype=torch.float64), 0.0
+    for summed, count in parts:
+        total, weight = total + summed, weight + count
+    return total / max(weight, 1e-300)
+
+
+def _as_read(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+    """What a convolution without padding would read; its stride and dilation."""
+    if node.target is torch_ops.conv:
+        stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
+        begin, end = pads[: len(stride)], pads[len(stride) :]
+    else:
+        apart, padding, more, dilation = (_sizes(node.args[i]) for i in (3, 4, 5, 7))
+        kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+        begin = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+        end = [b + m for b, m in zip(begin, more, strict=True)]
+        sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], apart, strict=True)]
+        spread = x.new_zeros(*x.shape[:2], *sizes)
+        every = [slice(None), slice(None), *(slice(None, None, s) for s in apart)]
+        spread[tuple(every)] = x
+        x, stride = spread, [1] * len(apart)
+    widths = [w for pair in zip(reversed(begin), reversed(end), strict=True) for w in pair]
+    return (F.pad(x, widths) if any(widths) else x), stride, dilation
+
+
+def _sizes(argument: object) -> list[int]:
+    assert isinstance(argument, Sequence)
+    return [int(size) for size in argument]
+
+
+@lru_cache(maxsize=16)
+def _chosen(count: int, most: int) -> torch.Tensor:
+    """Which of `count` places: all, or `most` of them drawn without looking at the values."""
+    if count <= most:
+        return torch.arange(count)
+    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most]
+    return drawn.sort().values

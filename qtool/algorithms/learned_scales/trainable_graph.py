@@ -1,0 +1,277 @@
+"""A quantized network whose scales, weights and biases can be learned.
+
+Each activation's scale is one number for all points that share it, by its logarithm (learned step
+sizes; Esser et al. 2020). Biases and weights of few bits are learned in codes, so that one learning
+rate suits every layer. All is rounded as in the file; the gradient passes straight through that.
+Zero points stay, and with them the real zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtool.algorithms.pipeline import Conversion
+from qtool.calibration.activation_rescaling import rescaled
+from qtool.calibration.portable_scales import agreeing
+from qtool.calibration.scale_alignment import reaches
+from qtool.calibration.solve_parameters import BIAS_LIMIT
+from qtool.core import graph as G
+from qtool.core.types import Derived, Observed, QuantParams, Requantized
+from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.plan import Kind, Point, QuantPlan
+
+__all__ = ["Learnable", "learnable"]
+
+WIDEST = 1.0
+"""How far the logarithm of a scale may go; further is another network, and biases may overflow."""
+
+CLOSE = 1e-6  # to the bound of a clamp, for the rounding of scales
+
+MANY_BITS = 8  # from which on the noise of weights is far below that of activations
+FEW = 32  # samples that show whether values lie on a grid
+FITS = 0.25  # of the noise that rounding makes of values anywhere
+BIAS_CODES = 32.0  # of its int32 grid, about, are one step of the layer's results
+
+Learned = dict[str, nn.Parameter]
+
+
+class _Rounded(torch.autograd.Function):
+    """Fake quantization with a gradient to its scale, which has rank 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, q: QuantParams) -> Any:
+        steps = x / scale
+        whole = steps.round()
+        kept = whole.clamp(*_ends(q))
+        inside = kept == whole
+        ctx.save_for_backward(inside, torch.where(inside, kept - steps, kept))
+        return kept * scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        inside, by_scale = ctx.saved_tensors
+        return gradients[0] * inside, (gradients[0] * by_scale).sum(), None
+
+
+def _ends(q: QuantParams) -> tuple[float, float]:
+    """The lowest and the highest code less the zero point, which is one for the tensor."""
+    zero = float(q.zero_point)
+    return q.qtype.qmin - zero, q.qtype.qmax - zero
+
+
+class _Activation(nn.Module):
+    def __init__(self, params: QuantParams, log: nn.Parameter, most: float) -> None:
+        super().__init__()
+        self.params, self.log, self.most = params, log, most
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float32 in and out, of the same shape."""
+        scale = self.params.scale * self.log.clamp(-WIDEST, self.most).exp()
+        found: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]  # torch's own
+            x, scale, self.params
+        )
+        return found
+
+
+class _Weight(nn.Module):
+    """Weights in codes less their zero points, in place of the constant."""
+
+    def __init__(self, params: QuantParams, codes: nn.Parameter) -> None:
+        super().__init__()
+        scale = params.along(params.scale, codes.shape)
+        zero = params.along(params.zero_point, codes.shape).to(codes.dtype)
+        self.scale, self.codes = scale, codes
+        self.low, self.high = params.qtype.qmin - zero, params.qtype.qmax - zero
+
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        """The learned weights instead of the constant, on their grid."""
+        codes = self.codes.clamp(self.low, self.high)
+        return (codes + (codes.round() - codes).detach()) * self.scale
+
+
+class _Bias(nn.Module):
+    """A bias as what was added to it, in codes of the layer's results."""
+
+    def __init__(self, added: nn.Parameter, unit: torch.Tensor) -> None:
+        super().__init__()
+        self.added, self.unit = added, unit
+
+    def forward(self, constant: torch.Tensor) -> torch.Tensor:
+        return constant + self.added * self.unit
+
+
+@dataclass(frozen=True, eq=False)
+class Learnable:
+    """A module to train, and what of it is learned: by the root point of the activations, and by
+    the points of weights and biases. most: of the logarithms of scales, by the same."""
+
+    module: fx.GraphModule
+    scales: Learned
+    most: dict[str, float]
+    weights: Learned
+    biases: Learned
+    units: dict[str, torch.Tensor]
+
+    @property
+    def kinds(self) -> dict[str, Learned]:
+        return {"scales": self.scales, "weights": self.weights, "biases": self.biases}
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        return [p for each in self.kinds.values() for p in each.values()]
+
+    def taken(self, work: Conversion, share: float = 1.0) -> Conversion:
+        """The conversion with what was learned, as it is rounded; of scales, and of biases beside
+        weights that stay, a share."""
+        assert work.parameters is not None
+        rescaled_params = _rescaled(work, self.scales, self.most, share)
+        params, _ = agreeing(work.graph.graph, work.plan, rescaled_params)
+        nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
+        module = G.clone(work.graph.module)
+        inside = {G.name_of(n): n for n in module.graph.nodes}
+        for name, codes in self.weights.items():
+            tensor, p = work.plan.point(name).tensor, params[name]
+            old = G.tensor(work.graph.module, nodes[tensor]).detach()
+            found = codes.detach() * p.along(p.scale, old.shape)
+            G.set_tensor(module, inside[tensor], p.round_trip(found).to(old))
+        for name, added in self.biases.items():
+            point = work.plan.point(name)
+            assert isinstance(point.spec, Derived)
+            part = 1.0 if point.spec.weight in self.weights else share
+            old = G.tensor(work.graph.module, nodes[point.tensor]).detach()
+            more = added.detach() * part * self.units[name]
+            G.set_tensor(module, inside[point.tensor], old + more.to(old))
+        parameters = replace(work.parameters, params=params)
+        return replace(work, graph=replace(work.graph, module=module), parameters=parameters)
+
+
+def learnable(work: Conversion) -> Learnable:
+    """A copy of the quantized network, as the conversion has it, that can be trained.
+
+    Learned are scales of activations, biases, and weights of fewer than 8 bits; not what several
+    layers own, and no scale from which another one follows.
+    """
+    assert work.parameters is not None
+    module = insert_points(work.graph.module, work.plan)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    params = work.parameters.params
+    scales, layers = _scales(work), _layers(work)
+    found = Learnable(module, {}, _most(work, scales), {}, {}, {})
+    for name, place in points_of(module).items():
+        point, root = work.plan.point(name), work.plan.root(name)
+        place.set_params(params[name])
+        if root in scales:
+            log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
+            _put(module, place, _Activation(params[name], log, found.most[root]))
+        elif name in layers and params[name].qtype.bits < MANY_BITS:
+            scale = params[name].along(params[name].scale, _constant(work, point).shape)
+            found.weights[name] = nn.Parameter(_constant(work, point) / scale)
+            _put(module, place, _Weight(params[name], found.weights[name]))
+        elif isinstance(point.spec, Derived) and point.spec.weight in layers:
+            found.units[name] = params[name].scale * BIAS_CODES
+            found.biases[name] = nn.Parameter(torch.zeros_like(_constant(work, point)))
+            _put(module, place, _Bias(found.biases[name], found.units[name]))
+    return found
+
+
+def _put(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    path = next(path for path, each in module.named_modules() if each is old)
+    parent, _, leaf = path.rpartition(".")
+    setattr(module.get_submodule(parent), leaf, new)
+
+
+def _constant(work: Conversion, point: Point) -> torch.Tensor:
+    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
+    return G.tensor(work.graph.module, nodes[point.tensor]).detach()
+
+
+def _scales(work: Conversion) -> set[str]:
+    """The points whose scales can be chosen freely: no other type is made of their codes, and they
+    do not fit the values already."""
+    again = {work.plan.root(p.spec.point) for p in work.plan if isinstance(p.spec, Requantized)}
+    again |= _fitting(work)
+    return {
+        p.name
+        for p in work.plan
+        if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in again
+    }
+
+
+def _fitting(work: Conversion) -> set[str]:
+    """Inputs whose values lie on the grid of their codes, as features of a sensor may: any other
+    scale makes noise of them, and no gradient leads back."""
+    assert work.parameters is not None
+    found = set()
+    for batch in work.batches(most=FEW):
+        names = (G.name_of(n) for n in G.placeholders(work.graph.graph))
+        for name, values in zip(names, work.graph.tensors_of(batch), strict=True):
+            params = work.parameters.params.get(name)
+            if params is not None and values.is_floating_point():
+                off = (values - params.round_trip(values)) / params.scale
+                if float(off.square().mean()) < FITS / 12:
+                    found.add(name)
+    return found
+
+
+def _most(work: Conversion, scales: Set[str]) -> dict[str, float]:
+    """How far the logarithms of scales may go up. The codes of a tensor behind a clamp stand for
+    it, and reach no further than it lets through: else the runtime has to clamp in float."""
+    assert work.parameters is not None
+    found = dict.fromkeys(scales, WIDEST)
+    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
+    for name, bounds in reaches(work.plan, nodes).items():
+        if name not in found:
+            continue
+        params = work.parameters.params[name]
+        for bound, end in zip(bounds, _ends(params), strict=True):
+            if end and math.isfinite(bound):
+                room = bound / (float(params.scale) * end)
+                found[name] = min(found[name], math.log(room) - CLOSE if room > 1 + CLOSE else 0.0)
+    return found
+
+
+def _layers(work: Conversion) -> set[str]:
+    """The points of weights whose tensors, and whose biases, are of one layer alone."""
+    graph = work.graph.graph
+    uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    nodes = {G.name_of(n): n for n in graph.nodes}
+    owned = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in work.plan if p.edges}
+    return {
+        p.name
+        for p in work.plan
+        if p.kind is Kind.WEIGHT
+        and isinstance(p.spec, Observed)
+        and owned.get(p.name)
+        and all(owned[b.name] for b in _biases(work.plan, p.name))
+    }
+
+
+def _biases(plan: QuantPlan, weight: str) -> list[Point]:
+    return [p for p in plan if isinstance(p.spec, Derived) and p.spec.weight == weight]
+
+
+def _rescaled(
+    work: Conversion, scales: Learned, most: Mapping[str, float], share: float
+) -> dict[str, QuantParams]:
+    """Parameters with the learned scales; a scale with which a bias would need more than its share
+    of an accumulator stays as it was."""
+    assert work.parameters is not None
+    old = work.parameters.params
+    logs = {n: log.detach().clamp(-WIDEST, most[n]) for n, log in scales.items()}
+    factors = {n: (log * share).exp() for n, log in logs.items()}
+    for point in work.plan:
+        if not isinstance(point.spec, Derived) or not point.edges:
+            continue
+        root = work.plan.root(point.spec.input)
+        scale = old[point.name].scale * factors.get(root, 1.0) * BIAS_LIMIT
+        if bool((_constant(work, point).abs() > scale).any()):
+            factors.pop(root, None)
+    return rescaled(work.plan, old, {root: float(f) for root, f in factors.items()})

@@ -1,0 +1,160 @@
+"""The step `learn`: scales and low-bit weights learned by gradient, for the outputs of the network.
+
+The quantized network is trained to give what the float one gives, end to end and without labels:
+the scales of its activations (learned step sizes; Esser et al. 2020), biases, and weights of fewer
+than 8 bits, in codes, by a gradient that passes straight through their rounding. AdaRound and BRECQ
+(Nagel et al. 2020; Li et al. 2021) hold each layer or block to its own float result instead; the
+outputs are what counts, and errors of layers may undo each other. Where weights have 8 bits nearly
+all noise is that of activations, and weights that learn from some hundred samples learn how just
+these happen to be rounded: so they are left alone. Few numbers cannot. Scales come to rest before
+the end: the means of rounding errors are others for each, and biases have to mend them for the
+last.
+
+What was learned is taken where it is nearer to the float network on samples kept aside.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from safetensors.torch import load, save
+
+from qtool.algorithms.acceptance import coded, loss_of, noise_of, outputs, sharing
+from qtool.algorithms.learned_scales.trainable_graph import Learnable, learnable
+from qtool.algorithms.pipeline import Conversion, Step
+from qtool.algorithms.skip_on_failure import NO_SAMPLES
+from qtool.core.data import Batch
+from qtool.core.graph.executor import Executor
+from qtool.core.progress import counted
+from qtool.core.types import Change
+
+__all__ = ["LEARN"]
+
+REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
+FURTHER = "left out, since what it learned took samples kept aside further from the float model"
+NO_GRADIENT = "left out, since no gradient passes through this network ({})"
+NOT_FINITE = "stopped after {} of {} rounds, where the loss was no number"
+ENDED = "ended by hand after {} of {} rounds; what it learned until then is kept"
+
+SAMPLES = 1024
+BATCH = 32
+ROUNDS = 300
+WORK = 4e12
+"""In MACs of forward runs, about: large networks get fewer rounds."""
+FEWEST = 20
+RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
+"""Of Adam, at the beginning; in logarithms and in codes."""
+UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
+"""When these rates have come down to zero; biases go on to mend the means of other scales."""
+JUDGES = 256
+SHARES = (1.0, 0.5, 0.25)
+"""How much of what scales learned is tried: where samples are few, less of it is better."""
+
+
+def _run(work: Conversion) -> Conversion:
+    groups, judges = work.batches(SAMPLES), _judges(work)
+    if not groups or not judges:
+        return work.warned(f"learn: {NO_SAMPLES}")
+    found = learnable(work)
+    if not found.learned:
+        return work
+    refused, notes = _learned(work, found, groups)
+    if refused:
+        return work.warned(f"learn: {refused}")
+    tried = [found.taken(work, share) for share in SHARES]
+    before, *after = noise_of(work, [coded(each) for each in (work, *tried)], judges)
+    best = min(range(len(tried)), key=after.__getitem__)
+    if not after[best] < before:
+        return work.warned(*notes, f"learn: {FURTHER}")
+    return tried[best].warned(*notes).noted(Change("learn", len(found.learned), REASON))
+
+
+def _learned(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, list[str]]:
+    """Trains in place, on one rank for all; why it cannot, and what it notes."""
+    ranks, refused, notes = sharing(work, "learn"), "", list[str]()
+    if not ranks.rank:
+        try:
+            notes += _learn(work, found, groups)
+        except RuntimeError as error:  # of autograd, which has no other
+            refused = NO_GRADIENT.format(str(error).partition("\n")[0])
+    if ranks.several:
+        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.learned)}
+        values = load(ranks.give(None if ranks.rank else save(own)))
+        with torch.no_grad():
+            for i, parameter in enumerate(found.learned):
+                parameter.copy_(values[str(i)])
+        refused, notes = json.loads(ranks.tell(json.dumps([refused, notes]))[0])
+    return refused, notes
+
+
+def _judges(work: Conversion) -> list[Batch]:
+    return work.batches(BATCH, JUDGES, aside=True)
+
+
+def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, ...]:
+    """Trains in place; what it notes. Ends where a person interrupts it, with the last values.
+
+    Raises:
+        RuntimeError: an operator of the network has no gradient.
+    """
+    exact, count = work.captured.graph.module, _rounds(work)
+    optimizer = torch.optim.Adam(
+        [
+            {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
+            for kind, p in found.kinds.items()
+            if p
+        ],
+        betas=(0.9, 0.99),
+    )
+    done, drawn = 0, _drawn(work, groups)
+    try:
+        for i in counted("learning", range(count), count):
+            for group in optimizer.param_groups:
+                part = min(i / group["until"], 1.0)
+                group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
+            batch = next(drawn)
+            with torch.no_grad():
+                wanted = outputs(exact, batch)
+            loss = loss_of(wanted, outputs(found.module, batch))
+            optimizer.zero_grad()
+            loss.backward()
+            if not _finite(found):
+                return (f"learn: {NOT_FINITE.format(done, count)}",)
+            optimizer.step()
+            done += 1
+    except KeyboardInterrupt as ended:
+        if type(ended) is not KeyboardInterrupt or not done:  # another signal means what it says
+            raise
+        return (f"learn: {ENDED.format(done, count)}",)
+    return ()
+
+
+def _finite(found: Learnable) -> bool:
+    gradients = [p.grad for p in found.learned if p.grad is not None]
+    return all(bool(g.isfinite().all()) for g in gradients)
+
+
+def _rounds(work: Conversion) -> int:
+    """As many as cost no more than WORK."""
+    cost = BATCH * max(1, Executor(work.graph).cost())
+    return max(FEWEST, min(ROUNDS, int(WORK / cost)))
+
+
+def _drawn(work: Conversion, groups: Sequence[Batch]) -> Iterator[Batch]:
+    """Batches of samples drawn by a fixed seed, each of samples of one shape."""
+    generator = torch.Generator().manual_seed(0)
+    sizes, splits = torch.tensor([float(g.size) for g in groups]), work.graph.splits
+    while True:
+        group = groups[int(torch.multinomial(sizes, 1, generator=generator))]
+        tensors = work.graph.tensors_of(group)
+        if not splits or len({t.shape[:1] for t in tensors}) > 1:
+            yield group
+            continue
+        chosen = torch.randint(group.size, (min(BATCH, group.size),), generator=generator)
+        yield work.graph.call_of([t[chosen] for t in tensors])
+
+
+LEARN = Step("learn", _run, accuracy="best", samples=SAMPLES)

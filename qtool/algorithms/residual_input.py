@@ -1,0 +1,28 @@
+"""Where the result of a layer goes: alone into a sum, as at the end of a residual block."""
+
+from __future__ import annotations
+
+import torch
+
+from qtool.core.graph.executor import Executor
+
+__all__ = ["added_to"]
+
+aten = torch.ops.aten
+
+
+def added_to(run: Executor, number: int) -> int | None:
+    """The number of the tensor that a result is added to, if nothing else is done with it.
+
+    What is missing of that tensor can then be asked of the layer: the sum is wanted to be the float
+    network's. Points and reshapes in between are passed.
+    """
+    while len(run.steps[number].users) == 1 and number not in run.outputs:
+        reader = run.steps[run.steps[number].users[0]]
+        if reader.point is not None or reader.function is aten.reshape.default:
+            number = reader.index
+            continue
+        others = [i for _, i in reader.places if i != number]
+        plain = reader.function is aten.add.Tensor and not reader.keywords
+        return others[0] if plain and len(others) == 1 else None
+    return None

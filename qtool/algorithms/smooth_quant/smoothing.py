@@ -1,0 +1,191 @@
+"""Smoothing: channels of a layer's input divided by their size, its weights multiplied by it.
+
+y = W x = (W s) (x / s), as in SmoothQuant (Xiao et al. 2022): the division takes the wide channels
+out of the one range that the tensor has, the weights have a range per output channel and take
+them on. It is folded into the operator that made x where that has constants of its own and nobody
+else reads it; elsewhere it is one float multiplication before the quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from qtool.algorithms.pipeline import Conversion, Step
+from qtool.algorithms.smooth_quant.smoothing_targets import Watched, watched_tensors
+from qtool.calibration.calibration import Calibration
+from qtool.core import graph as G
+from qtool.core.errors import VerificationError
+from qtool.core.types import Change, ObserverSpec
+from qtool.observers.min_max import MinMax
+from qtool.planning.plan import Probe, QuantPlan
+
+__all__ = ["SMOOTH"]
+
+Factors = Mapping[str, torch.Tensor]
+"""Tensor name -> what its channels are divided by: float32 [channels]."""
+
+REASON = "wide channels of a linear layer's input are moved into its weights"
+
+STRENGTH = 0.85  # of the ratio between channels, how much goes into the weights (alpha)
+WORTH = 3.0  # widest channel over the median one; below that the range is not what hurts
+SMALLEST = 1e-5  # of the widest channel: a channel that was never seen is not blown up
+
+aten = torch.ops.aten
+
+
+def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+    """The extremes of every channel of the tensors that could be smoothed."""
+    spec = ObserverSpec("minmax")
+    return [Probe(_probe(w.source), w.source, spec, axis=-1) for w in watched_tensors(graph, plan)]
+
+
+def _run(work: Conversion) -> Conversion:
+    factors = _find_factors(work)
+    if not factors:
+        return work
+    return _apply(work, Change(SMOOTH.name, len(factors), REASON, factors))
+
+
+def _apply(work: Conversion, change: Change) -> Conversion:
+    """The conversion with tensors divided by the factors that a change holds."""
+    watched = [w for w in watched_tensors(work.graph.graph, work.plan) if w.source in change.arrays]
+    if len(watched) != len(change.arrays):
+        raise VerificationError(
+            "the smoothing that the file records does not fit this model: it has other layers"
+        )
+    made: dict[str, str] = {}
+
+    def edit(module: fx.GraphModule) -> int:
+        made.update(_smooth(module, watched, change.arrays))
+        return len(made)
+
+    after = work.rewritten(change, edit)
+    if work.calibration is None:
+        return after
+    return replace(after, calibration=_smooth_ranges(work.calibration, change.arrays, made))
+
+
+SMOOTH = Step("smooth", _run, _probes, replay=_apply)
+
+
+def _probe(source: str) -> str:
+    return f"{source}.channels"
+
+
+def _find_factors(work: Conversion) -> Factors:
+    """What to divide the channels of each tensor by, for those whose channels differ enough."""
+    assert work.calibration is not None
+    module = work.graph.module
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found = {}
+    for each in watched_tensors(module.graph, work.plan):
+        seen = work.calibration.statistics.get(_probe(each.source))
+        if not isinstance(seen, MinMax) or seen.empty:
+            continue
+        low, high = seen.extent()
+        size = torch.maximum(low.abs(), high.abs())
+        if seen.rows < len(size):
+            continue  # every row that comes would leave the extremes of some channel behind
+        if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
+            layers = [nodes[name] for name in each.layers]
+            found[each.source] = _factors(module, size, layers)
+    return found
+
+
+def _smooth(module: fx.GraphModule, watched: Sequence[Watched], factors: Factors) -> dict[str, str]:
+    """Divides tensors by their factors, in place, and multiplies the weights behind them.
+
+    Returns the name that each smooth tensor has: its own, or that of the new multiplication.
+    """
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    made = {}
+    for each in watched:
+        source, factor = nodes[each.source], factors[each.source]
+        readers = [nodes[name] for name in each.readers]
+        for layer in each.layers:
+            _scale(module, _weight(nodes[layer]), factor)
+        folded = set(source.users) == set(readers) and _fold(module, source, factor)
+        name = each.source if folded else G.name_of(_divide(module, source, readers, factor))
+        made[each.source] = name
+    return made
+
+
+def _smooth_ranges(
+    calibration: Calibration, factors: Factors, made: Mapping[str, str]
+) -> Calibration:
+    """The calibration with the range of every smooth tensor, from the extremes of its channels."""
+    specs, statistics = dict(calibration.specs), dict(calibration.statistics)
+    for source, name in made.items():
+        seen = calibration.statistics[_probe(source)]
+        assert isinstance(seen, MinMax)
+        low, high = seen.extent()
+        by, range_ = factors[source].double(), MinMax(None)
+        range_.update(torch.stack([low / by, high / by]).float())
+        specs[name], statistics[name] = ObserverSpec("minmax"), range_
+    return replace(calibration, specs=specs, statistics=statistics)
+
+
+def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
+    """float32 [in], geometric mean 1; from the size of each channel and of its weights."""
+    weights = [G.tensor(module, _weight(n)).detach().double().cpu() for n in layers]
+    columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
+    channels = channels.clamp(min=SMALLEST * float(channels.max()))
+    columns = columns.clamp(min=SMALLEST * float(columns.max()) or 1.0)
+    logs = STRENGTH * channels.log() - (1 - STRENGTH) * columns.log()
+    return (logs - logs.mean()).exp().float()
+
+
+def _weight(layer: fx.Node) -> fx.Node:
+    weight = layer.args[1]
+    assert isinstance(weight, fx.Node)
+    return weight
+
+
+def _scale(module: fx.GraphModule, constant: fx.Node, factor: torch.Tensor) -> None:
+    """The tensor behind a get_attr node times a vector along its last dimension, in its place."""
+    old = G.tensor(module, constant).detach()
+    G.set_tensor(module, constant, old * factor.to(old.device, old.dtype))
+
+
+CONSTANTS: Mapping[object, tuple[int, ...]] = {
+    aten.layer_norm.default: (2, 3),
+    aten.rms_norm.default: (2,),
+    aten.mul.Tensor: (0, 1),  # the end of an RMSNorm that is written out
+}
+"""Operators that a division can be folded into, and the arguments that may hold its constants."""
+
+
+def _fold(module: fx.GraphModule, source: fx.Node, factor: torch.Tensor) -> bool:
+    """Divides the constants of the operator that made `source`, if it has some of its own."""
+    places = CONSTANTS.get(source.target, ())
+    given = [source.args[i] for i in places if i < len(source.args) and source.args[i] is not None]
+    constants = [n for n in given if isinstance(n, fx.Node) and n.op == "get_attr"]
+    wanted = 1 if source.target is aten.mul.Tensor else len(given)
+    fits = [n for n in constants if G.shape(n) == tuple(factor.shape) and _alone(n)]
+    if not given or not len(fits) == len(constants) == wanted:
+        return False
+    for each in constants:
+        _scale(module, each, 1 / factor)
+    return True
+
+
+def _alone(constant: fx.Node) -> bool:
+    same = [n for n in constant.graph.nodes if n.op == "get_attr" and n.target == constant.target]
+    return len(same) == 1 and len(constant.users) == 1
+
+
+def _divide(
+    module: fx.GraphModule, source: fx.Node, readers: list[fx.Node], factor: torch.Tensor
+) -> fx.Node:
+    """A multiplication between `source` and these of its readers."""
+    name = f"{G.name_of(source)}.smooth"
+    first = next(n for n in module.graph.nodes if n in readers)
+    held = G.add_tensor(module, first, (1 / factor).to(G.value(source).dtype), f"{name}.factors")
+    made = G.add_call(first, aten.mul.Tensor, (source, held), name, source)
+    for reader in readers:
+        reader.replace_input_with(source, made)
+    return made

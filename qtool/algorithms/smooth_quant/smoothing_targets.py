@@ -1,0 +1,102 @@
+"""Which tensors can be smoothed: float ones that linear layers alone quantize.
+
+One range for a whole tensor is as wide as its widest channel. Behind a LayerNorm or a GELU a few
+channels are often ten times as wide as the others, which then share a tenth of the codes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.ops import row_of
+from qtool.core.types import Dynamic, Observed, SharedWith
+from qtool.planning.plan import Kind, QuantPlan
+
+__all__ = ["Watched", "watched_tensors"]
+
+aten = torch.ops.aten
+RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A tensor, those of its readers that lead to linear layers, and these layers; by name."""
+
+    source: str
+    readers: tuple[str, ...]
+    layers: tuple[str, ...]
+
+
+def watched_tensors(graph: fx.Graph, plan: QuantPlan) -> list[Watched]:
+    """Every float tensor that is quantized for linear layers alone, each with weights of its own.
+
+    The tensor may be reshaped on the way, as long as its last dimension stays. One whose result
+    can only be had in codes is none: there is nothing to multiply before their rounding.
+    """
+    nodes = {G.name_of(n): n for n in graph.nodes}
+    forms = {
+        nodes[e.user]: type(p.spec)
+        for p in plan
+        if p.kind is Kind.ACTIVATION
+        for e in p.edges
+        if e.user in nodes and _is_linear(nodes[e.user])
+    }
+    weights = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    groups: dict[fx.Node, list[list[fx.Node]]] = {}
+    for layer in forms:
+        path = _path(layer)
+        groups.setdefault(path[0], []).append(path[1:])
+    found = []
+    for source, paths in groups.items():
+        on_path = {n for path in paths for n in path}
+        layers = {path[-1] for path in paths}
+        alone = all(weights[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
+        inner = all(set(n.users) <= on_path for n in on_path - layers)
+        dynamic = {forms[n] is Dynamic for n in layers}
+        if not (alone and inner and len(dynamic) == 1) or _codes_only(plan, source):
+            continue
+        if dynamic == {True} or _only_for(plan, source, on_path):
+            readers = tuple(G.name_of(n) for n in source.users if n in on_path)
+            ends = tuple(G.name_of(path[-1]) for path in paths)
+            found.append(Watched(G.name_of(source), readers, ends))
+    return found
+
+
+def _codes_only(plan: QuantPlan, node: fx.Node) -> bool:
+    decision = plan.decision(G.name_of(node))
+    return decision is not None and decision.codes_only
+
+
+def _path(layer: fx.Node) -> list[fx.Node]:
+    """From the tensor that a layer reads, before any reshape, to the layer."""
+    path, node = [layer], layer.args[0]
+    assert isinstance(node, fx.Node)
+    while node.target in RESHAPES:
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        if not G.same_sizes(G.shape(source)[-1:], G.shape(node)[-1:]):
+            break
+        path, node = [node, *path], source
+    return [node, *path]
+
+
+def _is_linear(node: fx.Node) -> bool:
+    row = row_of(node) if node.op == "call_function" else None
+    if row is None or row.key != "linear":
+        return False
+    weight = node.args[1]
+    return isinstance(weight, fx.Node) and weight.op == "get_attr"
+
+
+def _only_for(plan: QuantPlan, source: fx.Node, readers: set[fx.Node]) -> bool:
+    """Whether the tensor has a range of its own, and nobody else reads its codes or shares it."""
+    name, allowed = G.name_of(source), {G.name_of(n) for n in readers}
+    if name not in plan or not isinstance(plan.point(name).spec, Observed):
+        return False
+    sharing = {p.name for p in plan if isinstance(p.spec, SharedWith) and p.spec.point == name}
+    return sharing <= allowed and {e.user for e in plan.point(name).edges} <= allowed

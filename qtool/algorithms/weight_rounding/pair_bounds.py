@@ -1,0 +1,35 @@
+"""Bounds for the rounding of a layer whose target limits pairs of weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool.algorithms.weight_rounding.gptq import PairBounds
+from qtool.core import graph as G
+from qtool.core.graph.torch_ops import groups_of
+from qtool.core.types import QuantParams
+from qtool.planning.plan import QuantPlan
+from qtool.planning.targets import target
+from qtool.planning.targets.saturation import partners
+
+__all__ = ["pair_bounds"]
+
+
+def pair_bounds(
+    plan: QuantPlan, node: fx.Node, matrix: torch.Tensor, params: QuantParams, shape: torch.Size
+) -> PairBounds | None:
+    """Bounds on the codes of a layer's weights, or None where no pair can saturate.
+
+    Args:
+        matrix: the weights as [groups, out / groups, in * kernel]. shape: of the weight itself,
+            output channels first. params: of the weight.
+    """
+    limit, decision = target(plan.target).pair_limit, plan.decision(G.name_of(node))
+    if limit is None or decision is None or not decision.computes_on_codes:
+        return None
+    if 2 * max(-params.qtype.qmin, params.qtype.qmax) <= limit:
+        return None
+    levels = params.qtype.qmin, params.qtype.qmax
+    meets = partners(shape, groups_of(node))
+    return PairBounds(matrix.shape[:2], meets, *levels, limit)

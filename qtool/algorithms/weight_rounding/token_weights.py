@@ -1,0 +1,86 @@
+"""How much each row of a layer counts: how far an error in its results comes through to the
+outputs.
+
+Positions of an image are all alike, but tokens are not: what stands on a padded one goes nowhere,
+and what a few large ones lose by clipping would be made good at the cost of all others. As in
+`equalize_seen`, outputs are multiplied by random signs and run backwards; a row counts by the
+square of the gradient, the mean over the layer's results (rows weighted by derivatives are also
+how Kim et al. 2025, GuidedQuant, round).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import run_backwards
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+
+__all__ = ["row_gains"]
+
+MOST = 1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
+
+aten = torch.ops.aten
+
+
+def row_gains(
+    graph: FloatGraph,
+    batches: Sequence[Batch],
+    layers: Collection[fx.Node],
+    asked: Collection[int] | None = None,
+) -> Mapping[str, Mapping[int, torch.Tensor]]:
+    """Of linear layers that have several rows of each sample: name -> number of a batch -> float32
+    [*rows]; nothing where an operator has no derivative.
+
+    Args:
+        asked: the numbers of the batches that are needed, by default all.
+    """
+    names = {G.name_of(n) for n in layers if _has_tokens(graph, n)}
+    if not names:
+        return {}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    run = _Run(graph.module, found)
+    try:
+        ran = run_backwards(run, [graph.tensors_of(b) for b in batches], asked)
+    except RuntimeError:
+        return {}
+    by_batch = ((name, gains) for name, gains in found.items() if len(gains) == len(ran))
+    return {name: dict(zip(ran, gains, strict=True)) for name, gains in by_batch}
+
+
+def _has_tokens(graph: FloatGraph, layer: fx.Node) -> bool:
+    """Whether a linear layer has more rows than there are samples, at the captured sizes."""
+    rows = math.prod(G.hint(size) for size in G.shape(layer)[:-1])
+    samples = [len(t) for t in graph.tensors_of(Batch(*graph.example)) if t.dim()]
+    return layer.target is aten.linear.default and rows > max(samples, default=1)
+
+
+class _Run(fx.Interpreter):
+    """Runs a graph and notes the gradients of some results on the way back."""
+
+    def __init__(self, module: fx.GraphModule, found: Mapping[str, list[torch.Tensor]]) -> None:
+        super().__init__(module)
+        self.found = found
+
+    def run_node(self, n: fx.Node) -> Any:
+        value, name = super().run_node(n), G.name_of(n)
+        if n.op == "get_attr":
+            return value.detach()
+        if name not in self.found:
+            return value
+
+        def add(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:
+                size = torch.linalg.vector_norm(gradient, dim=-1)  # its squares are not stored
+                gains = (size.square() / gradient.shape[-1]).cpu()
+                self.found[name].append(gains if gains.sum() < MOST else torch.ones_like(gains))
+
+        value = value if value.requires_grad else value.detach().requires_grad_()
+        value.register_hook(add)
+        return value

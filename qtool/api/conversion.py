@@ -1,0 +1,301 @@
+"""The Python API: calibrate, convert, quantize. Thin: one line of thought each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtool import observers
+from qtool.algorithms.pipeline import Conversion, convert_by, probes_of
+from qtool.algorithms.registry import kept_for, steps_of
+from qtool.api.quantized_model import QuantizedModel
+from qtool.calibration.calibration import Calibration
+from qtool.calibration.collect import observe
+from qtool.calibration.data_free import Distilled, distilled
+from qtool.core.data import Batch, batches
+from qtool.core.errors import CalibrationError, DataError
+from qtool.core.graph import Input
+from qtool.core.graph.process_lock import alone, rarely_collecting
+from qtool.core.path_arguments import takes_paths
+from qtool.core.types import UINT8, Observed, Progress
+from qtool.distributed import current, solving, together
+from qtool.distributed.first_batch import first_of
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    Captured,
+    DynamicSizes,
+    Model,
+    capture_model,
+)
+from qtool.frontends.onnx import OnnxModule
+from qtool.planning import targets
+from qtool.planning.plan import Probe, QuantPlan
+from qtool.planning.recipe import Recipe
+
+__all__ = ["calibrate", "convert", "probes_for", "quantize"]
+
+VERIFIED_SAMPLES = 64
+BLANK = 2  # samples of a batch that is only there for its sizes
+
+
+@together
+def calibrate(
+    model: Model | Captured,
+    data: Iterable[Any] | None,
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    recipe: Any = None,
+    mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
+    dynamic: DynamicSizes | None = None,
+    progress: Progress = lambda x: x,
+) -> Calibration:
+    """Observes a model's tensors on data.
+
+    In a process group of torch.distributed all ranks call it, each with its share of the data,
+    which may be empty, and all get what was seen of all of it.
+
+    Args:
+        model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
+        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
+            longer than the model's arguments the first are used, so (images, labels) works.
+            None: inputs are distilled from the statistics of the model's BatchNorms; for what
+            `capture_model` returned, an ExportedProgram or an ONNX model, whose sizes are known.
+        target: whose plan says which tensors to observe.
+        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
+            "laplace"; options as "percentile:99.99".
+        recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
+            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
+        mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
+            that no rule of the recipe speaks of.
+        accuracy: "fast", "balanced" (the default) or "best": which steps the conversion takes to
+            recover what rounding costs; calibration keeps what they need.
+        recover: these steps and no others, by name: "smooth", "round", "bias", ...
+        dynamic: see `capture_model`.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
+        PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
+        RanksError: the ranks of a process group do not fit each other, or one of them failed.
+    """
+    captured, _, data = _captured(model, data, dynamic)
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    plan = captured.plan(target, observer, chosen)
+    probes = probes_for(captured, plan)
+    if not plan.observed() and not probes and not kept_for(plan):
+        raise CalibrationError(
+            "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
+            "quantize, which takes one batch then"
+        )
+    graph, _ = captured.for_target(target)
+    found = observe(graph, plan, probes, data, captured.fingerprint, progress, kept_for(plan))
+    return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
+
+
+@takes_paths(besides="calibration")
+def convert(
+    model: Model | Captured,
+    calibration: Calibration | str | Path,
+    *,
+    target: str | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
+    dynamic: DynamicSizes | None = None,
+    sample: Any = None,
+) -> QuantizedModel:
+    """The quantized model, from a model and its calibration.
+
+    Args:
+        model: the model that was calibrated.
+        calibration: what `calibrate` returned, or the path of a saved one.
+        target: by default the target that the calibration was made for.
+        recipe, mode, accuracy, recover: as for `calibrate`; by default what the calibration was
+            made with. They may leave more in float than the calibration did, but not less: what it
+            did not see has no range.
+        dynamic: see `capture_model`; by default as when it was calibrated.
+        sample: a batch to verify exports with; by default random values in the calibrated range.
+
+    Raises:
+        CalibrationError: the calibration is of another model or target, or made with a recipe that
+            does not fit this one. PlanError: the recipe does not fit the model.
+    """
+    if not isinstance(calibration, Calibration):
+        calibration = Calibration.load(calibration)
+    example = Batch((), _random_inputs(calibration)) if sample is None else sample
+    try:
+        captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
+    except DataError as error:
+        takes = "; ".join(map(str, calibration.inputs))
+        raise CalibrationError(
+            f"the calibration was made with another model, one that takes {takes}; "
+            f"calibrate this model first ({error})"
+        ) from error
+    if captured.fingerprint != calibration.fingerprint:
+        raise CalibrationError(
+            "the calibration was made with another model, or with other weights; "
+            "calibrate this model first"
+        )
+    given = (recipe, mode, accuracy, recover)
+    asked = calibration.recipe if given == (None,) * 4 else Recipe.of(*given)
+    plan = captured.plan(
+        target or calibration.target, calibration.observer, asked, seen=calibration.specs
+    )
+    return _quantized(captured, plan, calibration, example)
+
+
+@together
+def quantize(
+    model: Model | Captured,
+    data: Iterable[Any] | None,
+    *,
+    target: str = targets.DEFAULT,
+    observer: str = DEFAULT_OBSERVER,
+    recipe: Any = None,
+    mode: str | None = None,
+    accuracy: str | None = None,
+    recover: Iterable[str] | None = None,
+    dynamic: DynamicSizes | None = None,
+    progress: Progress = lambda x: x,
+) -> QuantizedModel:
+    """calibrate and convert in one step; see there for arguments and errors.
+
+    Where calibration has nothing to watch (mode "weight-only" and accuracy "fast") only the first
+    batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
+    The ranks of a process group calibrate and convert together, and all get the same model.
+    """
+    captured, first, data = _captured(model, data, dynamic)
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    plan = captured.plan(target, observer, chosen)
+    graph, _ = captured.for_target(target)
+    probes = probes_for(captured, plan)
+    if plan.observed() or probes or kept_for(plan):
+        mark = captured.fingerprint
+        calibration = observe(graph, plan, probes, data, mark, progress, kept_for(plan))
+    else:
+        calibration = Calibration(
+            captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
+        )
+    notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
+    calibration = replace(calibration, notes=notes)
+    return _quantized(captured, plan, calibration, first, by_all=True)
+
+
+def _captured(
+    model: Model | Captured,
+    data: Iterable[Any] | None,
+    dynamic: DynamicSizes | None,
+) -> tuple[Captured, Any, Iterable[Any]]:
+    """The model captured, the first batch, and all data; distilled where there is none."""
+    if data is not None:
+        first, data = _peek(data, model)
+        return capture_model(model, first, dynamic), first, data
+    if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
+        raise DataError(
+            "there is no data, and the sizes of the model's inputs are not known; give "
+            "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
+        )
+    example = model.blank(BLANK) if isinstance(model, OnnxModule) else None
+    captured = capture_model(model, example, dynamic)
+    made, ranks = distilled(captured.trained or captured.graph), current()
+    own = Distilled(made.batches[ranks.rank :: ranks.size], made.notes)
+    return captured, made.batches[0], own
+
+
+def _notes(
+    captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
+) -> tuple[str, ...]:
+    """What is to be said of the sizes, of which a range only where nobody chose them, and of data
+    that was made."""
+    module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
+    chosen = dynamic is not None or not module
+    sizes = captured.graph.decided if chosen else captured.graph.restrictions()
+    return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
+
+
+def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
+    """What the steps of a plan's recipe want to have seen."""
+    graph, _ = captured.for_target(plan.target)
+    return probes_of(steps_of(plan.recipe), graph.graph, plan)
+
+
+@alone
+@rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
+def _quantized(
+    captured: Captured,
+    plan: QuantPlan,
+    calibration: Calibration,
+    example: Any,
+    by_all: bool = False,
+) -> QuantizedModel:
+    """by_all: whether all ranks make this conversion, and share it."""
+    _check_observers(plan, calibration)
+    with solving() if by_all else nullcontext():
+        work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+    if by_all:
+        current().lead()
+    batch = work.graph.bind(next(batches([example], work.graph.module)))
+    return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
+
+
+def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
+    """What a recipe says of observers has to be what the calibration was made with."""
+    for point in plan.observed():
+        assert isinstance(point.spec, Observed)
+        seen = calibration.specs.get(point.name)
+        if seen is not None and seen != point.spec.observer:
+            raise CalibrationError(
+                f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
+                f"was made with {seen}; calibrate again with this recipe"
+            )
+
+
+def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
+    """The first batch, of all ranks where there are several, and data that still begins with the
+    own one. One-shot iterators are fine."""
+    module = model if isinstance(model, nn.Module) else None
+    if isinstance(model, Captured):
+        module = model.graph.module
+    stream = batches(data, module)
+    own = next(stream, None)
+    if own is not None:
+        own.check_finite(0)
+    first = first_of(current(), own)
+    if first is None:
+        raise DataError("the calibration data is empty; give at least one batch")
+    return first, stream if own is None else itertools.chain([own], stream)
+
+
+def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:
+    """The dynamic dimensions of inputs as they were captured."""
+    return {
+        i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
+        for i in inputs
+    }
+
+
+def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
+    """Reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, torch.Tensor] = {}
+    for each in calibration.inputs:
+        shape = [4 if isinstance(s, str) else s for s in each.shape]
+        dtype = getattr(torch, each.dtype)
+        low, high = 0.0, 1.0
+        if (statistic := calibration.statistics.get(each.name)) is not None:
+            bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
+            low, high = (float(b) for b in bounds)
+        values = torch.rand(shape, generator=generator) * (high - low) + low
+        found[each.name] = values.to(dtype)
+    return found

@@ -1,0 +1,305 @@
+"""The Python API of what is made already: verify, evaluate, report, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qtool.api.conversion import convert, quantize
+from qtool.api.quantized_model import QuantizedModel
+from qtool.calibration.calibration import Calibration
+from qtool.core.atomic import resolved, scratch_folder
+from qtool.core.data import Batch, batches, peek
+from qtool.core.errors import DataError, KernelError, VerificationError
+from qtool.core.graph import FloatGraph
+from qtool.core.path_arguments import takes_paths
+from qtool.core.types import Array, Progress
+from qtool.distributed import Share, current, together, within
+from qtool.distributed.first_batch import first_of
+from qtool.evaluation.evaluate import Evaluation, evaluate_files
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.report.compare import measure_file, measure_files
+from qtool.evaluation.report.report import Report
+from qtool.evaluation.restored_model import read_onnx
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    Captured,
+    DynamicSizes,
+    Model,
+    capture_model,
+)
+from qtool.planning.targets import DEFAULT
+from qtool.verification import FileCheck, check_self_test, compare_codes
+from qtool.verification.model_inputs import data_inputs, random_inputs
+
+__all__ = ["compare", "evaluate", "report", "verify"]
+
+
+@takes_paths("file")
+def verify(
+    file: str | Path,
+    data: Iterable[Any] | None = None,
+    *,
+    samples: int = 256,
+    batch_size: int = 32,
+    progress: Progress = lambda x: x,
+) -> FileCheck:
+    """Runs the self-test of an int8 file; then the file in the integer engine and in ONNX Runtime,
+    and compares every bit.
+
+    Args:
+        file: a QDQ model of any tool; of qtool's own files QOperator models, too.
+        data: batches by the file's input names or in their order; by default random inputs over
+            the ranges that the file quantizes.
+        samples, batch_size: of the random inputs.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Returns:
+        The comparison. Its `self_test` says whether the file is as qtool wrote it and gives the
+        codes that were planned. Where a file with such a test has no integer program, `samples` is
+        0 and `not_compared` says why.
+
+    Raises:
+        DataError: the data does not fit, or inputs of such a type cannot be made up.
+        FileError: not an ONNX file. KernelError: the engine cannot represent a node.
+        VerificationError: ONNX Runtime does not load the file.
+    """
+    read_onnx(file)
+    tested = check_self_test(file)
+    inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
+    try:
+        found = compare_codes(file, progress(inputs))
+    except (KernelError, VerificationError) as error:
+        if not tested.present:
+            raise
+        return FileCheck(0, 0, 0, 0.0, None, 0, self_test=tested, not_compared=str(error))
+    return FileCheck(**vars(found), self_test=tested)
+
+
+@takes_paths("file")
+@together
+def evaluate(
+    file: str | Path,
+    model: Model | Captured,
+    data: Iterable[Any],
+    labels: Array | None = None,
+    *,
+    threads: int = 1,
+    seconds: float = 2.0,
+    dynamic: DynamicSizes | None = None,
+    progress: Progress = lambda x: x,
+) -> Evaluation:
+    """Compares an int8 file with its float model: accuracy, size, latency, integer share.
+
+    In a process group of torch.distributed all ranks call it, each with its share of the data and
+    the labels of that, and all get the figures of all data; rank 0 times.
+
+    Args:
+        file: the int8 ONNX file. model: the float model, as for `quantize`.
+        data: batches, in the order of `labels`.
+        labels: [samples] class numbers; the first output then holds [samples, classes] scores.
+        threads, seconds: of the latency, which the first batch is timed for.
+        dynamic: see `capture_model`.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        FileError: the file is none that is known, or cannot be read.
+        DataError: no data, data that does not fit, or another number of labels.
+        CaptureError: the model cannot be captured. VerificationError: a file does not run.
+        RanksError: the ranks of a process group do not fit each other, or one of them failed.
+    """
+    read_onnx(file)
+    own, data = peek(data, _module(model))
+    first = first_of(current(), own)
+    if first is None:
+        raise DataError("the evaluation data is empty; give at least one batch")
+    captured = capture_model(model, first, dynamic)
+    with scratch_folder() as folder:
+        return evaluate_files(
+            captured.export_float(folder / "float.onnx"),
+            Path(file),
+            _by_name(captured.graph, progress(batches(data, _module(captured)))),
+            labels,
+            timed=next(_by_name(captured.graph, [first])),
+            threads=threads,
+            seconds=seconds,
+        )
+
+
+@takes_paths("files", "folder", "reference")
+def compare(
+    files: Sequence[str | Path],
+    data: Iterable[Any],
+    folder: str | Path | None = None,
+    options: ReportOptions | None = None,
+    *,
+    reference: str | Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Puts several ONNX files side by side: accuracy, speed, size; made by qtool or not.
+
+    Args:
+        files: two or more with the same inputs and outputs.
+        data: batches, in the order of the labels in `options`.
+        folder: where to write the report; by default it is not written.
+        options: labels, metrics, goals, what to time.
+        reference: which of the files the others are compared with (it may stand outside of them);
+            by default the first.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        DataError: one file alone, other inputs than the first file's, or data, labels or the
+            user's function are of no use.
+        FileError: not an ONNX file, or the folder cannot be written.
+        VerificationError: a file does not run.
+    """
+    paths = [Path(f) for f in files]
+    first = paths[0] if reference is None and paths else Path(reference or "")
+    ordered = [first, *(p for p in paths if p != first)] if reference is not None else paths
+    if len(ordered) < 2:
+        raise DataError("there is one file; give two or more to compare")
+    for path in ordered:
+        read_onnx(path)
+    place = None if folder is None else Path(folder)
+    asked = _titled(options, place, "compared")
+
+    def measure(keep: Path | None) -> Report:
+        return measure_files(ordered, data, asked, keep=keep, bars=bars)
+
+    if place is None:
+        return measure(None)
+    from qtool.evaluation.report.page.write import write_report  # draws, and loads what draws
+
+    return write_report(place, measure)
+
+
+@takes_paths("folder", besides="source model calibration")
+def report(
+    source: QuantizedModel | Model | Captured | str | Path,
+    data: Iterable[Any],
+    folder: str | Path,
+    options: ReportOptions | None = None,
+    *,
+    model: Model | Captured | str | Path | None = None,
+    calibration: Calibration | str | Path | None = None,
+    calibration_data: Iterable[Any] | None = None,
+    target: str | None = None,
+    observer: str | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Says whether to ship an int8 model, and writes it to a folder to look at.
+
+    Args:
+        source: a quantized model; the path of an int8 ONNX file, of any tool; or a float model,
+            which is calibrated and converted first.
+        data: batches, in the order of the labels in `options`.
+        folder: to write report.html, report.md and report.json to, and the int8 model unless it
+            was given as a file.
+        options: labels, metrics, goals, what to time.
+        model: of a file: the float model, or the path of its ONNX file. By default the file's own
+            graph without its roundings; the layers are looked at with a model alone.
+        calibration: of a float model: what `calibrate` returned or saved.
+        calibration_data: of a float model: what to calibrate on; by default `data`.
+        target, observer, recipe, mode: of a float model, as for `quantize`.
+        dynamic: see `capture_model`.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
+        DataError: data, labels or the user's function are of no use.
+        FileError: not an ONNX file, or the folder cannot be written.
+        VerificationError: a file does not run.
+    """
+    place, ranks = Path(folder), current()
+    asked = _titled(options, place)
+    if calibration is not None or isinstance(source, str | Path | QuantizedModel):
+        ranks.lead()  # there is nothing to share
+    if isinstance(source, str | Path):
+        return _of_file(Path(source), model, data, place, asked, dynamic, bars)
+    if isinstance(source, QuantizedModel):
+        return source.report(data, place, asked, bars=bars)
+    own = calibration is None and calibration_data is None
+    if own and iter(data) is data:
+        data = list(data)  # read twice
+    first, seen = peek(data if calibration_data is None else calibration_data, _module(source))
+    captured = capture_model(source, first, dynamic)
+    if calibration is not None:
+        quantized = convert(
+            captured, calibration, target=target, recipe=recipe, mode=mode, sample=first
+        )
+        name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
+        origin = f"converted by qtool with {name}"
+    else:
+        with within(... if ranks.several else None):  # all have all of the data
+            quantized = quantize(
+                captured,
+                Share(seen, ranks.rank, ranks.size) if ranks.several else seen,
+                target=target or DEFAULT,
+                observer=observer or DEFAULT_OBSERVER,
+                recipe=recipe,
+                mode=mode,
+                progress=bars("calibrating", None),
+            )
+        origin = "quantized by qtool"
+        origin += ", calibrated on the evaluation data itself" if own else ""
+    return quantized.report(data, place, asked, origin=origin, bars=bars)
+
+
+def _of_file(
+    file: Path,
+    model: Model | Captured | str | Path | None,
+    data: Iterable[Any],
+    folder: Path,
+    options: ReportOptions,
+    dynamic: DynamicSizes | None,
+    bars: Bars,
+) -> Report:
+    """The one place where a file is looked at together with the model it was made from."""
+    read_onnx(file)
+    reference: Path | Captured | None = None
+    sample: Batch | None = None
+    if isinstance(model, str | Path):
+        reference = Path(model)
+    elif model is not None:
+        sample, data = peek(data, _module(model))
+        if sample is None:
+            raise DataError("the data is empty; give at least one batch")
+        reference = capture_model(model, sample, dynamic)
+    from qtool.evaluation.report.page.write import write_report  # draws, and loads what draws
+
+    def measure(keep: Path) -> Report:
+        return measure_file(
+            file, data, options, reference=reference, sample=sample, keep=keep, bars=bars
+        )
+
+    return write_report(folder, measure)
+
+
+def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
+    """The options with a title: the folder's name where they have none."""
+    found = options or ReportOptions()
+    name = title if folder is None else resolved(folder).name
+    return found if found.title else replace(found, title=name)
+
+
+def _module(model: Model | Captured) -> nn.Module | None:
+    """The module whose arguments a batch is for, where there is one before capturing."""
+    if isinstance(model, Captured):
+        return model.graph.module
+    return model if isinstance(model, nn.Module) else None
+
+
+def _by_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+    """Batches bound to a graph, their tensors by the names of its inputs."""
+    names = [i.name for i in graph.inputs]
+    for index, batch in enumerate(data):
+        tensors = (t for _, t in graph.bind(batch, index).tensors())
+        yield Batch((), dict(zip(names, tensors, strict=True)))

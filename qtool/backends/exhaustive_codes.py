@@ -1,0 +1,54 @@
+"""The codes that a profile's kernel gives for all that it can be given.
+
+A table of every code, or of every pair of codes, shows whether two profiles agree: nothing
+is drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtool.backends.profiles import Profile
+from qtool.core.types import QuantParams
+
+__all__ = ["codes_of_pairs", "codes_of_table", "distinct"]
+
+
+def codes_of_pairs(
+    profile: Profile, key: str, a: QuantParams, b: QuantParams, out: QuantParams
+) -> Tensor:
+    """The results of "add" or "mul" for all pairs of codes: [2, codes of a, codes of b].
+
+    Both orders of the operands are computed, since the runtime exchanges them for some shapes.
+    """
+    left, right = _every_code(a), _every_code(b)
+    rows = left.reshape(-1, 1).expand(-1, len(right)).contiguous()
+    columns = right.expand(len(left), -1).contiguous()
+    straight = profile.bind(key, a, b, out)(rows, columns)
+    exchanged = profile.bind(key, b, a, out)(columns, rows)
+    return torch.stack([straight, exchanged])
+
+
+def codes_of_table(
+    profile: Profile, key: str, x: QuantParams, out: QuantParams, **options: Any
+) -> Tensor:
+    """The results of an operator with one input for all codes: [codes of x]."""
+    codes: Tensor = profile.bind(key, x, out, **options)(_every_code(x))
+    return codes
+
+
+def distinct(profiles: Iterable[Profile], key: str) -> list[Profile]:
+    """The first of the profiles that share a kernel, for each kernel of `key` among them."""
+    by_binder: dict[object, Profile] = {}
+    for profile in profiles:
+        by_binder.setdefault(profile.binders[key], profile)
+    return list(by_binder.values())
+
+
+def _every_code(params: QuantParams) -> Tensor:
+    qtype = params.qtype
+    return torch.arange(qtype.qmin, qtype.qmax + 1).to(qtype.torch_dtype)

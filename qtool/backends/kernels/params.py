@@ -1,0 +1,93 @@
+"""What every binder asks of quantization parameters, and the bounds of a fused activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from qtool.core.errors import KernelError
+from qtool.core.types import Bounds, QuantParams
+
+__all__ = [
+    "NO_BOUNDS",
+    "RELU",
+    "RELU6",
+    "RELU_N1_TO_1",
+    "Bounds",
+    "Kernel",
+    "channel_scales",
+    "check_bias",
+    "f32",
+    "per_tensor",
+    "same",
+    "spatial",
+]
+
+Kernel = Callable[..., Tensor]
+"""A bound kernel: code tensors in, a code tensor out."""
+
+NO_BOUNDS: Bounds = (None, None)
+RELU: Bounds = (0.0, None)
+RELU6: Bounds = (0.0, 6.0)
+RELU_N1_TO_1: Bounds = (-1.0, 1.0)
+
+
+def f32(x: float) -> float:
+    """Round a double to float32.
+
+    One operation on float32 values done in double and rounded once more is the correctly
+    rounded float32 operation, because 53 >= 2 * 24 + 2.
+    """
+    return float(torch.tensor(x, dtype=torch.float64).to(torch.float32))
+
+
+def per_tensor(params: QuantParams, what: str) -> tuple[float, int]:
+    """Scale (a float32 value) and zero point; KernelError when they are per channel."""
+    if params.scale.numel() != 1:
+        raise KernelError(f"{what} has per-channel parameters; only weights may, use per tensor")
+    return float(params.scale), int(params.zero_point)
+
+
+def channel_scales(params: QuantParams, channels: int, what: str = "weight") -> list[float]:
+    """One scale per output channel; a per-tensor scale is repeated."""
+    scales = [float(s) for s in params.scale.reshape(-1)]
+    if len(scales) not in (1, channels):
+        raise KernelError(
+            f"{what} has {len(scales)} scales for {channels} output channels; "
+            "quantize it per output channel or per tensor"
+        )
+    return scales * channels if len(scales) == 1 else scales
+
+
+def same(a: QuantParams, b: QuantParams) -> bool:
+    """Whether equal codes mean equal values."""
+    return (
+        a.qtype.torch_dtype == b.qtype.torch_dtype
+        and torch.equal(a.scale, b.scale)
+        and torch.equal(a.zero_point, b.zero_point)
+    )
+
+
+def check_bias(bias: Tensor | None, channels: int) -> Tensor:
+    """Bias codes as int64 [channels], zeros when there is none; KernelError beyond int32."""
+    if bias is None:
+        return torch.zeros(channels, dtype=torch.int64)
+    if bias.shape != (channels,):
+        raise KernelError(f"bias has shape {tuple(bias.shape)}, expected ({channels},)")
+    codes = bias.to(torch.int64)
+    if bias.is_floating_point() or bool((codes.abs() > 2**31 - 1).any()):
+        raise KernelError(
+            "bias is not int32 codes (or overflows int32); quantize it with scale "
+            "input * weight, and widen the weight scale where it overflows"
+        )
+    return codes
+
+
+def spatial(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+    """An attribute as one int per spatial axis (twice that many for pads)."""
+    values = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(values) != rank:
+        raise KernelError(f"{what} has {len(values)} values, expected {rank}")
+    return values

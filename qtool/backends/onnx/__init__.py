@@ -1,0 +1,1 @@
+"""ONNX files: reading, checking and storing models, and the metadata that qtool writes."""

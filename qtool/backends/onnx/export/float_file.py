@@ -1,0 +1,36 @@
+"""The float model as an ONNX file: what an int8 file is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from qtool.backends.onnx.export.onnx_file import to_onnx
+from qtool.backends.onnx.file_info import float_metadata
+from qtool.backends.onnx.storage import published
+from qtool.core.graph import FloatGraph
+from qtool.planning.targets import DEFAULT, target
+
+__all__ = ["float_onnx", "write_float"]
+
+
+def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto:
+    """The float model as ONNX, from the same canonical graph and in the target's operator set.
+
+    Raises:
+        ExportError: an operator cannot be written; names it.
+    """
+    chosen = target(target_name)
+    return to_onnx(graph.module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
+
+
+def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:
+    """Writes `float_onnx` to a file, whose path it returns.
+
+    Raises:
+        ExportError: an operator cannot be written. FileError: the file cannot be written.
+    """
+    path = Path(path)
+    with published(float_onnx(graph, target_name), path):
+        return path

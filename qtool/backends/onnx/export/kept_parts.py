@@ -1,0 +1,220 @@
+"""Parts of an ONNX file that were kept as they are, written back.
+
+In the graph a part is one operator (see qtool/core/graph/onnx_subgraph.py). The exporter writes it
+as one node of a domain of its own, which holds the part; here its nodes take that node's place.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxscript
+from onnx import helper, version_converter
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+from qtool.core.graph.onnx_subgraph import Part, nodes_in, onnx_part, part_of
+
+__all__ = ["KEPT", "needed_opset", "write_back"]
+
+_DOMAIN, _PART = "qtool.kept", "part"
+_RESIZE = 11  # the opset in which Resize got its positions
+_ROWS = 13  # before which Hardmax was of all dimensions from its axis on
+_Schema = onnx.defs.OpSchema
+
+
+@cache
+def _placeholder(outputs: int, reads: bool) -> Any:
+    """A node of so many results that holds a part; what depends on sizes alone reads nothing."""
+    many = _Schema.FormalParameterOption.Variadic
+    types = [f"T{i}" for i in range(outputs)]
+    tensors = sorted(onnx.defs.get_schema("Identity", 13).type_constraints[0].allowed_type_strs)
+    inputs = [_Schema.FormalParameter("X", "T", param_option=many, is_homogeneous=False)]
+    schema = _Schema(
+        f"Part{outputs}" if reads else f"Constant{outputs}",
+        _DOMAIN,
+        1,
+        inputs=inputs if reads else [],
+        outputs=[_Schema.FormalParameter(f"Y{i}", t) for i, t in enumerate(types)],
+        type_constraints=[(t, tensors, "") for t in ("T", *types)],
+        attributes=[_Schema.Attribute(_PART, _Schema.AttrType.STRING)],
+    )
+    return onnxscript.values.Op(onnxscript.values.Opset(_DOMAIN, 1), schema.name, schema)
+
+
+def _kept(inputs: Any, part: str) -> Any:
+    outputs = len(part_of(part).outputs)
+    found = _placeholder(outputs, bool(inputs))(*inputs, part=part)
+    return [found] if outputs == 1 else list(found)
+
+
+KEPT = {onnx_part: _kept}
+"""The translation of parts, as torch.onnx takes it."""
+
+
+def needed_opset(module: fx.GraphModule, opset: int) -> int:
+    """The opset of a file that holds the parts of a graph: `opset`, or a newer one that has them.
+
+    An operator that is no different in older opsets does not need the newer one.
+    """
+    found = opset
+    for node in G.calls(module.graph):
+        if node.target is onnx_part:
+            model = part_of(str(node.args[1])).model
+            for each in nodes_in(model.graph.node):
+                found = max(found, _needed(each, _opset_of(model), opset))
+    return found
+
+
+def _needed(node: onnx.NodeProto, own: int, opset: int) -> int:
+    """The opset from which on there is what a node of a part is, or becomes: one that is deprecated
+    in the file's stands in the first in which it is not."""
+    if not _own(node):
+        return 0
+    newest = onnx.defs.onnx_opset_version()
+    later = range(max(own, opset), newest + 1)
+    return max(
+        _since(node.op_type, own),
+        next((v for v in later if not _is_deprecated(node.op_type, v)), 0),
+    )
+
+
+def write_back(model: ir.Model) -> None:
+    """Replaces the nodes that hold a part by the nodes of the part, in place.
+
+    Raises:
+        ExportError: a part has no form in the opset of the file; names it.
+    """
+    for node in list(model.graph):
+        if node.domain == _DOMAIN:
+            text = node.attributes[_PART].as_string()
+            _replace(model, node, part_of(text))
+    model.opset_imports.pop(_DOMAIN, None)
+
+
+def _replace(model: ir.Model, node: ir.Node, part: Part) -> None:
+    opset = model.opset_imports[""]
+    inner = ir.from_proto(_in_opset(part, opset))
+    for domain, version in inner.opset_imports.items():
+        model.opset_imports.setdefault(domain, version)
+    graph = inner.graph
+    for given, value in zip(node.inputs, graph.inputs, strict=True):
+        assert given is not None
+        ir.convenience.replace_all_uses_with(value, given)
+    for name in list(graph.initializers):
+        stored = graph.initializers.pop(name)
+        stored.name = f"{node.outputs[0].name}/{name}"
+        model.graph.register_initializer(stored)
+    results = list(graph.outputs)
+    for old, new in zip(node.outputs, results, strict=True):
+        new.shape, new.type = old.shape, old.type
+    nodes = list(graph)
+    graph.outputs.clear()
+    graph.remove(nodes)
+    for each in nodes:
+        each.metadata_props.update(node.metadata_props)
+        for value in each.outputs:
+            value.name = f"{node.outputs[0].name}/{value.name}" if value.name else value.name
+    ir.convenience.replace_nodes_and_values(
+        model.graph, node, [node], nodes, list(node.outputs), results
+    )
+
+
+def _in_opset(part: Part, opset: int) -> onnx.ModelProto:
+    """A copy of the part's model in an opset."""
+    model, own = onnx.ModelProto(), _opset_of(part.model)
+    model.CopyFrom(part.model)
+    nodes = [n for n in nodes_in(model.graph.node) if _own(n)]
+    if all(_since(n.op_type, own) == _since(n.op_type, opset) for n in nodes):
+        return model
+    if own < _ROWS <= opset and [n.op_type for n in nodes] == ["Hardmax"]:
+        _hardmax_anew(model)
+        return model
+    try:
+        if own < _RESIZE and all(_same_up_to_resize(n, own) for n in nodes):
+            for graph in (model.graph, *_subgraphs(model.graph)):
+                _resize_anew(graph)
+            next(o for o in model.opset_import if o.domain in ("", "ai.onnx")).version = _RESIZE
+        return version_converter.convert_version(model, opset)
+    except Exception as error:
+        raise ExportError(
+            f"{model.graph.name} ({part.kind}) of opset {own} has no form in opset {opset}; "
+            "convert the file with onnx.version_converter first"
+        ) from error
+
+
+def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    return [
+        each
+        for node in nodes_in(graph.node)
+        for a in node.attribute
+        for each in (*([a.g] if a.HasField("g") else []), *a.graphs)
+    ]
+
+
+def _same_up_to_resize(node: onnx.NodeProto, own: int) -> bool:
+    old = node.op_type in ("Upsample", "Resize") and len(node.input) <= 2
+    return old or _since(node.op_type, own) == _since(node.op_type, _RESIZE)
+
+
+def _resize_anew(graph: onnx.GraphProto) -> None:
+    """Up to opset 10 positions were asymmetric, which the converter of onnx forgets."""
+    for node in graph.node:
+        if node.op_type not in ("Upsample", "Resize") or not _own(node):
+            continue
+        x, *scales = node.input
+        if not scales:  # an attribute in the oldest
+            given = next(a for a in node.attribute if a.name == "scales")
+            array = np.array(given.floats, np.float32)
+            node.attribute.remove(given)
+            scales = [f"{node.output[0]}/scales"]
+            graph.initializer.append(onnx.numpy_helper.from_array(array, scales[0]))
+        node.op_type = "Resize"
+        node.input[:] = [x, "", *scales]
+        words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        node.attribute.extend(helper.make_attribute(k, v) for k, v in words.items())
+
+
+def _hardmax_anew(model: onnx.ModelProto) -> None:
+    """Between two reshapes, as it was; onnx has no converter of it."""
+    (old,) = model.graph.node
+    axis = next((a.i for a in old.attribute if a.name == "axis"), 1)
+    x, y = old.input[0], old.output[0]
+    shape, rows, found = (f"{y}/{word}" for word in ("shape", "rows", "hardmax"))
+    new = [
+        helper.make_node("Shape", [x], [shape]),
+        helper.make_node("Flatten", [x], [rows], axis=axis),
+        helper.make_node("Hardmax", [rows], [found], axis=1),
+        helper.make_node("Reshape", [found, shape], [y], old.name),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(new)
+    next(o for o in model.opset_import if o.domain in ("", "ai.onnx")).version = _ROWS
+
+
+def _opset_of(model: onnx.ModelProto) -> int:
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+
+def _own(node: onnx.NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx")
+
+
+def _is_deprecated(kind: str, opset: int) -> bool:
+    try:
+        return bool(onnx.defs.get_schema(kind, opset, "").deprecated)
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _since(kind: str, opset: int) -> int:
+    """The version of an operator that an opset has; 0 if it has none."""
+    try:
+        return int(onnx.defs.get_schema(kind, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0

@@ -1,0 +1,210 @@
+"""Linear layers on integer weights, other than between quantize and dequantize.
+
+Each is written in the form that ONNX Runtime has a kernel for: dynamic as DynamicQuantizeLinear and
+MatMulInteger, int8 weights as Gemm on a dequantized weight that stands [in, out] (the only order
+that it takes for MatMulNBits), weights in blocks and 4-bit weights as MatMulNBits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from qtool.core import graph as G
+from qtool.core import value_names
+from qtool.core.graph import torch_ops
+from qtool.core.ops import recurrent, row_of
+from qtool.core.schemes import BLOCKS
+from qtool.core.types import INT8, INT8_NARROW, QuantParams
+from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.planning.targets import Target
+
+__all__ = ["lower_linears"]
+
+WIDEST = 128  # a scale for each channel is written once for each so many weights of it
+_FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
+_Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
+
+
+def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
+    """Rewrites the linear layers of these forms, in place; their quant points go."""
+    chosen = {d.node: d.execution for d in plan.nodes if d.execution in _FORMS}
+    stored: _Stored = {}
+    for node in G.calls(module.graph):
+        row = row_of(node)
+        if row is None or G.name_of(node) not in chosen:
+            continue
+        with torch.no_grad():
+            if node.target is recurrent.lstm:
+                if chosen[G.name_of(node)] is Execution.DYNAMIC:
+                    _lower_lstm(module, node)
+            elif row.otherwise:
+                _lower(module, node, stored, target.file.contrib)
+            elif row.from_blocks is not None:
+                _lower_table(module, node, stored)
+
+
+def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool) -> None:
+    x, weight = node.args[0], node.args[1]
+    bias = G.argument(node, 2, "bias")
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    called = module.get_submodule(str(x.target)) if x.op == "call_module" else None
+    dynamic = isinstance(called, DynamicPoint)
+    data = x.args[0] if dynamic else x
+    point = module.get_submodule(str(weight.target))
+    source = weight.args[0]
+    assert isinstance(point, QuantPoint)
+    assert isinstance(source, fx.Node)
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    narrow = contrib and not dynamic and params.qtype not in (INT8, INT8_NARROW)
+    form = "dynamic" if dynamic else "blocks" if params.block or narrow else "codes"
+    name, tensors = G.name_of(node), _tensors(module, source, point, form, stored)
+    if form == "codes":
+        scale, zero = tensors[1:]
+        real = (tensors[0], scale, zero, 1)
+        dequantized = G.add_call(
+            node, torch_ops.dequantize, real, value_names.dequantize(point.point), source
+        )
+        call = G.add_call(node, torch_ops.gemm, (data, dequantized, bias), name, node)
+    elif form == "dynamic":
+        args = (data, *tensors[:2], bias)
+        call = G.add_call(node, torch_ops.dynamic_linear, args, name, node)
+    else:
+        args = (data, *tensors, bias, params.qtype.bits)
+        call = G.add_call(node, torch_ops.linear_nbits, args, name, node)
+    G.replace(node, call)
+    for each in (weight, x) if dynamic else (weight,):
+        if not each.users:
+            module.graph.erase_node(each)
+
+
+def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+    """A lookup in the codes of a layer; in a table of its own it is lowered elsewhere."""
+    ids, weight = node.args[0], node.args[1]
+    assert isinstance(weight, fx.Node)
+    point = module.get_submodule(str(weight.target)) if weight.op == "call_module" else None
+    if not isinstance(point, QuantPoint) or point.block is None:
+        return
+    row, source, bits = row_of(node), weight.args[0], point.params.qtype.bits  # type: ignore[union-attr]  # it is calibrated
+    assert row is not None
+    assert isinstance(source, fx.Node)
+    tensors = _tensors(module, source, point, "blocks", stored)
+    args = (ids, *tensors, bits)
+    G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
+    if not weight.users:
+        module.graph.erase_node(weight)
+
+
+def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
+    """Codes as the kernel takes them: [directions, in, 4 x hidden], scales for each direction."""
+    head, made = next(iter(module.graph.nodes)), list[fx.Node]()
+    x, *weights, b = node.args[:4]
+    for weight in weights:
+        assert isinstance(weight, fx.Node)
+        source, point = weight.args[0], module.get_submodule(str(weight.target))
+        assert isinstance(source, fx.Node)
+        assert isinstance(point, QuantPoint)
+        params = point.params
+        assert params is not None, f"{point.point} has no parameters"
+        codes = params.quantize(G.tensor(module, source).detach()).cpu().transpose(1, 2)
+        scale, zero = (t.cpu().expand(len(codes), -1) for t in (params.scale, params.zero_point))
+        tensors = {
+            value_names.codes(point.point): codes,
+            value_names.scale(point.point): scale,
+            value_names.zero_point(point.point): zero.to(codes.dtype),
+        }
+        made += [G.add_tensor(module, head, t.contiguous(), n) for n, t in tensors.items()]
+    states = (*node.args[4:], None, None)[:2]
+    args = (x, *made, b, *states)
+    G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
+    for weight in weights:
+        if isinstance(weight, fx.Node) and not weight.users:
+            module.graph.erase_node(weight)
+
+
+def _tensors(
+    module: fx.GraphModule, source: fx.Node, point: QuantPoint, form: str, stored: _Stored
+) -> list[fx.Node | None]:
+    """What is stored of a weight; where it is read twice, once."""
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
+    if key not in stored:
+        head = next(iter(module.graph.nodes))
+        codes = params.quantize(G.tensor(module, source).detach()).cpu()
+        if form != "dynamic":
+            params = replace(params, scale=_without_zeros(codes, params))
+        write = _write_blocks if form == "blocks" else _write_codes
+        stored[key] = write(module, head, codes, params, point.point)
+    return stored[key]
+
+
+def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
+    """The scales, 0 where all that one scales is zero: MatMulNBits takes zero points away from sums
+    in float, and what rounding leaves of the two is multiplied by the scale."""
+    zero, scale = params.zero_point.cpu(), params.scale.cpu()
+    some = codes.to(torch.int64) != params.along(zero, codes.shape)
+    axis = params.axis
+    if axis is None:
+        return scale if bool(some.any()) else torch.zeros_like(scale)
+    if params.block is None:
+        return scale.where(some.movedim(axis, 0).flatten(1).any(1), 0.0)
+    lines = F.pad(some.movedim(axis, -1), (0, -codes.shape[axis] % params.block))
+    return scale.where(lines.unflatten(-1, (-1, params.block)).any(-1).movedim(-1, axis), 0.0)
+
+
+def _write_codes(
+    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
+) -> list[fx.Node | None]:
+    """Codes [in, out], scale and zero point per output."""
+    zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
+    return [
+        G.add_tensor(module, head, codes.t().contiguous(), value_names.codes(point)),
+        G.add_tensor(module, head, params.scale.cpu(), value_names.scale(point)),
+        G.add_tensor(module, head, zero, value_names.zero_point(point)),
+    ]
+
+
+def _write_blocks(
+    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
+) -> list[fx.Node | None]:
+    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points
+    [out, blocks], each row of these in bytes of its own.
+
+    The kernel counts from 0, and takes half of the codes as the zero point where none is given: so
+    codes of a signed type are moved by that. Only blocks of some sizes are taken: a scale for each
+    channel is repeated.
+    """
+    bits, inputs = params.qtype.bits, codes.shape[-1]
+    block = params.block or next((b for b in BLOCKS if b >= inputs), WIDEST)
+    block = min(block, max(WIDEST, params.block or 0))
+    half = 2 ** (bits - 1) if params.qtype.signed else 0
+    shape = (len(codes), -(-inputs // block))
+    scale, zero = (
+        t.cpu() if params.block else t.cpu().reshape(-1, 1).expand(shape)
+        for t in (params.scale, params.zero_point)
+    )
+    filled = F.pad((codes.to(torch.int16) + half).to(torch.uint8), (0, -inputs % block))
+    tensors = [
+        G.add_tensor(
+            module,
+            head,
+            _packed(filled, bits).unflatten(-1, (shape[1], -1)).contiguous(),
+            value_names.codes(point),
+        ),
+        G.add_tensor(module, head, scale.contiguous(), value_names.scale(point)),
+    ]
+    if params.qtype.signed:
+        return [*tensors, None]
+    zeros = _packed(zero.to(torch.uint8), bits).contiguous()
+    return [*tensors, G.add_tensor(module, head, zeros, value_names.zero_point(point))]
+
+
+def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    return torch_ops.pack_4bit(codes) if bits == 4 else codes

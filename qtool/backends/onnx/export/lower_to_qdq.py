@@ -1,0 +1,164 @@
+"""From the fake-quantized graph to a QDQ graph in torch: integer weights, quantize, dequantize.
+
+Every quant point becomes what the ONNX file will hold: an activation a quantize and a dequantize, a
+weight or bias its integer codes and a dequantize. Operators that the target wants on codes (a pad)
+move between the two. Linear layers that the plan computes on integer weights otherwise (dynamic,
+weights alone) become operators of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from qtool.backends.onnx.export.linear_forms import lower_linears
+from qtool.backends.onnx.export.restore_rank import keep_deep
+from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import keep_to_plan
+from qtool.core import graph as G
+from qtool.core import value_names
+from qtool.core.graph import torch_ops
+from qtool.core.ops import Op, row_of
+from qtool.core.types import QuantParams, SharedWith
+from qtool.planning.fake_quantize import QuantPoint
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.planning.targets import Target
+
+__all__ = ["lower_to_qdq"]
+
+
+@dataclass
+class _Lowering:
+    module: fx.GraphModule
+    plan: QuantPlan
+    target: Target
+    scales: dict[tuple[str, bytes], tuple[fx.Node, fx.Node]]  # (root point, scale) -> nodes
+    stored: dict[tuple[str, bytes], fx.Node]  # (attribute, its scales) -> its codes
+
+    def parameters(
+        self, point: str, params: QuantParams, anchor: fx.Node
+    ) -> tuple[fx.Node, fx.Node]:
+        """Scale and zero point as nodes; points that share parameters share the nodes."""
+        root = self.plan.root(point)
+        key = (root, params.scale.numpy().tobytes())
+        if key not in self.scales:
+            head = next(iter(anchor.graph.nodes))
+            zero = params.zero_point.to(params.qtype.torch_dtype)
+            self.scales[key] = (
+                G.add_tensor(self.module, head, params.scale, value_names.scale(point)),
+                G.add_tensor(self.module, head, zero, value_names.zero_point(point)),
+            )
+        return self.scales[key]
+
+
+def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
+    """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
+    module = G.clone(quantized)
+    lower_linears(module, plan, target)
+    keep_deep(module)
+    lowering = _Lowering(module, plan, target, {}, {})
+    for node in list(module.graph.nodes):
+        called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(called, QuantPoint):
+            _lower_point(lowering, node, called)
+    stored = {d.node for d in plan.nodes if d.execution is Execution.WEIGHTS}
+    for node in G.calls(module.graph):
+        row = row_of(node) if G.name_of(node) in stored else None
+        if row is not None and row.from_codes is not None:
+            _from_codes(node, row)
+        elif row is not None and row.bias is not None:
+            _split_bias(module, node, row.bias)
+    keep_to_plan(module, plan, target)
+    G.finish(module)
+    return module
+
+
+def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
+    """The bias added behind: between DQ and Q the runtime would round that of the operator, too."""
+    bias = G.argument(node, at, "bias")
+    if not isinstance(bias, fx.Node):
+        return
+    name = G.name_of(node)
+    shape = [-1] + [1] * (G.rank(node) - 2)
+    data = nn.Parameter(G.tensor(module, bias).detach().reshape(shape))
+    column = G.add_tensor(module, node, data, G.name_of(bias))
+    alone = (*node.args[:at], None, *node.args[at + 1 :])
+    product = G.add_call(node, node.target, alone, name, node)
+    G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
+
+
+def _from_codes(node: fx.Node, row: Op) -> None:
+    """The operator on the codes themselves, so that they are never dequantized as a whole."""
+    at = row.weight
+    assert at is not None
+    weight = node.args[at]
+    assert isinstance(weight, fx.Node)
+    args = (*node.args[:at], *weight.args[:2], *node.args[at + 1 :])
+    G.replace(node, G.add_call(node, row.from_codes, args, G.name_of(node), node))
+
+
+def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
+    params = point.params
+    assert params is not None, f"{point.point} has no parameters"
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    params = _on_cpu(params)
+    with torch.no_grad():
+        if source.op == "get_attr":
+            result = _constant(lowering, node, source, point.point, params)
+        elif (codes := _codes(lowering, source, node, point.point, params)) is not None:
+            result = codes
+        else:
+            result = _activation(lowering, node, source, point.point, params)
+    G.replace(node, result)
+
+
+def _on_cpu(params: QuantParams) -> QuantParams:
+    return QuantParams(params.qtype, params.scale.cpu(), params.zero_point.cpu(), params.axis)
+
+
+def _constant(
+    lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
+) -> fx.Node:
+    key = (str(source.target), params.scale.numpy().tobytes())
+    if key not in lowering.stored:  # a module called twice keeps one copy of its weights
+        codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
+        lowering.stored[key] = G.add_tensor(lowering.module, node, codes, value_names.codes(name))
+    stored = lowering.stored[key]
+    scale, zero = lowering.parameters(name, params, node)
+    args = (stored, scale, zero, params.axis)
+    return G.add_call(node, torch_ops.dequantize, args, value_names.dequantize(name), source, node)
+
+
+def _activation(
+    lowering: _Lowering, node: fx.Node, source: fx.Node, name: str, params: QuantParams
+) -> fx.Node:
+    scale, zero = lowering.parameters(name, params, node)
+    into, back = torch_ops.quantize, torch_ops.dequantize
+    codes = G.add_call(node, into, (source, scale, zero), value_names.quantize(name), source)
+    args = (codes, scale, zero, None)
+    return G.add_call(node, back, args, value_names.dequantize(name), source, node)
+
+
+def _codes(
+    lowering: _Lowering, source: fx.Node, node: fx.Node, point: str, params: QuantParams
+) -> fx.Node | None:
+    """`source` rewritten on codes, if the target wants that: padding, and a change of scale."""
+    row = row_of(source)
+    if row is None or row.key not in lowering.target.file.on_codes:
+        return None
+    if lowering.plan.root(point) == point:  # parameters of its own: computed in float
+        return None
+    before = source.args[0]
+    shared = isinstance(lowering.plan.point(point).spec, SharedWith)
+    if not shared or not isinstance(before, fx.Node) or before.target is not torch_ops.dequantize:
+        return None
+    codes, name = before.args[0], G.name_of(source)
+    assert isinstance(codes, fx.Node)
+    if row.on_codes is not None:
+        operator, operands = row.on_codes(source, codes, int(params.zero_point))
+        codes = G.add_call(node, operator, operands, name, source)
+    scale, zero = lowering.parameters(point, params, node)
+    args = (codes, scale, zero, None)
+    return G.add_call(node, torch_ops.dequantize, args, value_names.dequantize(name), source, node)

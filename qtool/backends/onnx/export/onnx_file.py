@@ -1,0 +1,192 @@
+"""From a torch graph to an ONNX model with the user's names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    LiftConstantsToInitializersPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
+from onnxscript.optimizer import fold_constants
+from torch import fx
+
+from qtool.backends.onnx.export.export_errors import unwritten
+from qtool.backends.onnx.export.exported_program import to_program
+from qtool.backends.onnx.export.kept_parts import KEPT, needed_opset, write_back
+from qtool.backends.onnx.export.torch_exporter import translate
+from qtool.backends.onnx.export.workarounds.matrix_vector_products import hold_vectors
+from qtool.backends.onnx.export.workarounds.max_pool_pads import hold_pads
+from qtool.backends.onnx.export.workarounds.pool_ceil_mode import plain_pools
+from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize import hold_extremes
+from qtool.backends.onnx.export.workarounds.single_axis_pads import hold_single_pads
+from qtool.core import graph as G
+from qtool.core import value_names
+from qtool.core.errors import ExportError
+from qtool.core.graph.unique_names import unique
+from qtool.core.ops import functions_of, writers
+
+__all__ = ["to_onnx"]
+
+_APART: Mapping[str, Callable[[ir.Model], None]] = {
+    "extremes": hold_extremes,
+    "pads": hold_single_pads,
+}
+_WORD = re.compile(r"\w+")  # a symbol in the expression of a size
+
+
+def to_onnx(
+    module: fx.GraphModule,
+    graph: G.FloatGraph,
+    opset: int,
+    ir_version: int,
+    metadata: Mapping[str, str],
+    contrib: bool = True,
+    apart: Sequence[str] = (),
+) -> onnx.ModelProto:
+    """The ONNX model of a graph (QDQ or float).
+
+    Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
+    lines that the exporter adds are removed. `contrib`: operators of ONNX Runtime's own domain may
+    be used. `apart`: what is written in another form, keys of `_APART`.
+
+    Raises:
+        ExportError: an operator cannot be written; names it.
+    """
+    table = {**writers(contrib), **KEPT}
+    try:
+        model = translate(to_program(module, graph), table, needed_opset(module, opset))
+    except Exception as error:
+        raise ExportError(
+            f"the model cannot be written as ONNX: {unwritten(module.graph, error)}"
+        ) from error
+    _give_meaning(model)
+    write_back(model)
+    _simplify(model)
+    _rename(model, module, graph)
+    plain_pools(model)
+    hold_pads(model)
+    hold_vectors(model)
+    for what in apart:
+        _APART[what](model)
+    model.ir_version = ir_version
+    model.producer_name = "qtool"
+    for key, text in metadata.items():
+        model.metadata_props[key] = text
+    return ir.to_proto(model)
+
+
+def _give_meaning(model: ir.Model) -> None:
+    """Nodes of operators from outside get the functions that say what they compute."""
+    for proto in functions_of((n.domain, n.op_type) for n in model.graph):
+        function = ir.serde.deserialize_function(proto)
+        model.functions[function.identifier()] = function
+        model.opset_imports.setdefault(proto.domain, 1)
+
+
+def _simplify(model: ir.Model) -> None:
+    """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    for node in model.graph:
+        for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
+            if value.name in model.graph.initializers:
+                value.name = f"{value.name}/{node.op_type}"
+    with suppress(RuntimeError):  # of splits of computed sizes: what is behind stays as it is
+        fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
+    for each in (
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        RemoveUnusedNodesPass(),
+        RemoveUnusedOpsetsPass(),
+    ):
+        each(model)
+
+
+def _is_shape_arithmetic(node: ir.Node) -> bool | None:
+    return False if node.op_type in ("DequantizeLinear", "QuantizeLinear") else None
+
+
+def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> None:
+    """Names as the user's model has them. Those of inputs and outputs are kept to the letter; where
+    something inside is called so, too, it makes room."""
+    taken = {*(spec.name for spec in graph.inputs), *graph.outputs}
+    outputs = list(model.graph.outputs)
+    _rename_nodes(model, graph, taken)
+    readable = {str(n.target): G.name_of(n) for n in module.graph.nodes if n.op == "get_attr"}
+    stored = list(model.graph.initializers.items())
+    for i, (_, value) in enumerate(stored):  # none may stand in the way of another's name
+        value.name = f"/{i}"
+    for old, value in stored:
+        value.metadata_props.clear()
+        value.name = unique(readable.get(old, old), taken)
+        taken.add(value.name)
+    for value, spec in zip(model.graph.inputs, graph.inputs, strict=True):
+        value.name = spec.name
+        value.metadata_props.clear()
+        _readable_dims(value, graph.dims)
+    _rename_outputs(model, outputs, graph.outputs)
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    model.graph.name = "qtool"
+
+
+def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None:
+    """Nodes and what they make, but for the graph's outputs; `taken` grows by the names given."""
+    groups: dict[str, list[ir.Node]] = {}
+    for node in model.graph:
+        groups.setdefault(_scope(node), []).append(node)
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+            _readable_dims(value, graph.dims)
+    wanted: list[tuple[ir.Value, str]] = []
+    for name, nodes in groups.items():
+        for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
+            node.name = value_names.helper(name, node.op_type, str(node.outputs[0].name))
+            wanted += [
+                (v, value_names.helper(name, node.op_type, str(v.name))) for v in node.outputs
+            ]
+        nodes[-1].name = name
+        made = nodes[-1].outputs
+        several = len(made) > 1  # as the graph names what it takes out
+        wanted += [(v, f"{name}.{i}" if several else name) for i, v in enumerate(made)]
+    for value, name in wanted:
+        if not value.is_graph_output():
+            value.name = unique(name, taken)
+            taken.add(value.name)
+
+
+def _scope(node: ir.Node) -> str:
+    """The readable name of the operator a node was written for (see program.py)."""
+    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    known = [s for s in scopes if not s.startswith("_empty_nn_module_stack")]  # torch's own nodes
+    return str(known[0]) if known else str(node.outputs[0].name)
+
+
+def _rename_outputs(model: ir.Model, outputs: list[ir.Value], wanted: tuple[str, ...]) -> None:
+    """The graph's outputs get their own names; one value returned twice, or an input returned as
+    it is, goes through an Identity."""
+    seen: set[int] = set()
+    for position, (value, name) in enumerate(zip(outputs, wanted, strict=True)):
+        if id(value) in seen or value.is_graph_input():
+            node = ir.Node("", "Identity", [value], name=f"Identity:{name}")
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            model.graph.append(node)
+            model.graph.outputs[position] = node.outputs[0]
+            value = node.outputs[0]
+        seen.add(id(value))
+        value.name = name
+
+
+def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
+    if value.shape is None:
+        return
+    for axis, size in enumerate(value.shape):
+        if isinstance(size, ir.SymbolicDim) and size.value is not None:
+            named = _WORD.sub(lambda found: dims.get(found[0], found[0]), size.value)
+            known = dims.get(size.value, named)
+            value.shape[axis] = int(known) if known.isdecimal() else known

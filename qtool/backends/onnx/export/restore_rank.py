@@ -1,0 +1,74 @@
+"""Layers whose kernels take any number of dimensions stand on what was flattened for them.
+
+The layers of a graph are on two dimensions, as integer Gemms are. Those on weights in blocks and
+those that quantize their input at run time need no reshape before and behind.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.passes.flatten_linear import ELEMENTWISE
+from qtool.passes.rewrite_rules import leading
+
+__all__ = ["keep_deep"]
+
+_ANY_RANK = frozenset({torch_ops.linear_nbits, torch_ops.dynamic_linear})
+_RESHAPE = torch.ops.aten.reshape.default
+
+
+def keep_deep(module: fx.GraphModule) -> None:
+    """In place, where everybody who reads the result reshapes it."""
+    for node in G.calls(module.graph):
+        flat = node.args[0] if node.target in _ANY_RANK else None
+        if not isinstance(flat, fx.Node) or flat.target is not _RESHAPE:
+            continue
+        chain = _chain(node)
+        readers = list(chain[-1].users)
+        if readers and all(user.target is _RESHAPE for user in readers):
+            deep = _deep(flat, readers)
+            if deep is not None:
+                _rebuild(chain, deep)
+
+
+def _deep(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
+    """What was flattened, or its last dimensions alone (the heads of an attention) as one, where
+    the readers take the dimensions before them apart again."""
+    x = flat.args[0]
+    assert isinstance(x, fx.Node)
+    width, shapes = G.shape(flat)[-1], [G.shape(reader) for reader in readers]
+    if G.rank(x) > 2 and str(G.shape(x)[-1]) == str(width):
+        return x
+    count = len(shapes[0]) - 1
+    before = G.shape(x)[:count]
+    if not 1 < count < G.rank(x) or not all(G.same_sizes(s[:-1], before) for s in shapes):
+        return None
+    sizes = [*leading(flat, x, count), width]
+    return G.add_call(flat, _RESHAPE, (x, sizes), f"{G.name_of(flat)}.deep", flat)
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """The layer, and as far as each has one reader, what works on the result along its last
+    dimension: such layers, and what goes element by element."""
+    chain, readers = [node], list(node.users)
+    while len(readers) == 1 and readers[0].target in _ANY_RANK | ELEMENTWISE:
+        chain.append(readers[0])
+        readers = list(chain[-1].users)
+    return chain
+
+
+def _rebuild(chain: list[fx.Node], x: fx.Node) -> None:
+    result = x
+    for node in chain:
+        kwargs = node.kwargs
+        result = G.add_call(node, node.target, (result, *node.args[1:]), G.name_of(node), node)
+        result.kwargs = kwargs
+    for reader in list(chain[-1].users):
+        reader.args = (result, *reader.args[1:])
+        if str(G.shape(reader)) == str(G.shape(result)):
+            G.replace(reader, result)
+    for node in reversed(chain):
+        node.graph.erase_node(node)

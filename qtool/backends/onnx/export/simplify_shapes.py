@@ -1,0 +1,67 @@
+"""Sizes that follow from the input are not computed: a Reshape and an Expand keep them.
+
+A model of dynamic batch and length asks for its sizes at each view, and ONNX would compute each of
+them by four small nodes, a third of all nodes of a language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+
+__all__ = ["plain_sizes"]
+
+aten = torch.ops.aten
+
+
+def plain_sizes(graph: fx.Graph) -> None:
+    """In a graph about to be written, in place; what computed sizes and is not read now goes.
+
+    A size that has to be computed is computed once.
+    """
+    first: dict[str, fx.Node] = {}
+    for node in graph.nodes:
+        if isinstance(size := G.value(node), torch.SymInt) and node.op == "call_function":
+            node.replace_all_uses_with(first.setdefault(str(size), node))
+        find = _FINDS.get(node.target)
+        if find is None or all(isinstance(size, int) for size in node.args[1]):
+            continue
+        sizes = find(G.shape(node.args[0]), G.shape(node))
+        if sizes is not None:
+            node.args = (node.args[0], sizes, *node.args[2:])
+    graph.eliminate_dead_code()
+
+
+def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+    """0 where the size is that of the input at the same place, -1 for one that is left over."""
+    if 0 in after:  # which 0 would keep
+        return None
+    sizes = [
+        size if isinstance(size, int) else 0 if _same(size, axis, before) else -1
+        for axis, size in enumerate(after)
+    ]
+    return sizes if sizes.count(-1) < 2 else None
+
+
+def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+    """-1 where the size is that of the input."""
+    new = len(after) - len(before)
+    if not all(isinstance(s, int) or _same(s, i - new, before) for i, s in enumerate(after)):
+        return None
+    return [size if isinstance(size, int) else -1 for size in after]
+
+
+def _same(size: Any, axis: int, before: Sequence[Any]) -> bool:
+    return 0 <= axis < len(before) and str(before[axis]) == str(size)
+
+
+_FINDS: Mapping[Any, Callable[[Sequence[Any], Sequence[Any]], list[int] | None]] = {
+    torch_ops.reshape: _reshaped,
+    aten.expand.default: _expanded,
+}

@@ -1,0 +1,145 @@
+"""From an ExportedProgram to an ONNX graph, by the translations of torch.onnx.
+
+`torch.onnx.export` traces a program again before it translates it: to take operators apart that it
+has no translation of, and to write out type promotion. Our graphs are functional, and most of them
+hold neither; those are translated as they are, in a fifth of the time. All others go the whole way.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+from unittest import mock
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import InlinePass
+from onnxscript import version_converter
+from torch import fx
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from qtool.core import graph as G
+from qtool.core.graph.process_lock import quiet
+from qtool.core.shield import shielded
+
+__all__ = ["translate"]
+
+aten = torch.ops.aten
+Table = Mapping[Any, Callable[..., Any]]
+_SPELLED: Mapping[Any, Any] = {  # what torch.onnx takes apart into these, which it knows
+    aten.__and__.Tensor: aten.bitwise_and.Tensor,
+    aten.__or__.Tensor: aten.bitwise_or.Tensor,
+    aten.__xor__.Tensor: aten.bitwise_xor.Tensor,
+}
+_TYPED = (aten.index, aten._to_copy, aten.sym_size)
+"""Operators whose result has a type of its own: not promoted to."""
+_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
+    """The program as an ONNX graph; `table` has translations of our own, which go first.
+
+    Raises:
+        Exception: whatever torch.onnx raises where an operator has no form in ONNX.
+    """
+    for node in G.calls(program.graph_module.graph):
+        node.target = _SPELLED.get(node.target, node.target)
+    with quiet(logging.ERROR, *_LOGGERS, errors=True), shielded():
+        wanted = _operators(program)
+        registry = _registry(opset, tuple(table.items()), wanted)
+        if registry is not None and all(map(registry.is_registered, wanted)):
+            return _in_opset(_as_it_is(program, table, opset), opset)
+        written = torch.onnx.export(
+            program,
+            dynamo=True,
+            custom_translation_table=dict(table),
+            optimize=False,
+            verbose=False,
+            opset_version=opset,
+        )
+    assert written is not None
+    return written.model
+
+
+def _as_it_is(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
+    from torch.onnx._internal.exporter import _core, _fx_passes
+
+    module = program.graph_module
+    if any(n.target not in table and _mixes_types(n) for n in G.calls(module.graph)):
+        _fx_passes.insert_type_promotion_nodes(module)
+    registry = _registry(opset, tuple(table.items()), _operators(program))
+    model: ir.Model = _core._exported_program_to_onnx_program(program, registry=registry).model
+    if model.functions:
+        InlinePass()(model)
+    return model
+
+
+def _in_opset(model: ir.Model, opset: int) -> ir.Model:
+    """Translations write the oldest opset that has their operators; a target may want a newer one
+    (16-bit codes do)."""
+    if model.opset_imports.get("") != opset:
+        version_converter.convert_version(model, opset, fallback=True)
+    return model
+
+
+@lru_cache(maxsize=4)
+def _registry(
+    opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], wanted: frozenset[Any]
+) -> Any:
+    """The translations that torch.onnx would take of these operators; None where torch has no such
+    parts."""
+    try:  # seen in torch 2.8 to 2.13
+        from torch.onnx._internal.exporter import _core, _fx_passes, _registration
+
+        parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes
+        with _library_of(wanted):
+            registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    except (ImportError, AttributeError, TypeError):
+        return None
+    assert all(map(callable, parts))
+    for target, function in table:
+        registry.register_op(target, function, is_complex=False)
+    return registry
+
+
+@contextmanager
+def _library_of(wanted: Set[Any]) -> Iterator[None]:
+    """Lets onnxscript's library hold these operators alone: of each that it holds, the source is
+    parsed again to register it, which takes longer than translating a network."""
+    from onnxscript.function_libs.torch_lib import ops, registration
+
+    del ops  # their import fills the library
+    names = {target.name() for target in wanted if isinstance(target, torch._ops.OpOverload)}
+    few = {
+        name: functions
+        for name, functions in registration.default_registry.items()
+        if name in names or name.startswith(("_operator::", "math::"))  # of Python, not of torch
+    }
+    with mock.patch.object(registration, "default_registry", few):
+        yield
+
+
+def _operators(program: ExportedProgram) -> frozenset[Any]:
+    called = {n.target for n in G.calls(program.graph_module.graph)}
+    return frozenset(called - {operator.getitem})
+
+
+def _mixes_types(node: fx.Node) -> bool:
+    """Whether ATen may promote types here, which ONNX does not: all but one type alone."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet in _TYPED:
+        return False
+    of_where = packet is aten.where
+    read = node.args[1:] if of_where else node.args  # a condition is promoted by nobody
+    values = pytree.tree_leaves(fx.node.map_arg((read, node.kwargs), G.value))
+    types = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    real = all(t.is_floating_point for t in types)
+    made = {v.dtype for v in pytree.tree_leaves(G.value(node)) if isinstance(v, torch.Tensor)}
+    if len(types) > 1 or (not real and any(isinstance(v, float) for v in values)):
+        return True
+    return bool(types) and not made <= types | {torch.bool}

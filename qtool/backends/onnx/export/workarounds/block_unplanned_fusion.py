@@ -1,0 +1,76 @@
+"""What the runtime would run otherwise than planned: something idle between keeps it from that.
+
+ONNX Runtime computes in integers whatever stands between DequantizeLinear and QuantizeLinear and
+has a kernel, and quantizes the float weights of a layer for it. And it takes a clamp of float
+results into a float layer before it looks for integer ones.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.core.graph.onnx_subgraph import kept_kind
+from qtool.core.ops import Role, data_inputs, row_of
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.planning.targets import Target
+
+__all__ = ["keep_to_plan"]
+
+_FUSED = {
+    *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
+    *("Mul", "Sigmoid", "Softmax", "Where"),
+}
+"""What the runtime computes in integers where a file has it in a form that is kept: also forms that
+its integer kernels do not know."""
+
+
+def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
+    """Puts idle operators into a QDQ graph, in place, where the runtime fuses unasked."""
+    taken = [d for d in plan.nodes if d.op in target.file.fused_unasked]
+    floats = {d.node for d in taken if d.execution is Execution.FLOAT}
+    results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
+    for node in G.calls(module.graph):
+        row = row_of(node)
+        outside = row is not None and row.kept is not None
+        if target.file.fused_unasked and (outside or kept_kind(node) in _FUSED):
+            _idle_inputs(node)
+        if G.name_of(node) in floats and _reads_codes_alone(node):
+            _idle_before(node, [u for u in node.users if _quantizes(u)])
+        elif G.name_of(node) in results:
+            _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])
+
+
+def _idle_inputs(node: fx.Node) -> None:
+    """The runtime looks into an operator from outside: what it reads must be plain floats there.
+    (A MatMul inside, on a stored weight, would become a product that rounds its other input.)"""
+    for source in node.all_input_nodes:
+        if source.target is torch_ops.dequantize:
+            name = f"{G.name_of(node)}.{G.name_of(source)}"
+            idle = G.add_call(node, torch_ops.idle, (source,), name, node)
+            node.replace_input_with(source, idle)
+
+
+def _reads_codes_alone(node: fx.Node) -> bool:
+    sources = data_inputs(node)  # with a number or a stored float among them nothing is fused
+    return all(isinstance(n, fx.Node) and n.target is torch_ops.dequantize for n in sources)
+
+
+def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:
+    if not readers:
+        return
+    after = G.add_call(node.next, torch_ops.idle, (node,), G.name_of(node), node, node)
+    for reader in readers:
+        reader.replace_input_with(node, after)
+
+
+def _quantizes(user: fx.Node) -> bool:
+    """Also behind a clamp, which the runtime would take in with the rest."""
+    readers = list(user.users) if _is_clamp(user) else [user]
+    return any(r.target is torch_ops.quantize for r in readers)
+
+
+def _is_clamp(node: fx.Node) -> bool:
+    row = row_of(node) if node.op == "call_function" else None
+    return row is not None and row.role is Role.CLIP

@@ -1,0 +1,237 @@
+"""An ONNX model, read: who makes and who reads each tensor, constants and attributes as values.
+
+Everybody who looks at a graph asks here, and onnx_ir is the index: a value knows its producer, its
+uses, its constant, type and shape. Weights in a second file are views of it; nothing is read that
+nobody looks at.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from qtool.backends.onnx.storage import message_of, outline
+from qtool.backends.onnx.topological_order import in_order, sort_nodes
+from qtool.core.errors import FileError
+from qtool.core.graph.process_lock import quiet
+from qtool.core.types import Array
+
+__all__ = [
+    "Reading",
+    "Source",
+    "array_of",
+    "attributes_of",
+    "graph_of",
+    "input_at",
+    "name_of",
+    "reads",
+    "stored",
+]
+
+
+class Reading:
+    """A model and what can be asked of it.
+
+    Attributes:
+        model: as onnx_ir has it; constants are arrays that nobody writes into. Nodes without names
+            are called after their first output.
+        outline: the same as a message without its weights, for a check or an inference of shapes.
+        whole: whether no weights stand in a second file.
+        unnamed: whether the source has nodes without names.
+    """
+
+    def __init__(self, model: ir.Model, outline: onnx.ModelProto, whole: bool) -> None:
+        self.model = model
+        self.outline = outline
+        self.whole = whole
+        self.unnamed = any(not n.name for n in model.graph)
+        for node in model.graph:
+            node.name = node.name or (str(node.outputs[0].name) if node.outputs else None)
+        self._around: dict[ir.Graph | ir.Function, ir.Node] = {
+            graph: node for node in model.graph for graph in _graphs_in(node)
+        }
+
+    @classmethod
+    def of(cls, source: Source) -> Reading:
+        """Of a file, or of a model at hand; a reading is itself.
+
+        Raises:
+            FileError: no readable ONNX file, or the data that it names is not there.
+        """
+        if isinstance(source, Reading):
+            return source
+        if isinstance(source, onnx.ModelProto):
+            return _read(_sorted(source), None, source.graph.name)
+        return _read(message_of(source), Path(source).parent, str(source))
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """Those of the graph itself, in its order."""
+        return list(self.model.graph)
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        """What has to be given: inputs without a stored value."""
+        return [v for v in self.model.graph.inputs if v.const_value is None]
+
+    @property
+    def outputs(self) -> list[ir.Value]:
+        return list(self.model.graph.outputs)
+
+    def readers(self, value: ir.Value) -> list[ir.Node]:
+        """The nodes that read a tensor, themselves or in a subgraph, each once."""
+        return list(dict.fromkeys(self._outer(use.node) for use in value.uses()))
+
+    def _outer(self, node: ir.Node) -> ir.Node:
+        return node if node.graph is None else self._around.get(node.graph, node)
+
+    def only_reader(self, value: ir.Value) -> ir.Node | None:
+        """The one node that reads a tensor, if it is one and the tensor is no output."""
+        readers = self.readers(value)
+        return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+    @cached_property
+    def known(self) -> Mapping[str, onnx.ValueInfoProto]:
+        """Types and shapes that the model states, and those that ONNX's own inference finds."""
+        graph = self.outline.graph
+        try:
+            found = onnx.shape_inference.infer_shapes(self.outline).graph.value_info
+        except (ValueError, onnx.shape_inference.InferenceError):  # contradictory shapes
+            found = []
+        return {i.name: i for i in (*found, *graph.value_info, *graph.input, *graph.output)}
+
+
+Source = Reading | onnx.ModelProto | str | Path
+
+
+def name_of(value: ir.Value | None) -> str:
+    """ "" for an input that was left out."""
+    return "" if value is None else str(value.name)
+
+
+def stored(value: ir.Value | None) -> bool:
+    """Whether a tensor is a constant."""
+    return value is not None and value.const_value is not None
+
+
+def array_of(value: ir.Value | None) -> Array | None:
+    """A constant; None where there is none. Text as objects."""
+    if value is None or value.const_value is None:
+        return None
+    found: Array = value.const_value.numpy()
+    return found.astype(object) if value.const_value.dtype is ir.DataType.STRING else found
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node; None where it has none there."""
+    return node.inputs[index] if len(node.inputs) > index else None
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Numbers, text, lists of them; tensors and graphs as onnx_ir has them."""
+    return {
+        name: list(a.value) if isinstance(a.value, tuple) else a.value
+        for name, a in node.attributes.items()
+    }
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """All that a node reads, itself or in a subgraph, each once."""
+    inner = (n for g in _graphs_in(node) for n in g)
+    found = (v for n in (node, *inner) for v in n.inputs if v is not None)
+    return list(dict.fromkeys(v for v in found if v.graph is node.graph or v.graph is None))
+
+
+def _graphs_in(node: ir.Node) -> Iterator[ir.Graph]:
+    """The subgraphs of a node, and those of the nodes in them."""
+    for attribute in node.attributes.values():
+        given = attribute.value
+        for graph in given if isinstance(given, tuple) else (given,):
+            if isinstance(graph, ir.Graph):
+                yield graph
+                for inner in graph:
+                    yield from _graphs_in(inner)
+
+
+def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
+    """`folder`: where the second file lies; None where all weights are in the message."""
+    try:
+        model = _parsed(message)
+        _hold_constants(model.graph, folder or Path())
+    except Exception as error:
+        raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
+    whole = not any(t.external_data for t in message.graph.initializer)
+    return Reading(model, outline(message), whole)
+
+
+def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself if its nodes are in topological order, else a sorted copy."""
+    if in_order(model.graph):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    sort_nodes(copy.graph)
+    return copy
+
+
+def _parsed(message: onnx.ModelProto) -> ir.Model:
+    with quiet(logging.ERROR, "onnx_ir", errors=True):
+        return ir.from_proto(message)
+
+
+def graph_of(message: onnx.ModelProto) -> ir.Graph:
+    """The graph of a model whose weights nobody asks for."""
+    return _parsed(message).graph
+
+
+def _hold_constants(graph: ir.Graph, folder: Path) -> None:
+    """Initializers, and what nodes of the kind Constant give, as arrays: each once."""
+    files: dict[str, mmap.mmap] = {}
+    for node in graph:
+        if node.op_type == "Constant" and node.outputs:
+            value = node.outputs[0]
+            value.const_value = ir.convenience.get_const_tensor(value)
+            _hold(value, folder, files)
+    for value in graph.initializers.values():
+        _hold(value, folder, files)
+
+
+def _hold(value: ir.Value, folder: Path, files: dict[str, mmap.mmap]) -> None:
+    tensor = value.const_value
+    if tensor is None or tensor.dtype is ir.DataType.STRING:
+        return
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.base_dir = folder
+        whole = tensor.dtype.bitwidth >= 8 and tensor.size
+        array = _view(tensor, files) if whole else np.array(tensor.numpy())
+    else:
+        array = np.array(tensor.numpy())
+    value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=value.name)
+
+
+def _view(tensor: ir.ExternalTensor, files: dict[str, mmap.mmap]) -> Array:
+    """A view of the file, which is mapped once: onnx_ir would map it for each tensor, and hold as
+    many files open. Writing into the view would leave the file as it is; torch wants that."""
+    folder, path = Path(tensor.base_dir), Path(tensor.path)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"its data '{tensor.location}' lies outside of its folder")
+    if str(path) not in files:
+        with path.open("rb") as file:
+            files[str(path)] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    dtype = tensor.dtype.numpy()
+    found = np.frombuffer(files[str(path)], dtype, tensor.size, tensor.offset or 0)
+    return found.reshape(tensor.shape.numpy())
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,205 @@
+"""The self-test that a file carries in its metadata: how its inputs are made, and digests of codes.
+
+Stored as one JSON object under the key `qtool_self_test`, of at most 8 KiB. docs/trust.md describes
+the fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qtool.backends.onnx.storage import LIMIT
+from qtool.core.errors import FileError, VerificationError
+
+__all__ = ["MOST_BYTES", "InputSpec", "SelfTest", "Sketch", "attach"]
+
+_KEY = "qtool_self_test"
+_FORMAT = 1
+MOST_BYTES = 8192
+"""Of the metadata."""
+_MOST_ELEMENTS, _MOST_TENSORS = 1 << 30, 1 << 20
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """How one input is made: integers from `low` to `high`, times `scale` where they are floats."""
+
+    shape: tuple[int, ...]
+    low: int
+    high: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A summary of a tensor from which the distance to another one can be estimated.
+
+    Attributes:
+        tensor: its number among the tensors of the test.
+        energy: sum of squared deviations from the mean.
+        projections: sums of the values with fixed random signs, in float32.
+    """
+
+    tensor: int
+    energy: float
+    projections: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What a file should compute.
+
+    Attributes:
+        content: digest of graph and weights (see content.py).
+        inputs: in the order of the file's inputs.
+        runs: how often the file runs, each time on other inputs.
+        kinds: a letter for each tensor of the test, in graph order: "e" exact, "a" approximate, "-"
+            not compared.
+        digests: numerics profile -> digests of groups of consecutive exact tensors.
+        sketches: of approximate tensors.
+        limit_db: the least signal-to-noise ratio of approximate tensors.
+        missing: why there is no test; then only `content` holds.
+    """
+
+    content: str
+    inputs: tuple[InputSpec, ...] = ()
+    runs: int = 0
+    kinds: str = ""
+    digests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sketches: tuple[Sketch, ...] = ()
+    limit_db: float = 0.0
+    missing: str = ""
+
+    def text(self) -> str:
+        """The JSON that stands in the file."""
+        found: dict[str, Any] = {"format": _FORMAT, "content": self.content}
+        if self.missing:
+            return _json({**found, "missing": self.missing})
+        profiles: dict[tuple[str, ...], list[str]] = {}
+        for profile, digests in self.digests.items():  # equal ones are written once
+            profiles.setdefault(digests, []).append(profile)
+        found |= {
+            "runs": self.runs,
+            "inputs": [[list(i.shape), i.low, i.high, i.scale] for i in self.inputs],
+            "kinds": _run_lengths(self.kinds),
+            "digests": [[names, "".join(d), len(d)] for d, names in profiles.items()],
+            "sketches": [_packed(s) for s in self.sketches],
+            "limit_db": self.limit_db,
+        }
+        return _json(found)
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"self-test: none, {self.missing}"
+        return (
+            f"self-test: {self.runs} runs on generated inputs, {self.kinds.count('e')} integer "
+            f"tensors ({', '.join(self.digests) or 'none'}), {len(self.sketches)} approximate"
+        )
+
+    def metadata(self) -> dict[str, str]:
+        """Key and value for the file."""
+        return {_KEY: self.text()}
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> SelfTest | None:
+        """The test of a file; None where it carries none.
+
+        Raises:
+            VerificationError: it is damaged, or of a newer format.
+        """
+        text = next((p.value for p in model.metadata_props if p.key == _KEY), None)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+            if found["format"] != _FORMAT:
+                raise VerificationError(
+                    f"the self-test in the file has format {found['format']!r}; this version of "
+                    f"qtool reads format {_FORMAT}. Use a newer qtool"
+                )
+            return _parsed(found)
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise VerificationError(
+                f"the self-test in the file's metadata is damaged ({error!r}); take a fresh copy "
+                "of the file, or convert again"
+            ) from error
+
+
+def attach(path: Path, test: SelfTest) -> None:
+    """Adds a self-test to a file that carries none.
+
+    Nothing is parsed: protobuf merges messages that stand behind each other.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    entry = onnx.StringStringEntryProto(key=_KEY, value=test.text())
+    more = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+    try:
+        if path.stat().st_size + len(more) > LIMIT:
+            return  # one message holds no more
+        with path.open("ab") as file:
+            file.write(more)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _parsed(found: Mapping[str, Any]) -> SelfTest:
+    if "missing" in found:
+        return SelfTest(str(found["content"]), missing=str(found["missing"]))
+    sizes = [prod(map(int, shape)) for shape, *_ in found["inputs"]]
+    counts = [int(count) for _, count in found["kinds"]] + [int(n) for *_, n in found["digests"]]
+    if max(sizes, default=0) > _MOST_ELEMENTS or sum(counts) + int(found["runs"]) > _MOST_TENSORS:
+        raise ValueError("sizes beyond all that qtool writes")
+    digests = {
+        str(name): tuple(text[len(text) // count * i :][: len(text) // count] for i in range(count))
+        for names, text, count in found["digests"]
+        for name in names
+    }
+    inputs = (
+        InputSpec(tuple(map(int, shape)), int(low), int(high), float(scale))
+        for shape, low, high, scale in found["inputs"]
+    )
+    return SelfTest(
+        str(found["content"]),
+        tuple(inputs),
+        int(found["runs"]),
+        "".join(str(letter) * int(count) for letter, count in found["kinds"]),
+        digests,
+        tuple(_unpacked(*each) for each in found["sketches"]),
+        float(found["limit_db"]),
+    )
+
+
+def _run_lengths(kinds: str) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for letter in kinds:
+        if found and found[-1][0] == letter:
+            found[-1][1] += 1
+        else:
+            found.append([letter, 1])
+    return found
+
+
+def _packed(sketch: Sketch) -> list[Any]:
+    """Little-endian float32 in base64."""
+    numbers = np.array([sketch.energy, *sketch.projections], "<f4")
+    return [sketch.tensor, base64.b64encode(numbers.tobytes()).decode("ascii")]
+
+
+def _unpacked(tensor: int, text: str) -> Sketch:
+    energy, *projections = np.frombuffer(base64.b64decode(text, validate=True), "<f4").tolist()
+    return Sketch(int(tensor), energy, tuple(projections))

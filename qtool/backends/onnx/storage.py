@@ -1,0 +1,349 @@
+"""Models on the disk: one file, or a model file and its weights in another one beside it.
+
+An ONNX file is one message of at most 2 GiB. What passes that is written as external data: every
+weight as it is, at a multiple of 4,096 bytes, so that runtimes map it; the message names file,
+offset and length. Weights are written one by one, and never are all of them in one message.
+
+A pair of files cannot be replaced in one step, so data is called after its digest: while it is
+written, the model that was there and its data stay as they are; then the model file is replaced,
+in one step, by one that names the new data; then the old data goes. So a model file never names
+data that is not whole or belongs to another one. (Two processes that write one path take turns.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+from onnx.external_data_helper import load_external_data_for_tensor
+
+from qtool.backends.onnx.topological_order import sort_nodes
+from qtool.core.atomic import atomic_path
+from qtool.core.errors import FileError
+from qtool.core.graph.expansion_limits import bomb_in
+from qtool.core.paths import endless
+
+__all__ = [
+    "LIMIT",
+    "appended",
+    "files_of",
+    "fits",
+    "load",
+    "message_of",
+    "named",
+    "outline",
+    "published",
+    "save",
+    "stored_bytes",
+    "with_stored",
+]
+
+LIMIT = 2**31 - 1
+"""Bytes of one message."""
+_PAGE = 4096
+_SMALL = 1024
+"""Bytes up to which a tensor stays in the model: sizes, scales, what shapes are computed from."""
+_HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
+
+Places = Mapping[str, tuple[int, int]]
+"""Tensor -> offset and length in the data."""
+
+
+def load(path: str | Path) -> onnx.ModelProto:
+    """A model with its weights, wherever they are stored; its nodes in topological order.
+
+    Raises:
+        FileError: it is no ONNX file, or the data that it names is not there.
+    """
+    _check_ordinary(path)
+    try:
+        model = onnx.load(path)
+        sort_nodes(model.graph)
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    return model
+
+
+def message_of(path: str | Path) -> onnx.ModelProto:
+    """A model whose weights stay in the second file, if they stand in one; but for small tensors,
+    which shapes may be computed from. Its nodes are in topological order.
+
+    Raises:
+        FileError: it is no ONNX file, or the data that it names is not there.
+    """
+    _check_ordinary(path)
+    try:
+        model = onnx.load(path, load_external_data=False)
+        _check_text(model)
+        sort_nodes(model.graph)
+        for tensor in model.graph.initializer:
+            apart = tensor.data_location == TensorProto.EXTERNAL
+            if apart and stored_bytes(tensor) <= _SMALL:
+                load_external_data_for_tensor(tensor, str(Path(path).parent))
+                tensor.data_location = TensorProto.DEFAULT
+                del tensor.external_data[:]
+    except TypeError as error:  # onnx fails while it words its own error
+        raise FileError(f"{path}: not a readable ONNX file (its data is elsewhere)") from error
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    if (bomb := bomb_in(model)) is not None:
+        raise FileError(f"{path}: {bomb}")
+    return model
+
+
+def _check_ordinary(path: str | Path) -> None:
+    if endless(path):
+        raise FileError(f"{path}: not a readable ONNX file (it is no ordinary file; name one)")
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """That words are text: protobuf gives what is damaged as bytes, or raises."""
+    graph = model.graph
+    named = (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info, *graph.node)
+    words = [each.name for each in named]
+    words += [model.producer_name, model.producer_version, model.domain, model.doc_string]
+    words += [graph.doc_string, *(each.domain for each in model.opset_import)]
+    for node in graph.node:
+        words += [node.op_type, node.domain, *node.input, *node.output]
+        words += [each.name for each in node.attribute]
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"a name in it is no text: {word!r}")
+
+
+def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:
+    """Writes a model into a folder where nobody else looks; see `published` for others.
+
+    Args:
+        external: weights go into `<path>.data` even where one message could hold them.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    path = Path(path)
+    places = _places(model, external)
+    data = path.with_name(f"{path.name}.data")
+    try:
+        if places:
+            _write_weights(model, places, data)
+        _write_message(model, places, path, data.name)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def published(model: onnx.ModelProto, path: str | Path, external: bool = False) -> Iterator[Path]:
+    """The model under a temporary path, for a look at it; in place of `path` after that.
+
+    On a failure what was there before stays, and nothing is left beside it.
+
+    Args:
+        external: weights go into `<path>.<digest>.data` even where one message could hold them.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        path = Path(path).resolve()  # weights lie beside the file itself, not beside a link to it
+        places, before = _places(model, external), _data_of(path)
+        data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
+        try:
+            if places:
+                with atomic_path(data) as part:
+                    _write_weights(model, places, part)
+            _write_message(model, places, temporary, data.name)
+            del model  # whoever looks may need the memory
+            yield temporary
+        except BaseException as error:
+            if data not in before:
+                data.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+            raise
+    for old in before - ({data} if places else set()):
+        old.unlink(missing_ok=True)
+
+
+def appended(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
+    """Writes the weights of a model into a file that holds others, from `end` on.
+
+    Returns the model without them, which names the file, and where its weights end.
+
+    Raises:
+        OSError: it cannot be written; what stands before `end` is as it was.
+    """
+    places, places_end = _placed(model, end)
+    with data.open("r+b" if data.exists() else "wb") as file:
+        file.truncate(end)
+        for tensor in model.graph.initializer:
+            if tensor.name in places:
+                file.seek(places[tensor.name][0])
+                file.write(tensor.raw_data)
+        file.truncate(places_end)
+        file.flush()
+        os.fsync(file.fileno())
+    return _referring(model, data.name, places), places_end
+
+
+def named(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
+    """Gives a model that stands beside its data, both aside, their names: in place of `path`, with
+    `<path>.<digest>.data`. Whatever ends it, doing it again ends as well.
+
+    Args:
+        data: on the same file system; it may have its name already.
+
+    Raises:
+        FileError: they cannot be moved there.
+    """
+    with atomic_path(path) as temporary:
+        path = Path(path).resolve()
+        before, kept = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = kept.name
+        temporary.write_bytes(model.SerializeToString())
+        if data.exists():
+            data.replace(kept)
+    for old in before - {kept}:
+        old.unlink(missing_ok=True)
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """The model file, and those with its weights.
+
+    Raises:
+        FileError: it is no ONNX file.
+    """
+    path = Path(path)
+    try:
+        stored = onnx.load(path, load_external_data=False).graph.initializer
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    told = (e.value for t in stored for e in t.external_data if e.key == "location")
+    return [path, *(path.parent / name for name in dict.fromkeys(told))]
+
+
+def outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its weights as inputs: all that a check or an inference of shapes looks at.
+
+    Small tensors stay, since shapes may be computed from them. Nothing large is copied.
+    """
+    small = [t for t in model.graph.initializer if stored_bytes(t) <= _SMALL]
+    bare = with_stored(model, small)
+    known = {t.name for t in small} | {i.name for i in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in known:
+            kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            bare.graph.input.append(onnx.ValueInfoProto(name=tensor.name, type=kind))
+    return bare
+
+
+def fits(model: onnx.ModelProto) -> bool:
+    """Whether one message holds the model with its weights."""
+    stored = model.graph.initializer
+    weights = sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored)
+    return int(with_stored(model, ()).ByteSize()) + weights <= LIMIT
+
+
+def stored_bytes(tensor: onnx.TensorProto) -> int:
+    """What the numbers of a tensor take; 0 for text."""
+    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+        return 0
+    if tensor.data_type in _HALF_BYTES:
+        return int(-(-prod(tensor.dims) // 2))
+    return int(prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _places(model: onnx.ModelProto, external: bool) -> Places:
+    """Where the weights go that leave the model; empty where all stay."""
+    if not external and fits(model):
+        return {}
+    return _placed(model, 0)[0]
+
+
+def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
+    """Where weights go from `end` on, and where they end."""
+    places = {}
+    for tensor in model.graph.initializer:
+        length = stored_bytes(tensor)
+        if length > _SMALL and tensor.HasField("raw_data"):
+            places[tensor.name] = (end, length)
+            end += -(-length // _PAGE) * _PAGE
+    return places, end
+
+
+def _write_weights(model: onnx.ModelProto, places: Places, path: Path) -> None:
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.name in places:
+                file.seek(places[tensor.name][0])
+                file.write(tensor.raw_data)
+
+
+def _write_message(model: onnx.ModelProto, places: Places, path: Path, data: str) -> None:
+    if not places:
+        path.write_bytes(model.SerializeToString())
+        return
+    path.write_bytes(_referring(model, data, places).SerializeToString())
+
+
+def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelProto:
+    """The model without the weights that lie in a file of that name."""
+    stored = [
+        _reference(t, data, places[t.name]) if t.name in places else t
+        for t in model.graph.initializer
+    ]
+    return with_stored(model, stored)
+
+
+def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:
+    found = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    found.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", data), ("offset", place[0]), ("length", place[1])):
+        found.external_data.add(key=key, value=str(value))
+    return found
+
+
+def with_stored(model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+    """A copy with these initializers, made without copying those of the model."""
+    bare = onnx.ModelProto()
+    _copy_all_but(model, bare, "graph")
+    _copy_all_but(model.graph, bare.graph, "initializer")
+    bare.graph.initializer.extend(stored)
+    return bare
+
+
+def _copy_all_but(source: Any, into: Any, field: str) -> None:
+    for known, value in source.ListFields():
+        if known.name == field:
+            continue
+        if hasattr(value, "extend"):  # a repeated field
+            getattr(into, known.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(into, known.name).CopyFrom(value)
+        else:
+            setattr(into, known.name, value)
+
+
+def _digest(model: onnx.ModelProto, places: Places) -> str:
+    """Of the weights that go out, and where each goes."""
+    digest = hashlib.sha256(repr(dict(places)).encode())
+    for tensor in model.graph.initializer:
+        if tensor.name in places:
+            digest.update(tensor.raw_data)
+    return digest.hexdigest()[:16]
+
+
+def _data_of(path: Path) -> set[Path]:
+    """Data that `published` wrote for a path."""
+    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}\.data")
+    return {file for file in path.parent.iterdir() if name.fullmatch(file.name)}

@@ -1,0 +1,104 @@
+"""Whose arithmetic ONNX Runtime has on this processor: the runtime itself is asked.
+
+A model of two nodes is run once per process. Its product saturates where pairs of products are
+added in 16 bits, and its addition has codes that are halfway between two, which the kernels of
+every family round differently. Flags of the processor are not read: emulators and virtual machines
+state others than they have, and the runtime decides by more than flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from qtool.backends.onnxruntime.session import SILENT
+from qtool.backends.profiles import PROFILES, Profile
+from qtool.core.types import INT8, UINT8, Array, QuantParams
+from qtool.planning.targets import Target
+
+__all__ = ["DEFAULT_PROFILE", "machine_profile", "runs_here"]
+
+DEFAULT_PROFILE = "onnxruntime-x64"
+"""What is assumed where no profile gives the runtime's results."""
+
+_ADD = ((0.0865, 91), (0.0865, 180), (0.0346, 188))
+"""Scale and zero point of the operands and of the result: ratios of 5/2 make halves."""
+
+
+@cache
+def machine_profile() -> str:
+    """The name of ONNX Runtime's numerics profile on this CPU (see `qtool.backends.profiles`)."""
+    product, total = _asked()
+    for name, profile in PROFILES.items():
+        if profile.family == "onnxruntime" and _gives(profile, product, total):
+            return name
+    return DEFAULT_PROFILE
+
+
+def runs_here(chosen: Target) -> bool:
+    """Whether this machine's ONNX Runtime has the kernels that a target is for."""
+    fits = not chosen.machines or machine_profile() in chosen.machines
+    return chosen.runtime == "onnxruntime" and fits
+
+
+def _gives(profile: Profile, product: Array, total: Array) -> bool:
+    weight = QuantParams(INT8, torch.ones(()), torch.zeros((), dtype=torch.int64))
+    kernel = profile.bind("matmul_integer", weight, torch.from_numpy(_WEIGHT.T.copy()))
+    if not np.array_equal(kernel(torch.from_numpy(_CODES)).numpy(), product):
+        return False
+    add = profile.bind("add", *(_params(*p) for p in _ADD))
+    return np.array_equal(add(*map(torch.from_numpy, _PAIRS)).numpy(), total)
+
+
+def _params(scale: float, zero: int) -> QuantParams:
+    return QuantParams(UINT8, torch.tensor(scale), torch.tensor(zero))
+
+
+_CODES = np.full((2, 8), UINT8.qmax, np.uint8)
+_WEIGHT = np.full((8, 16), INT8.qmax, np.int8)
+_PAIRS = tuple(np.divmod(np.arange(1 << 16), 256)[i].astype(np.uint8) for i in (0, 1))
+
+
+def _asked() -> Sequence[Array]:
+    """The product and the sum in the runtime."""
+    inputs = {"x": _CODES, "a": _PAIRS[0], "b": _PAIRS[1]}
+    stored = {"w": _WEIGHT}
+    for name, (scale, zero) in zip("abc", _ADD, strict=True):
+        stored |= {f"{name}s": np.array(scale, np.float32), f"{name}z": np.array(zero, np.uint8)}
+    nodes = [
+        helper.make_node("MatMulInteger", ["x", "w"], ["product"]),
+        helper.make_node(
+            "QLinearAdd",
+            ["a", "as", "az", "b", "bs", "bz", "cs", "cz"],
+            ["total"],
+            domain="com.microsoft",
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "cpu",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in inputs.items()
+        ],
+        [
+            helper.make_tensor_value_info("product", TensorProto.INT32, None),
+            helper.make_tensor_value_info("total", TensorProto.UINT8, None),
+        ],
+        [numpy_helper.from_array(a, n) for n, a in stored.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = SILENT
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    found: Sequence[Array] = session.run(["product", "total"], inputs)
+    return found

@@ -1,0 +1,126 @@
+"""Operators of a QDQ file that give other codes on another CPU, from arithmetic alone.
+
+No input is run: a product differs where a pair of its weights can saturate 16 bits, a sum of codes
+where two profiles differ in any of its 65,536 pairs. Float nodes are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table
+from qtool.backends.onnx.reading import Reading, Source
+from qtool.backends.onnxruntime.integer_engine.lower import lower
+from qtool.backends.profiles import Binder, Profile, profile
+from qtool.core.weight_pairs import consecutive_pairs, excess
+
+__all__ = ["diverging_nodes"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A kernel with its parameters, bound when it is run.
+
+    Attributes:
+        key: of the kernel. binder: of the profile that was asked.
+        arguments, options: what it is bound to.
+    """
+
+    key: str
+    binder: Binder
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self.binder(*self.arguments, **self.options)(*tensors)
+
+
+def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for each profile, the nodes that give other codes there for some input.
+
+    Args:
+        model: a QDQ model of any tool.
+        here, others: names of numerics profiles of ONNX Runtime.
+
+    Raises:
+        FileError: not a readable ONNX file. KernelError: the engine cannot represent a node.
+    """
+    own, elsewhere = profile(here), [profile(name) for name in others]
+    nodes: dict[str, list[str]] = {name: [] for name in others}
+    for node, call in _calls(Reading.of(model), own):
+        for there in _differing(call, own, elsewhere):
+            nodes[there.name].append(node)
+    return {name: tuple(each) for name, each in nodes.items()}
+
+
+def _calls(file: Reading, own: Profile) -> Iterator[tuple[str, _Call]]:
+    """(node, call) for each integer kernel of the program."""
+    recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
+    for step in lower(file, recorder).steps:
+        if isinstance(step.kernel, _Call):
+            yield step.name, step.kernel
+
+
+def _record(key: str, binder: Binder) -> Callable[..., _Call]:
+    return lambda *arguments, **options: _Call(key, binder, arguments, options)
+
+
+def _differing(call: _Call, own: Profile, others: Sequence[Profile]) -> list[Profile]:
+    """The profiles under which a kernel gives other codes."""
+    if call.key in _WEIGHTS:
+        saturating = [p for p in others if p.saturates is not own.saturates]
+        return saturating if saturating and _can_saturate(call) else []
+    asked = [p for p in others if p.binders.get(call.key, call.binder) is not call.binder]
+    if not asked:
+        return []
+    here = _results(call, own)
+    return [p for p in asked if here is None or not torch.equal(here, _tensor(call, p))]
+
+
+def _tensor(call: _Call, chosen: Profile) -> Tensor:
+    results = _results(call, chosen)
+    assert results is not None  # one profile has them all or none
+    return results
+
+
+def _results(call: _Call, chosen: Profile) -> Tensor | None:
+    """All that a kernel can give under a profile; None where that is too much to compute."""
+    if call.key in ("add", "mul"):
+        return codes_of_pairs(chosen, call.key, *call.arguments)
+    if call.key in _TABLES:
+        return codes_of_table(chosen, call.key, *call.arguments, **call.options)
+    return None
+
+
+def _can_saturate(call: _Call) -> bool:
+    """Whether any pair of the weights of a product can."""
+    layers, x = _WEIGHTS[call.key](call.arguments), call.arguments[0]
+    if call.key in _STATIC and x.qtype.signed:
+        return False
+    groups = call.options.get("groups", 1)
+    return any(
+        codes.dtype == torch.int8
+        and bool(excess(codes, consecutive_pairs(codes.shape, groups)).any())
+        for codes in layers
+    )
+
+
+_TABLES = frozenset({"sigmoid", "tanh"})
+
+_STATIC = frozenset({"conv", "linear"})  # others round their input to uint8
+
+_WEIGHTS: Mapping[str, Callable[[Sequence[Any]], Sequence[Tensor]]] = {
+    "conv": lambda arguments: [arguments[3]],
+    "linear": lambda arguments: [arguments[3]],
+    "matmul_integer": lambda arguments: [arguments[1]],
+    "dynamic_matmul": lambda arguments: [arguments[1]],
+    "dynamic_lstm": lambda arguments: [
+        codes for d in arguments[0] for codes in (d.weight, d.recurrent)
+    ],
+}
+"""Products with stored weights -> the codes [out, in / groups, *kernel] among their arguments."""

@@ -1,0 +1,138 @@
+"""Floats times stored codes of 8 bits, which ONNX Runtime takes for a MatMulNBits.
+
+A weight behind a DequantizeLinear that one MatMul or Gemm reads becomes one of 8 bits in blocks of
+32, whose kernel rounds what it multiplies to int8: nothing in the file says so. What is needed for
+that is the runtime's own rule (`DQMatMulNodeGroupSelector` there).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch.nn import functional as F
+
+from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at
+
+__all__ = ["BITS", "BLOCK", "PRODUCTS", "Product", "product_on_codes"]
+
+BITS, BLOCK = 8, 32
+FEW = 8  # so many floats of one content become one constant there
+PRODUCTS = ("MatMul", "Gemm")
+_PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+_LIFT = {torch.int8: 128, torch.uint8: 0}  # the kernel counts codes from 0
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """codes: uint8 [out, blocks, block]. scale, zero_point: [out, blocks]; zeros: whether the file
+    has such. bias: [out]."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    inputs: int
+    zeros: bool
+    bias: torch.Tensor | None
+
+
+def product_on_codes(node: ir.Node, file: Reading) -> Product | None:
+    """What the runtime makes of a MatMul or Gemm; None where it stays one of floats."""
+    weight = _weight_alone(node, file)
+    if weight is None or not _is_plain(node, file) or _is_turned(node, file):
+        return None
+    if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
+        return None
+    codes, scale, zero = (_tensor(weight, i) for i in range(3))
+    bias, lift = _tensor(node, 2), None if codes is None else _LIFT.get(codes.dtype)
+    if codes is None or scale is None or lift is None or codes.dim() != 2:
+        return None
+    inputs, outputs = codes.shape
+    shapes = [t.shape for t in (scale, zero) if t is not None]
+    whole = all(shape == () for shape in shapes)
+    by_output = all(shape == (outputs,) for shape in shapes)
+    if scale.dtype != torch.float32 or not (whole or (by_output and _axis(weight) == 1)):
+        return None
+    computed = [t is None and input_at(n, 2) is not None for n, t in ((weight, zero), (node, bias))]
+    if any(computed) or (bias is not None and bias.shape != (outputs,)):
+        return None
+    blocks = (outputs, -(-inputs // BLOCK))
+    none = torch.zeros(()) if zero is None else zero
+    lifted = (codes.t().to(torch.int16) + lift).to(torch.uint8)
+    filled = F.pad(lifted, (0, -inputs % BLOCK)).reshape(*blocks, BLOCK)
+    scales, zeros = (t.reshape(-1, 1).expand(blocks) for t in (scale, none.to(torch.int64) + lift))
+    given = zero is not None or lift == 0
+    return Product(filled, scales.contiguous(), zeros.contiguous(), inputs, given, bias)
+
+
+def _weight_alone(node: ir.Node, file: Reading) -> ir.Node | None:
+    """The DequantizeLinear of the weight, where it is the only one in front of a product, and the
+    product its only reader."""
+    weights = input_at(node, 1)
+    maker = None if weights is None else weights.producer()
+    data = input_at(node, 0)
+    if maker is None or weights is None or data is None:
+        return None
+    before = data.producer()
+    alone = before is None or before.op_type != "DequantizeLinear"
+    fits = maker.op_type == "DequantizeLinear" and not attributes_of(maker).get("block_size", 0)
+    return maker if alone and fits and file.only_reader(weights) is node else None
+
+
+def _is_shared(value: ir.Value | None, file: Reading) -> bool:
+    """Whether another node reads a constant, or one that the runtime finds equal."""
+    if value is None or len(value.uses()) > 1:
+        return True
+    array = array_of(value)
+    if array is None or array.size > FEW or str(array.dtype) != "float32":
+        return False
+    others = (array_of(v) for v in file.model.graph.initializers.values() if v is not value)
+    return any(
+        o is not None and o.dtype == array.dtype and np.array_equal(o, array) for o in others
+    )
+
+
+def _is_plain(node: ir.Node, file: Reading) -> bool:
+    """A product of matrices that no QuantizeLinear reads. A MatMul in front of an Add takes that
+    in, as its bias; such ones stay the runtime's."""
+    found = {**_PLAIN, **attributes_of(node)}
+    readers = {reader.op_type for reader in file.readers(node.outputs[0])}
+    ends = {"QuantizeLinear", "Add"} if node.op_type == "MatMul" else {"QuantizeLinear"}
+    return not readers & ends and all(found[name] == value for name, value in _PLAIN.items())
+
+
+def _is_turned(node: ir.Node, file: Reading) -> bool:
+    """Whether a Gemm takes in the Transpose before it, or without a bias the one behind it
+    (`GemmTransposeFusion`, ahead of the rule here): the product is one of floats then."""
+    if node.op_type != "Gemm":
+        return False
+    given, behind = _as_it_was(input_at(node, 0)), file.only_reader(node.outputs[0])
+    before = None if given is None else given.producer()
+    if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses()) == 1:
+        # the runtime removes a Reshape behind it where its order is said, and only there
+        return given is input_at(node, 0) or "perm" in attributes_of(before)
+    return behind is not None and behind.op_type == "Transpose" and input_at(node, 2) is None
+
+
+def _as_it_was(value: ir.Value | None) -> ir.Value | None:
+    """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
+    while value is not None and (maker := value.producer()) is not None:
+        source, sizes = input_at(maker, 0), value.shape
+        fixed = sizes is not None and sizes.is_static()
+        same = source is not None and fixed and source.shape == sizes
+        if maker.op_type not in ("Identity", "Reshape") or not same:
+            break
+        value = source
+    return value
+
+
+def _axis(weight: ir.Node) -> int:
+    return int(attributes_of(weight).get("axis", 1))
+
+
+def _tensor(node: ir.Node, index: int) -> torch.Tensor | None:
+    array = array_of(input_at(node, index))
+    known = array is not None and str(array.dtype) in ("int8", "uint8", "float32")
+    return torch.from_numpy(array) if known else None

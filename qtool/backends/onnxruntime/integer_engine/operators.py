@@ -1,0 +1,273 @@
+"""How each ONNX operator of a QDQ model is bound to an integer kernel: one row per operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from qtool.backends.onnx.reading import array_of, attributes_of, input_at
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
+from qtool.backends.profiles import Profile
+from qtool.core.errors import KernelError
+from qtool.core.types import INT32, QuantParams
+
+__all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator", "same"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One operator with everything around it: what a binder needs.
+
+    inputs: codes of its data inputs. out: parameters of its output, None where that is float.
+    """
+
+    node: ir.Node
+    graph: QdqGraph
+    profile: Profile
+    inputs: Sequence[Codes]
+    out: QuantParams | None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return attributes_of(self.node)
+
+    def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        return self.profile.bind(op, *args, **kwargs)
+
+    def bias(self, index: int, weight: Codes) -> torch.Tensor | None:
+        """Bias codes; a float constant is quantized as the runtime does it."""
+        value = input_at(self.node, index)
+        if value is None:
+            return None
+        codes = self.graph.codes(value)
+        if codes is not None and codes.constant is not None:
+            return codes.constant
+        real = array_of(value)
+        if real is None:
+            raise KernelError(f"{self.node.name}: its bias is computed at run time")
+        scale = self.inputs[0].params.scale * weight.params.scale
+        zero = torch.zeros(len(real), dtype=torch.int64)
+        params = QuantParams(INT32, scale.expand(len(real)), zero, 0)
+        return params.quantize(torch.from_numpy(real.copy()))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """inputs: how many leading inputs are data (None: all). float_output: may go without a Q.
+    alike: its output has to have the parameters of its input; output: scale and zero point that it
+    has to have. With others it is no integer operator."""
+
+    bind: Callable[[Call], Callable[..., Any]]
+    inputs: int | None = 1
+    weight: bool = False
+    float_output: bool = False
+    alike: bool = False
+    output: tuple[float, int] | None = None
+    mixed: bool = False
+
+    def fits(self, x: QuantParams, out: QuantParams) -> bool:
+        given = (float(out.scale), int(out.zero_point))
+        return (not self.alike or same(x, out)) and self.output in (None, given)
+
+
+def same(a: QuantParams, b: QuantParams | None) -> bool:
+    """Whether equal codes mean equal values."""
+    return (
+        b is not None
+        and a.qtype is b.qtype
+        and torch.equal(a.scale, b.scale)
+        and torch.equal(a.zero_point, b.zero_point)
+    )
+
+
+def _weight(call: Call) -> Codes:
+    weight = call.graph.codes(input_at(call.node, 1))
+    if weight is None or weight.constant is None:
+        raise KernelError(f"{call.node.name}: its weight is not a dequantized constant")
+    return weight
+
+
+def _spatial(call: Call, rank: int) -> dict[str, Any]:
+    found = call.attributes
+    if found.get("auto_pad", "NOTSET") != "NOTSET":
+        raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
+    return {
+        "stride": found.get("strides", [1] * rank),
+        "pads": found.get("pads", [0] * 2 * rank),
+        "dilation": found.get("dilations", [1] * rank),
+    }
+
+
+def _conv(call: Call) -> Callable[..., Any]:
+    weight = _weight(call)
+    assert weight.constant is not None
+    return call.bind(
+        "conv",
+        call.inputs[0].params,
+        weight.params,
+        call.out,
+        weight.constant,
+        call.bias(2, weight),
+        groups=call.attributes.get("group", 1),
+        **_spatial(call, weight.constant.dim() - 2),
+    )
+
+
+def _gemm(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    if found.get("alpha", 1.0) != 1.0 or found.get("beta", 1.0) != 1.0 or found.get("transA", 0):
+        raise KernelError(
+            f"{call.node.name}: Gemm with alpha, beta or transA has no integer kernel"
+        )
+    return _linear(call, transposed=bool(found.get("transB", 0)), bias_at=2)
+
+
+def _matmul(call: Call) -> Callable[..., Any]:
+    second = call.graph.codes(input_at(call.node, 1))
+    if second is not None and second.constant is not None and second.constant.dim() == 2:
+        return _linear(call, transposed=False, bias_at=2)
+    if second is None:
+        raise KernelError(f"{call.node.name}: its second operand is not dequantized from codes")
+    return call.bind("matmul", call.inputs[0].params, second.params, call.out)
+
+
+def _linear(call: Call, transposed: bool, bias_at: int) -> Callable[..., Any]:
+    weight = _weight(call)
+    assert weight.constant is not None
+    codes, params = weight.constant, weight.params
+    if not transposed:  # kernels take [out, in]
+        axis = None if params.axis is None else 1 - params.axis % 2
+        codes, params = (
+            codes.t().contiguous(),
+            QuantParams(params.qtype, params.scale, params.zero_point, axis),
+        )
+    bias = call.bias(bias_at, weight)
+    return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)
+
+
+def _elementwise(op: str) -> Callable[[Call], Callable[..., Any]]:
+    return lambda call: call.bind(op, call.inputs[0].params, call.inputs[1].params, call.out)
+
+
+def _concat(call: Call) -> Callable[..., Any]:
+    params = [c.params for c in call.inputs]
+    return call.profile.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
+
+
+def _global_average(call: Call) -> Callable[..., Any]:
+    return call.bind("global_average_pool", call.inputs[0].params, call.out)
+
+
+def _average(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    padded = any(found.get("pads", ())) or found.get("ceil_mode", 0)
+    counted = bool(found.get("count_include_pad", 0) and padded)
+    if counted and found.get("ceil_mode", 0):
+        raise KernelError(f"{call.node.name}: ceil_mode with counted padding has no integer kernel")
+    spatial = _spatial(call, len(found["kernel_shape"]))
+    dilation = spatial.pop("dilation")
+
+    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+        options = {**spatial, "pads": pads, "count_include_pad": counted}
+        params = call.inputs[0].params
+        return call.bind("average_pool", params, call.out, kernel=found["kernel_shape"], **options)
+
+    return _windows(found, {**spatial, "dilation": dilation}, pool)
+
+
+def _max(call: Call) -> Callable[..., Any]:
+    found = call.attributes
+    spatial = _spatial(call, len(found["kernel_shape"]))
+
+    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+        options = {**spatial, "pads": pads}
+        if all(d == 1 for d in options["dilation"]):
+            del options["dilation"]  # not every profile has it
+        params = call.inputs[0].params
+        return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **options)
+
+    return _windows(found, spatial, pool)
+
+
+def _windows(
+    found: Mapping[str, Any],
+    spatial: Mapping[str, Any],
+    pool: Callable[[Sequence[int]], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """The pool itself; with ceil_mode, one with as much padding at the end as the input needs."""
+    if not found.get("ceil_mode", 0):
+        return pool(spatial["pads"])
+    made: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    def run(codes: torch.Tensor) -> Any:
+        sizes = tuple(codes.shape[2:])
+        if sizes not in made:
+            made[sizes] = pool(_ceil_pads(sizes, found["kernel_shape"], spatial))
+        return made[sizes](codes)
+
+    return run
+
+
+def _ceil_pads(
+    sizes: Sequence[int], kernel: Sequence[int], spatial: Mapping[str, Any]
+) -> list[int]:
+    """Pads (begins, ends) with which flooring gives the windows of ceil_mode: the last one may hang
+    over the end, if it begins inside the input or the padding before it."""
+    rank, pads = len(sizes), list(spatial["pads"])
+    for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
+        stride, begin, end = spatial["stride"][axis], pads[axis], pads[axis + rank]
+        reach = spatial["dilation"][axis] * (width - 1) + 1
+        count = -(-(size + begin + end - reach) // stride) + 1
+        if (count - 1) * stride >= size + begin:
+            count -= 1
+        pads[axis + rank] = max(end, (count - 1) * stride + reach - size - begin)
+    return pads
+
+
+def _softmax(call: Call) -> Callable[..., Any]:
+    """Before opset 13 it is taken over all axes from the given one on."""
+    found, opset = call.attributes, call.graph.file.model.opset_imports.get("", 13)
+    if opset >= 13:
+        return call.bind("softmax", call.inputs[0].params, call.out, axis=found.get("axis", -1))
+    over, axis = call.bind("softmax", call.inputs[0].params, call.out), found.get("axis", 1)
+
+    def run(codes: torch.Tensor) -> Any:
+        return over(codes.flatten(axis % codes.dim())).reshape(codes.shape)
+
+    return run
+
+
+def _table(op: str, *names: str) -> Callable[[Call], Callable[..., Any]]:
+    def bind(call: Call) -> Callable[..., Any]:
+        options = {n: call.attributes[n] for n in names if n in call.attributes}
+        return call.profile.bind(op, call.inputs[0].params, call.out, **options)
+
+    return bind
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Add": Operator(_elementwise("add"), inputs=2),
+    "AveragePool": Operator(_average),
+    "Concat": Operator(_concat, inputs=None),
+    "Conv": Operator(_conv, weight=True, mixed=True),
+    "Gemm": Operator(_gemm, weight=True, float_output=True, mixed=True),
+    "GlobalAveragePool": Operator(_global_average),
+    "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
+    "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed=True),
+    "MaxPool": Operator(_max, alike=True),
+    "Mul": Operator(_elementwise("mul"), inputs=2),
+    "Sigmoid": Operator(_table("sigmoid")),
+    "Softmax": Operator(_softmax),
+}
+
+SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
+    **OPERATORS,
+    "AveragePool": Operator(_average, alike=True),
+    "Sigmoid": Operator(_table("sigmoid"), output=(1 / 256, -128)),
+    "Softmax": Operator(_softmax, output=(1 / 256, -128)),
+    "Tanh": Operator(_table("tanh"), output=(1 / 128, 0)),
+}

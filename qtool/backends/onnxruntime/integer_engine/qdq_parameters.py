@@ -1,0 +1,188 @@
+"""Quantization in an ONNX graph: what the codes of its tensors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at, stored
+from qtool.core.errors import KernelError
+from qtool.core.types import INT8, INT32, UINT8, Array, QType, QuantParams
+
+__all__ = ["Codes", "QdqGraph"]
+
+_QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A quantized tensor: where it stands, what its codes mean, and the codes if they are
+    constant.
+
+    node: the DequantizeLinear that reads them.
+    """
+
+    value: ir.Value
+    params: QuantParams
+    constant: torch.Tensor | None = None
+    node: ir.Node | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.value.name)
+
+    def real(self) -> torch.Tensor:
+        """The float32 values of constant codes: per tensor, per channel or in blocks.
+
+        Raises:
+            KernelError: the shape of the scales does not fit that of the codes.
+        """
+        assert self.constant is not None
+        assert self.node is not None
+        scale, attributes = array_of(input_at(self.node, 1)), attributes_of(self.node)
+        axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
+        if scale is None or (scale.size == 1 and not block):
+            return self.params.dequantize(self.constant)
+        sizes = list(self.constant.shape)
+        zeros = self.params.zero_point.numel()
+        if (
+            not -len(sizes) <= axis < len(sizes)
+            or list(scale.shape) != _scale_sizes(sizes, axis, block)
+            or zeros != scale.size
+        ):
+            raise KernelError(
+                f"{self.node.name}: scales of the shape {list(scale.shape)} do not fit codes of "
+                f"the shape {sizes} along axis {axis}"
+            )
+        if not block:
+            return self.params.dequantize(self.constant)
+        scales, shift = (
+            t.reshape(scale.shape) for t in (self.params.scale, self.params.zero_point)
+        )
+        params = QuantParams(self.params.qtype, scales, shift, axis, block)
+        return params.dequantize(self.constant)
+
+
+def _scale_sizes(sizes: list[int], axis: int, block: int) -> list[int]:
+    """The shape that ONNX demands of scales along an axis."""
+    if not block:
+        return [sizes[axis]]
+    blocked = list(sizes)
+    blocked[axis] = -(-sizes[axis] // block)
+    return blocked
+
+
+@dataclass(frozen=True, eq=False)
+class QdqGraph:
+    """What is quantized in a model that was read. Tensors of stored codes are views, which nobody
+    writes into.
+
+    signed: uint8 codes are read as int8 (minus 128).
+    lifts: int8 codes that one operator reads are taken for uint8 (plus 128), as ONNX Runtime does
+        on x86: its kernels add the zero point before they round.
+    int8: the runtime computes on int8 codes however many operators read them, as on ARM.
+    """
+
+    file: Reading
+    signed: bool = False
+    lifts: bool = False
+    int8: bool = False
+
+    def params(self, node: ir.Node) -> QuantParams:
+        """The parameters of a QuantizeLinear or DequantizeLinear node.
+
+        Raises:
+            KernelError: they are computed at run time, or of a type without kernels.
+        """
+        scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
+        if scale is None:
+            raise KernelError(f"{node.name}: its scale is computed at run time")
+        least = 0 if stored(input_at(node, 0)) else np.finfo(np.float32).smallest_subnormal
+        odd = scale[~(np.isfinite(scale) & (scale >= least))].reshape(-1)
+        if odd.size:  # weights of zeros alone may have 0
+            raise KernelError(f"{node.name}: its scale is {odd[0]}; a scale is a positive number")
+        if zero is None:
+            codes = array_of(input_at(node, 0)) if node.op_type == "DequantizeLinear" else None
+            zero = np.zeros(scale.shape, np.uint8 if codes is None else codes.dtype)
+        qtype = _QTYPES.get(str(zero.dtype))
+        if qtype is None:
+            raise KernelError(f"{node.name}: codes of type {zero.dtype} have no integer kernel")
+        axis = None
+        if scale.size > 1:
+            axis = int(attributes_of(node).get("axis", 1))
+        shape = (-1,) if axis is not None else ()
+        shift, held = 0, qtype
+        if self.signed and qtype is UINT8:
+            shift, held = -128, INT8
+        elif self.lifted(node):
+            shift, held = 128, UINT8
+        return QuantParams(
+            held,
+            torch.from_numpy(scale.astype(np.float32).reshape(shape)),
+            torch.from_numpy(zero.astype(np.int64).reshape(shape)) + shift,
+            axis,
+        )
+
+    def lifted(self, node: ir.Node) -> bool:
+        """Whether the int8 codes of a Quantize- or DequantizeLinear are taken for uint8."""
+        return self.lifts and self.becomes_uint8(node)
+
+    def becomes_uint8(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime on x86 makes a pair of uint8 of a Quantize- or DequantizeLinear of
+        int8 and the other one: there is one of each, and one operator reads the result."""
+        codes = node.outputs[0] if node.op_type == "QuantizeLinear" else input_at(node, 0)
+        maker = None if codes is None else codes.producer()
+        if codes is None or maker is None or maker.op_type != "QuantizeLinear":
+            return False
+        source, zero = input_at(maker, 0), array_of(input_at(maker, 2))
+        if source is None or stored(source) or zero is None or zero.dtype != np.int8:
+            return False
+        if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
+            return False
+        (use,) = codes.uses()
+        real = use.node.outputs[0]
+        return use.node.op_type == "DequantizeLinear" and (
+            len(real.uses()) + real.is_graph_output() == 1
+        )
+
+    def quantizers(self, value: ir.Value) -> list[ir.Node]:
+        """What alone reads a tensor: a QuantizeLinear, or several that give equal codes, which the
+        runtime makes one of. Nothing where others read it."""
+        readers = self.file.readers(value)
+        if value.is_graph_output() or any(r.op_type != "QuantizeLinear" for r in readers):
+            return []
+        given = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
+        alike = all(_equal(a, b) for g in given for a, b in zip(g, given[0], strict=True))
+        return readers if alike else []
+
+    def codes(self, value: ir.Value | None) -> Codes | None:
+        """The codes behind a float tensor, if it is made by a DequantizeLinear."""
+        maker = None if value is None else value.producer()
+        if maker is None or maker.op_type != "DequantizeLinear":
+            return None
+        source = maker.inputs[0]
+        assert source is not None
+        return Codes(source, self.params(maker), self._stored(source), maker)
+
+    def _stored(self, codes: ir.Value) -> torch.Tensor | None:
+        """Codes that are constant: stored, or quantized from what is."""
+        maker, array = codes.producer(), array_of(codes)
+        if array is not None:
+            constant = torch.from_numpy(array)
+            if self.signed and array.dtype == np.uint8:
+                constant = (constant.to(torch.int16) - 128).to(torch.int8)
+            return constant
+        if maker is None or maker.op_type != "QuantizeLinear":
+            return None
+        real = array_of(input_at(maker, 0))
+        return None if real is None else self.params(maker).quantize(torch.from_numpy(real))
+
+
+def _equal(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and np.array_equal(a, b)

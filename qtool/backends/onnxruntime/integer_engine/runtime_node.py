@@ -1,0 +1,145 @@
+"""Nodes that stay in float run in ONNX Runtime's own kernels, together as the runtime has them.
+
+The runtime fuses float operators with each other (an add and the LayerNorm behind it), and a fused
+kernel rounds in other places than its parts. So a float part of a model runs as one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+from onnx import helper, numpy_helper
+
+from qtool.backends.onnx.reading import Reading, array_of, name_of, reads
+from qtool.core.errors import KernelError
+
+__all__ = ["runtime_graph"]
+
+_SMALL = 1 << 16
+"""Bytes up to which a constant stands in the graph itself."""
+Known = Mapping[str, onnx.ValueInfoProto]
+
+
+def runtime_graph(
+    nodes: Sequence[ir.Node], file: Reading, outputs: Sequence[str], known: Known
+) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """A function that runs some nodes of a model in the runtime, and the names of its inputs.
+
+    Args:
+        nodes: in an order in which they can run.
+        outputs: what the function returns: a tensor, or a tuple where it is several.
+        known: types and shapes of the model's tensors, as far as they are known; the runtime does
+            not fuse what it knows no shapes of.
+
+    The function raises KernelError where the runtime does not take the nodes.
+    """
+    made = dict.fromkeys(name_of(o) for n in nodes for o in n.outputs)
+    read = {name_of(v): array_of(v) for n in nodes for v in reads(n) if name_of(v) not in made}
+    computed = tuple(n for n, array in read.items() if array is None)
+    held = {n: array for n, array in read.items() if array is not None}
+    opsets, functions = file.outline.opset_import, file.outline.functions
+    version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
+    inside = [known[n] for n in made if n in known and n not in outputs]
+    sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
+
+    def session(types: tuple[Any, ...]) -> ort.InferenceSession:
+        if types not in sessions:
+            inputs = [_input(known, n, *t) for n, t in zip(computed, types, strict=True)]
+            given = [
+                known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
+            ]
+            options = ort.SessionOptions()
+            stored = _stored(held, options)
+            body = helper.make_graph(parts, "float", inputs, given, stored, value_info=inside)
+            model = helper.make_model(body, opset_imports=opsets, functions=functions)
+            model.ir_version = version
+            options.log_severity_level = 4
+            options.intra_op_num_threads = 1
+            options.enable_cpu_mem_arena = False  # one for each part would keep what it once needed
+            sessions[types] = ort.InferenceSession(
+                model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,
+            )
+        return sessions[types]
+
+    if (foreseen := _foreseen(computed, known)) is not None:
+        with suppress(Exception):  # said when it is run
+            session(foreseen)  # before there are activations: between them it would split memory
+
+    def run(*values: torch.Tensor) -> Any:
+        arrays = [v.contiguous().numpy() for v in values]
+        types = tuple((a.dtype, _declared(a)) for a in arrays)
+        try:
+            found = session(types).run(None, dict(zip(computed, arrays, strict=True)))
+        except Exception as error:
+            names = ", ".join(f"{n.name} ({n.op_type})" for n in nodes[:3])
+            more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+            raise KernelError(f"{names}{more} cannot be run alone: {error}") from error
+        if any(not isinstance(f, np.ndarray) for f in found):
+            raise KernelError(f"{nodes[-1].name} gives a sequence, not a tensor")
+        tensors = tuple(map(torch.from_numpy, found))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    return run, computed
+
+
+def _stored(
+    arrays: Mapping[str, np.ndarray[Any, Any]], options: ort.SessionOptions
+) -> list[onnx.TensorProto]:
+    """What a graph says of its constants. Those of some size are shared with the session, so that
+    they are neither copied nor part of a message that would hold at most 2 GiB."""
+    tensors, shared = [], dict[str, ort.OrtValue]()
+    for name, array in arrays.items():
+        if array.nbytes <= _SMALL or array.dtype.kind not in "fiub":
+            tensors.append(numpy_helper.from_array(array, name))
+            continue
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="memory")
+        tensors.append(tensor)
+        shared[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    if shared:
+        options.add_external_initializers(list(shared), list(shared.values()))
+    return tensors
+
+
+def _foreseen(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
+    """The types that a run will have, as far as the model tells them."""
+    found: list[tuple[Any, ...]] = []
+    for name in names:
+        if name not in known or not known[name].type.tensor_type.HasField("shape"):
+            return None
+        kind = known[name].type.tensor_type
+        dtype, sizes = helper.tensor_dtype_to_np_dtype(kind.elem_type), kind.shape.dim
+        if len(sizes) == 1 and dtype == np.int64:
+            if not sizes[0].dim_value:
+                return None
+            found.append((dtype, (sizes[0].dim_value,)))
+        else:
+            found.append((dtype, (None,) * len(sizes)))
+    return tuple(found)
+
+
+def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> Any:
+    """What is known of an input of this type, else the shape that its values have."""
+    kind, info = helper.np_dtype_to_tensor_dtype(dtype), known.get(name)
+    sizes = any(size is not None for size in shape)
+    if info is not None and info.type.tensor_type.elem_type == kind and not sizes:
+        return info
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+    """Of any sizes; but a vector of sizes (Resize's) is as long as it is."""
+    is_sizes = array.ndim == 1 and array.dtype == np.int64
+    return array.shape if is_sizes else (None,) * array.ndim

@@ -1,0 +1,66 @@
+"""Steps that ONNX Runtime's kernels share: float32 in, codes out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.params import Bounds, per_tensor
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["check_bounds", "check_byte", "dequantized", "quantized", "saturated", "scalar32"]
+
+
+def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:
+    """Scale as a rank-0 float32 tensor, so that torch computes in float32, and zero point."""
+    scale, zero = per_tensor(params, what)
+    return torch.tensor(scale, dtype=torch.float32), zero
+
+
+def check_byte(params: QuantParams, what: str) -> None:
+    """KernelError for types that have no integer kernel (16 bits run in float there)."""
+    if params.qtype.torch_dtype not in (torch.uint8, torch.int8):
+        raise KernelError(
+            f"{what} is {params.qtype}; ONNX Runtime has integer kernels for uint8 and int8 only"
+        )
+
+
+def check_bounds(out: QuantParams, bounds: Bounds) -> None:
+    """KernelError for a fused activation that the output's own saturation does not imply.
+
+    ONNX Runtime drops a Relu or Clip before QuantizeLinear only then; else it runs in float.
+    """
+    scale, zero = scalar32(out, "output")
+    low, high = bounds
+    low_code = out.qtype.qmin if low is None else int(torch.round(low / scale)) + zero
+    high_code = out.qtype.qmax if high is None else int(torch.round(high / scale)) + zero
+    if low_code > out.qtype.qmin or high_code < out.qtype.qmax:
+        raise KernelError(
+            f"the activation with bounds {bounds} is not redundant for output scale "
+            f"{float(scale):.6g} and zero point {zero}, so ONNX Runtime would run the layer in "
+            "float; fit the output's range to the bounds, or quantize before the activation"
+        )
+
+
+def saturated(x: Tensor, params: QuantParams) -> Tensor:
+    """Integer-valued float32, changed in place -> codes.
+
+    By way of int32: torch converts float to uint8 element by element, both other steps vectorised.
+    """
+    clamped = x.clamp_(params.qtype.qmin, params.qtype.qmax)
+    return clamped.to(torch.int32).to(params.qtype.torch_dtype)
+
+
+def quantized(x: Tensor, params: QuantParams) -> Tensor:
+    """QuantizeLinear: clamp(rint(f32(x / scale)) + zero_point), halves to even."""
+    scale, zero = scalar32(params, "output")
+    codes = (x / scale).round_()
+    return saturated(codes.add_(zero) if zero else codes, params)
+
+
+def dequantized(codes: Tensor, params: QuantParams) -> Tensor:
+    """DequantizeLinear: f32(code - zero_point) * scale."""
+    scale, zero = scalar32(params, "input")
+    values = codes.to(torch.float32)
+    return (values.sub_(zero) if zero else values).mul_(scale)

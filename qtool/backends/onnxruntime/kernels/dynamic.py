@@ -1,0 +1,73 @@
+"""Products of inputs whose range is found as the model runs, as ONNX Runtime computes them.
+
+The runtime joins DynamicQuantizeLinear, MatMulInteger and the multiplication behind it to one
+kernel of its own. Its arithmetic is that of the parts: integers, then one float32 product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.accumulate import Accumulate, linear_accumulator
+from qtool.backends.kernels.params import Kernel
+from qtool.core.types import UINT8, QuantParams
+
+__all__ = ["dynamic_matmul", "dynamic_quantize", "matmul_integer"]
+
+
+def dynamic_quantize() -> Callable[..., Any]:
+    """A float32 tensor -> codes in uint8, the scale of all of them and their zero point."""
+    levels, zero = torch.tensor(float(UINT8.levels)), torch.zeros(())
+
+    def run(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        least, most = torch.aminmax(x) if x.numel() else (zero, zero)
+        low, high = torch.minimum(least, zero), torch.maximum(most, zero)
+        scale = torch.where(low == high, 1.0, (high - low) / levels)
+        point = (-(low / scale)).clamp(0, UINT8.qmax).round()
+        codes = ((x / scale).round() + point).clamp(0, UINT8.qmax)
+        return codes.to(torch.uint8), scale, point.to(torch.uint8)
+
+    return run
+
+
+def matmul_integer(
+    w: QuantParams, weight: Tensor, sums_of: Callable[..., Accumulate] = linear_accumulator
+) -> Kernel:
+    """Codes in uint8 [..., in] and their zero point -> int32 [..., out]; weight codes [out, in].
+
+    sums_of: how products are added, see `accumulate.linear_accumulator`.
+    """
+    one, none = torch.ones(()), torch.zeros((), dtype=torch.int64)
+    sums = sums_of(QuantParams(UINT8, one, none), w, weight, None)
+    shifted = weight.to(torch.int64) - w.along(w.zero_point, weight.shape)
+    columns = shifted.sum(1)
+
+    def run(codes: Tensor, zero_point: Tensor | None = None) -> Tensor:
+        found = sums(codes).to(torch.int64)
+        if zero_point is not None:
+            found = found - zero_point.to(torch.int64) * columns
+        return found.to(torch.int32)
+
+    return run
+
+
+def dynamic_matmul(
+    w: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    sums_of: Callable[..., Accumulate] = linear_accumulator,
+) -> Kernel:
+    """Floats [..., in], rounded to uint8 by one range -> their product with a weight, codes [out,
+    in], and the bias [out] in float32. sums_of: as for `matmul_integer`."""
+    rounded, product = dynamic_quantize(), matmul_integer(w, weight, sums_of)
+
+    def run(x: Tensor) -> Tensor:
+        codes, scale, zero_point = rounded(x)
+        found: Tensor = product(codes, zero_point).to(torch.float32) * (scale * w.scale)
+        return found if bias is None else found + bias
+
+    return run

@@ -1,0 +1,167 @@
+"""ONNX Runtime QLinearAdd and QLinearMul, Sub, and QLinearConcat.
+
+Sources: onnxruntime/core/mlas/lib/intrinsics/avx2/qladd_avx2.cpp, qlmul.cpp;
+onnxruntime/contrib_ops/cpu/quantization/qlinear_concat.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.fma import fma32
+from qtool.backends.kernels.lookup import all_codes, gather
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, same
+from qtool.backends.onnxruntime.kernels.common import (
+    check_bounds,
+    check_byte,
+    dequantized,
+    quantized,
+    saturated,
+    scalar32,
+)
+from qtool.backends.onnxruntime.kernels.quantize import requantize
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["add", "check_operands", "concat", "first_repeats", "mul", "pair_table", "sub"]
+
+
+def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
+
+    With ra = f32(sa / sc), rb = f32(sb / sc) the runtime computes
+    rint(fma(a, ra, fma(b, rb, zc - fma(ra, za, f32(rb * zb))))): the zero point is inside the
+    rounding. Where the first operand is the one repeated along the innermost axis, the runtime
+    exchanges the operands, and the last float bit with them; so does this kernel.
+    """
+    check_operands(a, b, out, bounds)
+    straight = _add_in_order(a, b, out)
+
+    @cache
+    def exchanged() -> Kernel:
+        return _add_in_order(b, a, out)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        return exchanged()(y, x) if first_repeats(x.shape, y.shape) else straight(x, y)
+
+    return kernel
+
+
+def first_repeats(x: Sequence[int], y: Sequence[int]) -> bool:
+    """Whether x has length 1 on the innermost axis that has more than one element."""
+    for i, j in zip_longest(reversed(x), reversed(y), fillvalue=1):
+        if i != 1 or j != 1:
+            return i == 1
+    return False
+
+
+def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
+    """The formula of `add`, in float32 where that is proven, else by a table of all pairs.
+
+    All 65,536 pairs of codes are computed with true fused multiply-adds; plain float32 (two
+    roundings more, but quick) is used where it gives the same code for every one of them.
+    """
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    ratio_a, ratio_b = scale_a / scale, scale_b / scale
+    inner = fma32(ratio_a, torch.tensor(float(zero_a)), ratio_b * float(zero_b))
+    fixed = float(zero) - inner
+
+    def plain(x: Tensor, y: Tensor) -> Tensor:
+        right = y.to(torch.float32).mul_(ratio_b).add_(fixed)
+        if x.shape != y.shape:
+            return saturated((x.to(torch.float32) * ratio_a + right).round_(), out)
+        return saturated(right.add_(x.to(torch.float32).mul_(ratio_a)).round_(), out)
+
+    codes = all_codes(a)
+    left, right = codes.reshape(-1, 1).expand(256, 256), codes.expand(256, 256)
+    exact = fma32(left.float(), ratio_a, fma32(right.float(), ratio_b, fixed))
+    table = saturated(exact.round_(), out)
+    return _proven(plain, table, left, right)
+
+
+def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Product of two code tensors of one 8-bit type (broadcasting).
+
+    rint(f32(f32((a - za)(b - zb)) * f32(f32(sa * sb) / sc)) + zc): zero point inside the rounding.
+    """
+    check_operands(a, b, out, bounds)
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    factor = scale_a * scale_b / scale
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        left, right = x.to(torch.float32), y.to(torch.float32)
+        product = left.sub_(zero_a) * right.sub_(zero_b)
+        return saturated(product.mul_(factor).add_(zero).round_(), out)
+
+    return kernel
+
+
+def sub(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Subtraction a - b: there is no integer kernel, so DequantizeLinear, Sub, QuantizeLinear."""
+    check_operands(a, b, out, bounds)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        return quantized(dequantized(x, a) - dequantized(y, b), out)
+
+    return kernel
+
+
+def concat(inputs: Sequence[QuantParams], out: QuantParams, *, axis: int) -> Kernel:
+    """Concatenation; inputs whose parameters differ from the output's go through a table."""
+    per_input = [_copy if same(p, out) else requantize(p, out) for p in inputs]
+    if any(p.qtype.torch_dtype != out.qtype.torch_dtype for p in inputs):
+        raise KernelError("QLinearConcat needs inputs and output of one type")
+
+    def kernel(*codes: Tensor) -> Tensor:
+        return torch.cat([f(x) for f, x in zip(per_input, codes, strict=True)], dim=axis)
+
+    return kernel
+
+
+def _copy(codes: Tensor) -> Tensor:
+    return codes
+
+
+def check_operands(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds) -> None:
+    """KernelError for types and fused activations that the integer kernels do not have."""
+    check_byte(a, "first input")
+    if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
+        raise KernelError(
+            f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
+        )
+    check_bounds(out, bounds)
+
+
+def _proven(
+    plain: Callable[[Tensor, Tensor], Tensor], table: Tensor, left: Tensor, right: Tensor
+) -> Kernel:
+    """`plain` where it equals `table` on all pairs of codes, else the table."""
+    return plain if torch.equal(plain(left, right), table) else pair_table(table, int(left.min()))
+
+
+def pair_table(table: Tensor, lowest: int) -> Kernel:
+    """Bind (x, y) -> table[x - lowest, y - lowest], broadcasting.
+
+    Args:
+        table: codes [256, 256], one row for each code of the first operand.
+        lowest: the lowest code of the operands, 0 or -128.
+    """
+    flat = table.reshape(-1)
+
+    def by_table(x: Tensor, y: Tensor) -> Tensor:
+        index = x.to(torch.int32).mul_(256)
+        index = index.add_(y) if x.shape == y.shape else index + y
+        if lowest:
+            index -= 257 * lowest
+        return gather(flat, index)
+
+    return by_table

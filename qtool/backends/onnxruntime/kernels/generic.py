@@ -1,0 +1,52 @@
+"""QLinearAdd and QLinearMul of MLAS without vector instructions: WebAssembly, and ARM in part.
+
+Codes are dequantized, added or multiplied in float32, divided by the output's scale and clamped;
+the zero point is added before the rounding. Sources: onnxruntime/core/mlas/lib/qladd.cpp
+(MlasQLinearAddKernelRawHelper), qlmul.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
+from qtool.core.types import QuantParams
+
+__all__ = ["add", "mul"]
+
+Combine = Callable[[Tensor, Tensor], Tensor]
+
+
+def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Addition of two code tensors of one 8-bit type (broadcasting).
+
+    rint(clamp(f32(f32(f32(sa (a - za)) + f32(sb (b - zb))) / sc)) + zc).
+    """
+    return _combined(a, b, out, bounds, torch.add)
+
+
+def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Product of two code tensors of one 8-bit type (broadcasting), in the steps of `add`."""
+    return _combined(a, b, out, bounds, torch.mul)
+
+
+def _combined(
+    a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, combine: Combine
+) -> Kernel:
+    check_operands(a, b, out, bounds)
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    codes = all_codes(a)
+    left = (codes.to(torch.float32) - zero_a) * scale_a
+    right = (codes.to(torch.float32) - zero_b) * scale_b
+    values = combine(left.reshape(-1, 1), right) / scale
+    values = values.clamp(out.qtype.qmin - zero, out.qtype.qmax - zero)
+    table = saturated((values + zero).round_(), out)
+    return pair_table(table, int(codes[0]))

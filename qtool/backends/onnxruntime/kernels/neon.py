@@ -1,0 +1,82 @@
+"""QLinearAdd of MLAS on 64-bit ARM, which is fixed point, and QLinearMul.
+
+Sources: onnxruntime/core/mlas/lib/qladd.cpp (MlasCalcQLinearAddParameters) and qlmul.cpp, each for
+NEON.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.fma import fma32
+from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.onnxruntime.kernels import generic
+from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
+from qtool.core.types import QuantParams
+
+__all__ = ["add", "mul"]
+
+_LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
+_BITS = 22  # of the larger multiplier
+
+
+def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
+
+    round((a - za) * ma + (b - zb) * mb, shift) + zc in int32, halves away from zero, where ma and
+    mb are sa / sc and sb / sc with a common shift that gives the larger one 22 bits. Ratios beyond
+    [2**-14, 256), and a multiplier that rounds up to 23 bits, go the way of `generic.add`.
+    """
+    check_operands(a, b, out, bounds)
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    found = _multipliers(float(scale_a / scale), float(scale_b / scale))
+    if found is None:
+        return generic.add(a, b, out)
+    multiplier_a, multiplier_b, shift = found
+    codes = all_codes(a)
+    values = codes.to(torch.int64)
+    total = (values.reshape(-1, 1) - zero_a) * multiplier_a + (values - zero_b) * multiplier_b
+    sums = _rounded_shift(total.to(torch.int32).to(torch.int64), shift)
+    return pair_table(
+        (sums + zero).clamp(out.qtype.qmin, out.qtype.qmax).to(codes.dtype), int(codes[0])
+    )
+
+
+def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Product of two code tensors of one 8-bit type (broadcasting).
+
+    rint(fma((a - za)(b - zb), f32(f32(sa * sb) / sc), zc)): one rounding less than on x86.
+    """
+    check_operands(a, b, out, bounds)
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    codes = all_codes(a)
+    values = codes.to(torch.float32)
+    products = (values.reshape(-1, 1) - zero_a) * (values - zero_b)
+    sums = fma32(products, scale_a * scale_b / scale, torch.tensor(float(zero)))
+    return pair_table(saturated(sums.round_(), out), int(codes[0]))
+
+
+def _multipliers(ratio_a: float, ratio_b: float) -> tuple[int, int, int] | None:
+    """Integer multipliers and their common shift; None where the runtime computes in float."""
+    if not all(_LOWEST_RATIO <= ratio < _RATIO_LIMIT for ratio in (ratio_a, ratio_b)):
+        return None
+    shift = _BITS - math.frexp(max(ratio_a, ratio_b))[1]
+    if not 13 <= shift <= 31:
+        return None
+    multipliers = [round(ratio * 2**shift) for ratio in (ratio_a, ratio_b)]
+    return None if max(multipliers) >= 1 << _BITS else (*multipliers, shift)
+
+
+def _rounded_shift(x: Tensor, shift: int) -> Tensor:
+    """x / 2**shift in int64, halves away from zero."""
+    adjusted = torch.where(x < 0, x - 1, x)
+    return (adjusted + (1 << (shift - 1))) >> shift

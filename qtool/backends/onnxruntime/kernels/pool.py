@@ -1,0 +1,156 @@
+"""ONNX Runtime QLinearAveragePool, QLinearGlobalAveragePool, MaxPool on codes, ReduceMean.
+
+Sources: onnxruntime/contrib_ops/cpu/quantization/qlinear_pool.cc,
+qlinear_global_average_pool.cc; onnxruntime/core/mlas/lib/qlgavgpool.cpp;
+onnxruntime/core/providers/cpu/nn/pool.cc.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, same, spatial
+from qtool.backends.kernels.windows import pad_spatial, reached, window_counts, window_taps
+from qtool.backends.onnxruntime.kernels.common import (
+    check_bounds,
+    check_byte,
+    dequantized,
+    quantized,
+    saturated,
+    scalar32,
+)
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
+
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+
+
+def average_pool(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: int | Sequence[int] = 0,
+    bounds: Bounds = NO_BOUNDS,
+    count_include_pad: bool = False,
+) -> Kernel:
+    """Codes [N, C, *spatial] -> codes, in float32 like the runtime.
+
+    Values are summed in window order and divided by the number of cells;
+    rint(f32(f32(mean / sy) + zy)) is saturated. A window as large as the image, without pads,
+    is a global average pool in the runtime, with that operator's arithmetic.
+    """
+    _check(x, out, bounds)
+    scale, zero = scalar32(out, "output")
+    edges = spatial(pads, 2 * len(kernel), "pads")
+    ones = (1,) * len(kernel)
+    whole = global_average_pool(x, out)
+
+    def run(codes: Tensor) -> Tensor:
+        if tuple(codes.shape[2:]) == tuple(kernel) and not any(edges):
+            return whole(codes)
+        wide = reached(codes.shape[2:], kernel, stride, edges)
+        padded = pad_spatial(dequantized(codes, x), wide)
+        taps = window_taps(padded, kernel, stride, ones)
+        total = taps[0].clone()
+        for tap in taps[1:]:
+            total += tap
+        if count_include_pad:
+            total /= math.prod(kernel)
+        else:
+            total /= window_counts(codes.shape[2:], kernel, stride, wide).to(torch.float32)
+        return saturated((total / scale).add_(zero).round_(), out)
+
+    return run
+
+
+def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Codes [N, C, *spatial] -> codes [N, C, 1, ...].
+
+    rint(f32(sum(code - zero point)) * f32(sx / f32(sy * n))) + zero point, integer sums.
+
+    KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
+    below 2**24: the runtime raises there too.
+    """
+    _check(x, out, bounds)
+    scale_x, zero_x = scalar32(x, "input")
+    scale, zero = scalar32(out, "output")
+
+    def run(codes: Tensor) -> Tensor:
+        axes = tuple(range(2, codes.dim()))
+        n = math.prod(codes.shape[2:])
+        factor = scale_x / (scale * float(n))
+        if not 2.0**-32 <= float(factor) < 256.0 or n >= 1 << 24:
+            raise KernelError(
+                f"global average pool over {n} cells needs the factor {float(factor):.3g}, and the "
+                "runtime takes [2**-32, 256); bring input and output scales closer together"
+            )
+        sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
+        return saturated((sums.to(torch.float32) * factor).round_().add_(zero), out)
+
+    return run
+
+
+def max_pool(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Codes -> the largest code of each window. KernelError where the parameters differ."""
+    _check(x, out, bounds)
+    if not same(x, out):
+        raise KernelError(
+            "MaxPool keeps codes, so its output needs the input's parameters; share them"
+        )
+    rank = len(kernel)
+    edges = spatial(pads, 2 * rank, "pads")
+    dilations = spatial(dilation, rank, "dilation")
+
+    def run(codes: Tensor) -> Tensor:
+        # float32 holds the codes exactly and is the type torch has fast kernels for
+        wide = reached(codes.shape[2:], kernel, stride, edges, dilations)
+        padded = pad_spatial(codes.to(torch.float32), wide, x.qtype.qmin)
+        best = _MAX_POOL[rank](padded, tuple(kernel), tuple(stride), 0, dilations)
+        return best.to(torch.int32).to(codes.dtype)
+
+    return run
+
+
+def mean(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    axes: Sequence[int],
+    keep_dims: bool = True,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """ReduceMean: no integer kernel exists, so dequantize, float32 mean, quantize.
+
+    The order of the float sum is the runtime's own and not reproduced: a code may differ by 1.
+    """
+    _check(x, out, bounds)
+
+    def run(codes: Tensor) -> Tensor:
+        values = dequantized(codes, x).to(torch.float64)
+        return quantized(values.mean(tuple(axes), keepdim=keep_dims).to(torch.float32), out)
+
+    return run
+
+
+def _check(x: QuantParams, out: QuantParams, bounds: Bounds) -> None:
+    check_byte(x, "input")
+    check_byte(out, "output")
+    check_bounds(out, bounds)

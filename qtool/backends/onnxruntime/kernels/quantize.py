@@ -1,0 +1,44 @@
+"""ONNX Runtime QuantizeLinear, DequantizeLinear, and the bare pair of them (requantize).
+
+Source: onnxruntime/core/mlas/lib/quantize.cpp, intrinsics/avx512/quantize_avx512f.cpp.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from qtool.backends.kernels.lookup import all_codes, lookup
+from qtool.backends.kernels.params import Kernel, per_tensor
+from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
+from qtool.core.types import QuantParams
+
+__all__ = ["dequantize", "quantize", "requantize"]
+
+
+def quantize(out: QuantParams) -> Kernel:
+    """float32 -> uint8 or int8 codes: rint of the float32 quotient, plus the zero point."""
+    check_byte(out, "output")
+    per_tensor(out, "output")
+
+    def kernel(x: Tensor) -> Tensor:
+        return quantized(x, out)
+
+    return kernel
+
+
+def requantize(x: QuantParams, out: QuantParams) -> Kernel:
+    """Codes -> codes: DequantizeLinear then QuantizeLinear, as a table of 256."""
+    check_byte(x, "input")
+    check_byte(out, "output")
+    return lookup(quantized(dequantized(all_codes(x), x), out), x.qtype)
+
+
+def dequantize(x: QuantParams) -> Kernel:
+    """Codes -> float32: f32(code - zero_point) * scale."""
+    check_byte(x, "input")
+    per_tensor(x, "input")
+
+    def kernel(codes: Tensor) -> Tensor:
+        return dequantized(codes, x)
+
+    return kernel

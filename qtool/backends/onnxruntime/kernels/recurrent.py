@@ -1,0 +1,85 @@
+"""DynamicQuantizeLSTM as ONNX Runtime computes it on one thread.
+
+All of the input is rounded to uint8 by one range; in each step so is the state, of all samples
+together. Products are those of integers; gates and state are float32, with MLAS's logistic function
+and tanh. Sources: onnxruntime/core/providers/cpu/rnn/rnn_helpers.cc, uni_directional_lstm.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.params import Kernel
+from qtool.backends.onnxruntime.kernels.dynamic import dynamic_matmul
+from qtool.backends.onnxruntime.kernels.functions import logistic, tanh
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["LstmDirection", "dynamic_lstm"]
+
+
+@dataclass(frozen=True, eq=False)
+class LstmDirection:
+    """Weights of one direction, gates in ONNX's order: input, output, forget, cell.
+
+    weight, recurrent: codes [4 x hidden, in] and [4 x hidden, hidden] with their parameters.
+    bias: float32 [8 x hidden], None for none. backwards: it begins with the last step.
+    """
+
+    weight: Tensor
+    w: QuantParams
+    recurrent: Tensor
+    r: QuantParams
+    bias: Tensor | None
+    backwards: bool = False
+
+    @property
+    def hidden(self) -> int:
+        return self.recurrent.shape[1]
+
+    def products(self) -> tuple[Kernel, Kernel]:
+        """Those with the inputs and with the state."""
+        return dynamic_matmul(self.w, self.weight), dynamic_matmul(self.r, self.recurrent)
+
+
+def dynamic_lstm(directions: Sequence[LstmDirection]) -> Callable[..., Any]:
+    """x [time, batch, in], h and c [directions, batch, hidden] (None: zeros) -> all states [time,
+    directions, batch, hidden], the last h and c."""
+    if len({each.hidden for each in directions}) != 1:
+        raise KernelError("both directions of an LSTM have the same size")
+    layers = [_layer(each) for each in directions]
+
+    def run(
+        x: Tensor, h: Tensor | None = None, c: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        none = x.new_zeros(len(layers), x.shape[1], directions[0].hidden)
+        begun = zip(layers, none if h is None else h, none if c is None else c, strict=True)
+        found = [layer(x, *states) for layer, *states in begun]
+        states, last, cells = zip(*found, strict=True)
+        return torch.stack(states, 1), torch.stack(last), torch.stack(cells)
+
+    return run
+
+
+def _layer(given: LstmDirection) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    from_input, from_state = given.products()
+    both = None if given.bias is None else torch.add(*given.bias.chunk(2))
+
+    def run(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        order = reversed(range(len(x))) if given.backwards else range(len(x))
+        reached = from_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        states = x.new_zeros(*x.shape[:2], given.hidden)
+        for step in order:
+            gates = reached[step] + from_state(h)
+            gates = gates if both is None else gates + both
+            i, o, f, g = gates.chunk(4, 1)
+            c = c * logistic(f) + logistic(i) * tanh(g)
+            h = states[step] = tanh(c) * logistic(o)
+        return states, h, c
+
+    return run

@@ -1,0 +1,56 @@
+"""QLinearAdd of MLAS on x86-64 without AVX2: float32, without fused multiply-add.
+
+Source: onnxruntime/core/mlas/lib/qladd.cpp (MlasQLinearAddKernelHelper for SSE2).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.elementwise import check_operands, first_repeats, pair_table
+from qtool.core.types import QuantParams
+
+__all__ = ["add"]
+
+
+def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
+
+    With ra = f32(sa / sc), rb = f32(sb / sc) and c = zc - (ra * za + rb * zb) the runtime computes
+    rint((c + a * ra) + b * rb), each operation rounded to float32. An operand that is repeated
+    along the innermost axis is added to c first.
+    """
+    check_operands(a, b, out, bounds)
+
+    @cache
+    def straight() -> Kernel:
+        return _in_order(a, b, out)
+
+    @cache
+    def exchanged() -> Kernel:
+        return _in_order(b, a, out)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        if first_repeats(y.shape, x.shape) and not first_repeats(x.shape, y.shape):
+            return exchanged()(y, x)
+        return straight()(x, y)
+
+    return kernel
+
+
+def _in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
+    scale_a, zero_a = scalar32(a, "first input")
+    scale_b, zero_b = scalar32(b, "second input")
+    scale, zero = scalar32(out, "output")
+    ratio_a, ratio_b = scale_a / scale, scale_b / scale
+    fixed = zero - (ratio_a * zero_a + ratio_b * zero_b)
+    codes = all_codes(a)
+    values = codes.to(torch.float32)
+    sums = (fixed + values.reshape(-1, 1) * ratio_a) + values * ratio_b
+    return pair_table(saturated(sums.round_(), out), int(codes[0]))

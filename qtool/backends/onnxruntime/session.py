@@ -1,0 +1,137 @@
+"""ONNX Runtime sessions: made the same way everywhere, their optimised graph read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from qtool.backends.runtime import Arrays, Runtime
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import VerificationError
+from qtool.core.paths import endless
+
+__all__ = [
+    "ONNXRUNTIME",
+    "RUNTIME",
+    "SILENT",
+    "feeds",
+    "optimised_graph",
+    "read_graph",
+    "run",
+    "session",
+    "without_suffix",
+    "write_graph",
+]
+
+RUNTIME = f"onnxruntime {ort.__version__}"
+SILENT = 4  # fatal errors only: what matters is raised
+_WEIGHTS_APART = "session.optimized_model_external_initializers"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+_SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
+
+
+def session(
+    path: str | Path,
+    optimise: bool = True,
+    threads: int = 0,
+    save_to: Path | None = None,
+    once: bool = False,
+    outputs: Sequence[str] = (),
+) -> ort.InferenceSession:
+    """A CPU session of a file.
+
+    Args:
+        path: the ONNX file.
+        optimise: False runs the graph as written, node by node.
+        threads: intra-op threads; 0 lets the runtime choose.
+        save_to: where the runtime writes the graph that it really runs, for `read_graph`.
+        once: for a run or two: memory is asked for and given back each time, not held in reserve.
+        outputs: tensors to give out besides the outputs of the file, behind those.
+
+    Raises:
+        VerificationError: the runtime does not accept the file; with its own words.
+    """
+    if endless(path):
+        raise VerificationError(f"{path}: it is no ordinary file; name one")
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = SILENT
+    options.enable_cpu_mem_arena = not once
+    if save_to is not None:
+        write_graph(options, save_to)
+    source = _with_outputs(path, outputs, options) if outputs else str(path)
+    try:
+        return ort.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except Exception as error:
+        raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
+
+
+def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:
+    """The file with more outputs. Nothing is parsed: protobuf merges messages that stand behind
+    each other. Weights in a second file stay there."""
+    graph = onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in outputs])
+    options.add_session_config_entry(_DATA_FOLDER, str(Path(path).resolve().parent))
+    more: bytes = onnx.ModelProto(graph=graph).SerializeToString()
+    return Path(path).read_bytes() + more
+
+
+def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Arrays in order of the session's inputs, by name."""
+    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
+
+
+def run(
+    model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
+    """Outputs for one batch; arrays in order of the session's inputs."""
+    try:
+        outputs: list[np.ndarray[Any, Any]] = model.run(None, feeds(model, arrays))
+    except Exception as error:
+        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+    return outputs
+
+
+def optimised_graph(path: str | Path) -> onnx.ModelProto:
+    """The graph that the runtime executes for a file, after all of its optimisations; without its
+    weights."""
+    with scratch_folder() as folder:
+        saved = folder / "optimised.onnx"
+        session(path, save_to=saved)
+        return read_graph(saved)
+
+
+def write_graph(options: ort.SessionOptions, path: Path) -> None:
+    """Has the runtime write the graph that it really runs: the weights into a file beside it, since
+    they may be more than one message holds."""
+    options.optimized_model_filepath = str(path)
+    for key, value in (("file_name", f"{path.name}.data"), ("min_size_in_bytes", "1024")):
+        options.add_session_config_entry(f"{_WEIGHTS_APART}_{key}", value)
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """What `write_graph` had written, without the weights."""
+    return onnx.load(path, load_external_data=False)
+
+
+def without_suffix(name: str) -> str:
+    """The name that a node or tensor of the optimised graph had in the file."""
+    return _SUFFIX.sub("", name)
+
+
+def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    return run(session(path), list(arrays))
+
+
+ONNXRUNTIME = Runtime(
+    "onnxruntime", "ONNX Runtime", "onnxruntime", lambda: ort.__version__, _run, audited=True
+)

@@ -1,0 +1,229 @@
+"""Numerics profiles: the named sets of kernels, one per runtime whose integers are reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from qtool.backends.kernels import passthrough
+from qtool.backends.kernels.fma import fma32
+from qtool.backends.kernels.params import Kernel
+from qtool.backends.onnxruntime.kernels import avx2 as ort_avx2
+from qtool.backends.onnxruntime.kernels import conv as ort_conv
+from qtool.backends.onnxruntime.kernels import dynamic as ort_dynamic
+from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
+from qtool.backends.onnxruntime.kernels import generic as ort_generic
+from qtool.backends.onnxruntime.kernels import lookup_tables as ort_table
+from qtool.backends.onnxruntime.kernels import nbits as ort_nbits
+from qtool.backends.onnxruntime.kernels import neon as ort_neon
+from qtool.backends.onnxruntime.kernels import pool as ort_pool
+from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
+from qtool.backends.onnxruntime.kernels import recurrent as ort_recurrent
+from qtool.backends.onnxruntime.kernels import softmax as ort_softmax
+from qtool.backends.onnxruntime.kernels import sse as ort_sse
+from qtool.backends.onnxruntime.kernels.functions import apart
+from qtool.backends.tflite.kernels import activation as tflite_activation
+from qtool.backends.tflite.kernels import concat as tflite_concat
+from qtool.backends.tflite.kernels import conv as tflite_conv
+from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
+from qtool.backends.tflite.kernels import lookup_tables as tflite_table
+from qtool.backends.tflite.kernels import pool as tflite_pool
+from qtool.backends.tflite.kernels import quantize as tflite_quantize
+from qtool.backends.tflite.kernels import softmax as tflite_softmax
+from qtool.core.errors import KernelError
+
+__all__ = ["PROFILES", "Binder", "Profile", "profile"]
+
+Binder = Callable[..., Kernel]
+"""Static parameters in, a bound kernel out."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A runtime's exact arithmetic on one family of processors: one binder per operator key.
+
+    Attributes:
+        name: as programs and results state it.
+        binders: operator key -> binder.
+        family: of profiles that differ in the processor alone: "onnxruntime" or "tflite".
+        title: the runtime and the processors, in words.
+        signed: the runtime holds activations as int8, and uint8 codes are read so.
+        lifts: the runtime turns int8 activations of one reader into uint8.
+        float_results: an integer product may give float32.
+        saturates: pairs of products of uint8 and int8 are added in 16 bits.
+    """
+
+    name: str
+    binders: Mapping[str, Binder] = field(repr=False)
+    family: str = "onnxruntime"
+    title: str = ""
+    signed: bool = False
+    lifts: bool = False
+    float_results: bool = False
+    saturates: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "binders", MappingProxyType(dict(self.binders)))
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.title})"
+
+    @property
+    def cpus(self) -> str:
+        """The family of processors, in words."""
+        return self.title.partition(" on ")[2]
+
+    def bind(self, op: str, *args: Any, **kwargs: Any) -> Kernel:
+        """Bind the kernel of `op` to its parameters.
+
+        Raises KernelError for an operator the profile lacks, and for parameters that the
+        runtime cannot represent.
+        """
+        try:
+            binder = self.binders[op]
+        except KeyError:
+            raise KernelError(
+                f"profile {self.name} has no kernel for {op!r}; it has: "
+                f"{', '.join(sorted(self.binders))}. Leave this operator in float"
+            ) from None
+        return binder(*args, **kwargs)
+
+
+_TFLITE: dict[str, Binder] = {
+    "add": tflite_elementwise.add,
+    "average_pool": tflite_pool.average_pool,
+    "clip": tflite_activation.clip,
+    "concat": tflite_concat.concat,
+    "conv": tflite_conv.conv,
+    "conv_transpose": tflite_conv.conv_transpose,
+    "dequantize": tflite_quantize.dequantize,
+    "gelu": tflite_table.gelu,
+    "global_average_pool": tflite_pool.global_average_pool,
+    "hard_swish": tflite_activation.hard_swish,
+    "leaky_relu": tflite_activation.leaky_relu,
+    "linear": tflite_conv.linear,
+    "linear_float": tflite_conv.linear_float,
+    "matmul": tflite_conv.matmul,
+    "max_pool": tflite_pool.max_pool,
+    "mean": tflite_pool.mean,
+    "mul": tflite_elementwise.mul,
+    "pad": passthrough.pad,
+    "passthrough": passthrough.passthrough,
+    "prelu": tflite_activation.prelu,
+    "quantize": tflite_quantize.quantize,
+    "relu": tflite_activation.relu,
+    "requantize": tflite_quantize.requantize,
+    "sigmoid": tflite_table.logistic,
+    "silu": tflite_table.silu,
+    "softmax": tflite_softmax.softmax,
+    "sub": tflite_elementwise.sub,
+    "tanh": tflite_table.tanh,
+}
+
+_TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
+
+_ONNXRUNTIME: dict[str, Binder] = {
+    "add": ort_elementwise.add,
+    "average_pool": ort_pool.average_pool,
+    "clip": ort_table.clip,
+    "concat": ort_elementwise.concat,
+    "conv": ort_conv.conv,
+    "conv_transpose": ort_conv.conv_transpose,
+    "dequantize": ort_quantize.dequantize,
+    "dynamic_lstm": ort_recurrent.dynamic_lstm,
+    "dynamic_matmul": ort_dynamic.dynamic_matmul,
+    "dynamic_quantize": ort_dynamic.dynamic_quantize,
+    "gather_nbits": ort_nbits.gather_nbits,
+    "gelu": ort_table.gelu,
+    "global_average_pool": ort_pool.global_average_pool,
+    "hard_sigmoid": ort_table.hard_sigmoid,
+    "hard_swish": ort_table.hard_swish,
+    "leaky_relu": ort_table.leaky_relu,
+    "linear": ort_conv.linear,
+    "matmul": ort_conv.matmul,
+    "matmul_integer": ort_dynamic.matmul_integer,
+    "matmul_nbits": ort_nbits.matmul_nbits,
+    "max_pool": ort_pool.max_pool,
+    "mean": ort_pool.mean,
+    "mul": ort_elementwise.mul,
+    "pad": passthrough.pad,
+    "passthrough": passthrough.passthrough,
+    "prelu": ort_table.prelu,
+    "quantize": ort_quantize.quantize,
+    "relu": ort_table.relu,
+    "requantize": ort_quantize.requantize,
+    "sigmoid": ort_table.sigmoid,
+    "silu": ort_table.silu,
+    "softmax": ort_softmax.softmax,
+    "sub": ort_elementwise.sub,
+    "tanh": ort_table.tanh,
+}
+
+_OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of VNNI kernels
+    key: binder
+    for key, binder in _ONNXRUNTIME.items()
+    if key not in ("dynamic_lstm", "matmul_nbits")
+}
+_AVX2: dict[str, Binder] = {
+    **_OTHERS,
+    "conv": ort_avx2.conv,
+    "dynamic_matmul": partial(ort_dynamic.dynamic_matmul, sums_of=ort_avx2.product_sums),
+    "linear": ort_avx2.linear,
+    "matmul": ort_avx2.matmul,
+    "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
+}
+_UNFUSED: dict[str, Binder] = {
+    key: partial(_OTHERS[key], madd=apart) for key in ("gelu", "sigmoid", "silu", "tanh")
+}
+_SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": ort_sse.add}
+_NEON: dict[str, Binder] = {
+    **_OTHERS,
+    **{key: partial(_OTHERS[key], madd=fma32) for key in ("hard_sigmoid", "hard_swish")},
+    "add": ort_neon.add,
+    "mul": ort_neon.mul,
+}
+_WASM: dict[str, Binder] = {
+    **_OTHERS,
+    **_UNFUSED,
+    "add": ort_generic.add,
+    "mul": ort_generic.mul,
+}
+
+
+def _onnxruntime(
+    name: str,
+    binders: Mapping[str, Binder],
+    cpus: str,
+    lifts: bool = True,
+    saturates: bool = False,
+) -> Profile:
+    title = f"ONNX Runtime on {cpus}"
+    facts = {"lifts": lifts, "float_results": True, "saturates": saturates}
+    return Profile(name, binders, "onnxruntime", title, **facts)
+
+
+PROFILES: dict[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile("tflite", _TFLITE, "tflite", "reference kernels of LiteRT", signed=True),
+        Profile("tflite-2", _TFLITE_2, "tflite", "reference kernels of newer LiteRT", signed=True),
+        _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
+        _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 without VNNI (AVX2)", saturates=True),
+        _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2 (SSE4.1)"),
+        _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", lifts=False),
+        _onnxruntime("onnxruntime-wasm", _WASM, "WebAssembly"),
+    )
+}
+
+
+def profile(name: str) -> Profile:
+    """The profile of that name; KernelError lists the names there are."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise KernelError(
+            f"there is no numerics profile {name!r}; choose one of {', '.join(sorted(PROFILES))}"
+        ) from None

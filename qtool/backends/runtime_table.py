@@ -1,0 +1,18 @@
+"""The runtimes that targets name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
+from qtool.backends.openvino.runtime import OPENVINO
+from qtool.backends.runtime import Runtime
+
+__all__ = ["RUNTIMES", "runtime"]
+
+RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+
+
+def runtime(name: str | None) -> Runtime | None:
+    """The runtime that a target names; None for a target whose runtime cannot be asked here."""
+    return None if name is None else RUNTIMES[name]

@@ -1,0 +1,1 @@
+"""TFLite (LiteRT): the arithmetic of its reference kernels."""

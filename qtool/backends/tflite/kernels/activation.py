@@ -1,0 +1,143 @@
+"""TFLite RELU family, LEAKY_RELU, PRELU and HARD_SWISH, reference kernels.
+
+Sources: tflite/kernels/activations.cc; tflite/kernels/internal/reference/reference_ops.h
+(ReluX), leaky_relu.h, prelu.h, hard_swish.h.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import fixed_point as fp
+from qtool.backends.kernels.params import RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel, f32, per_tensor
+from qtool.backends.tflite.kernels.bounds import finish, quantize_real
+from qtool.core.errors import KernelError
+from qtool.core.types import INT16, QuantParams
+
+__all__ = ["clip", "hard_swish", "leaky_relu", "prelu", "relu"]
+
+_RELU_0_TO_1: Bounds = (0.0, 1.0)
+
+
+def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
+    """Rescale to `out`, then clamp to `bounds`: (0, inf), (0, 6), (-1, 1) or (0, 1).
+
+    KernelError for other bounds: there is no such operator.
+    """
+    if bounds not in (RELU, RELU6, RELU_N1_TO_1, _RELU_0_TO_1):
+        raise KernelError(f"TFLite has no RELU operator with bounds {bounds}; leave it in float")
+    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
+    by = fp.quantize_multiplier(f32(scale_in / scale_out))
+    low, high = bounds
+    limits = (
+        out.qtype.qmin if low is None else max(out.qtype.qmin, quantize_real(low, out)),
+        out.qtype.qmax if high is None else min(out.qtype.qmax, quantize_real(high, out)),
+    )
+
+    def kernel(codes: Tensor) -> Tensor:
+        scaled = fp.multiply_by_quantized_multiplier(codes.to(torch.int64) - zero_in, by)
+        return finish(scaled + zero_out, out, limits)
+
+    return kernel
+
+
+def clip(
+    x: QuantParams, out: QuantParams, *, low: float | None = None, high: float | None = None
+) -> Kernel:
+    """The RELU operator with these bounds; KernelError where there is none."""
+    return relu(x, out, bounds=(low, high))
+
+
+def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
+    """x >= 0 is rescaled, x < 0 is rescaled with the slope in the factor.
+
+    Both factors are float32: scale in / scale out and f32(scale in * alpha) / scale out.
+    """
+    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
+    identity = fp.quantize_multiplier(f32(scale_in / scale_out))
+    real_slope = f32(f32(scale_in * f32(alpha)) / scale_out)
+    if real_slope < 0:
+        raise KernelError(f"LEAKY_RELU with the negative slope {alpha} has no integer form")
+    slope = fp.quantize_multiplier(real_slope)
+    limits = (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        centred = codes.to(torch.int64) - zero_in
+        above = fp.multiply_by_quantized_multiplier(centred, identity)
+        below = fp.multiply_by_quantized_multiplier(centred, slope)
+        return finish(torch.where(centred >= 0, above, below) + zero_out, out, limits)
+
+    return kernel
+
+
+def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) -> Kernel:
+    """x >= 0 is rescaled, x < 0 is multiplied by its slope; `slopes` codes broadcast against x."""
+    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
+    scale_slope, zero_slope = per_tensor(slope, "slope")
+    identity = fp.quantize_multiplier(f32(scale_in / scale_out))
+    sloped = fp.quantize_multiplier(f32(f32(scale_in * scale_slope) / scale_out))
+    factors = slopes.to(torch.int64) - zero_slope
+    limits = (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        centred = codes.to(torch.int64) - zero_in
+        above = fp.multiply_by_quantized_multiplier(centred, identity)
+        below = fp.multiply_by_quantized_multiplier(fp.wrap32(centred * factors), sloped)
+        return finish(torch.where(centred >= 0, above, below) + zero_out, out, limits)
+
+    return kernel
+
+
+def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
+    """x * relu6(x + 3) / 6 in 16-bit fixed point, int8 or uint8.
+
+    The input is widened by 7 bits; one factor takes it to the output, another to 3 / 2**15, where
+    saturation is the relu6. KernelError where scale in / 128 / scale out reaches 1.
+    """
+    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
+    fine = f32(scale_in / 128)
+    by_out = fp.quantize_multiplier(f32(fine / scale_out))
+    by_relu = fp.quantize_multiplier(f32(fine / f32(3 / 32768)))
+    out_shift, relu_shift = int(by_out.exponent), int(by_relu.exponent)
+    if out_shift > 0:
+        raise KernelError(
+            f"HARD_SWISH needs an input scale below 128 times the output's ({scale_in:.3g} to "
+            f"{scale_out:.3g}); use a larger output scale"
+        )
+    out_mantissa, relu_mantissa = _narrow(by_out), _narrow(by_relu)
+    limits = (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        wide = (codes.to(torch.int64) - zero_in) << 7
+        scaled = _high_mul16(wide, out_mantissa)
+        gate = fp.saturating_left_shift(wide, max(relu_shift - 1, 0), 16)
+        gate = _high_mul16(gate, relu_mantissa)
+        gate = fp.saturating_left_shift(gate, min(max(relu_shift, 0), 1), 16)
+        gate = fp.rounding_divide_by_pot(gate, max(-relu_shift, 0))
+        gate = (gate + (1 << 15)) >> 1
+        product = torch.div(gate * scaled, 1 << 15, rounding_mode="trunc")
+        result = fp.rounding_divide_by_pot(product, -out_shift)
+        return finish(fp.wrap16(result + zero_out), out, limits)  # added in 16 bits
+
+    return kernel
+
+
+def _high_mul16(a: Tensor, b: Tensor) -> Tensor:
+    """16-bit doubling high multiply, ties toward +infinity."""
+    return ((a * b + (1 << 14)) >> 15).clamp(max=INT16.qmax)
+
+
+def _narrow(by: fp.Multiplier) -> Tensor:
+    """The 31-bit mantissa rounded to 15 bits."""
+    wide = int(by.mantissa)
+    return torch.tensor(0x7FFF if wide >= 0x7FFF0000 else (wide + (1 << 15)) >> 16)
+
+
+def _pair(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
+    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
+    zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
+    if x.qtype.torch_dtype == INT16.torch_dtype and any(zeros):
+        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+    return float(x.scale), zeros[0], float(out.scale), zeros[1]

@@ -1,0 +1,65 @@
+"""Fused activation bounds of a TFLite operator, in output codes."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from qtool.backends.kernels.params import (
+    NO_BOUNDS,
+    RELU,
+    RELU6,
+    RELU_N1_TO_1,
+    Bounds,
+    f32,
+    per_tensor,
+)
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["code_bounds", "finish", "quantize_real", "round_half_away"]
+
+_FUSABLE = (NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1)
+
+
+def round_half_away(x: float) -> int:
+    """C round(): to nearest, halves away from zero."""
+    return int(math.copysign(math.floor(abs(x) + 0.5), x)) if math.isfinite(x) else 0
+
+
+def quantize_real(value: float, out: QuantParams) -> int:
+    """Code of a real bound: zero_point + round(f32(value / scale)), not clamped."""
+    scale, zero = per_tensor(out, "output")
+    quotient = f32(value / scale)
+    if not -(2.0**31) <= quotient < 2.0**31:
+        raise KernelError(
+            f"the activation bound {value} over the output scale {scale:.3g} exceeds int32; "
+            "use a larger output scale"
+        )
+    return zero + round_half_away(quotient)
+
+
+def code_bounds(out: QuantParams, bounds: Bounds) -> tuple[int, int]:
+    """Lowest and highest output code of a fused activation.
+
+    Source: tflite/kernels/kernel_util.cc, CalculateActivationRangeQuantizedImpl. The highest may
+    be below the lowest; the kernels then return the highest.
+    """
+    if bounds not in _FUSABLE:
+        raise KernelError(
+            f"TFLite cannot fuse an activation with bounds {bounds}; it knows none, (0, inf), "
+            "(0, 6) and (-1, 1): keep the activation as an operator of its own"
+        )
+    low, high = bounds
+    lowest, highest = out.qtype.qmin, out.qtype.qmax
+    if low is not None:
+        lowest = max(lowest, quantize_real(low, out))
+    if high is not None:
+        highest = min(highest, quantize_real(high, out))
+    return lowest, highest
+
+
+def finish(x: Tensor, out: QuantParams, limits: tuple[int, int]) -> Tensor:
+    """min(highest, max(lowest, x)) as output codes; also right when lowest > highest."""
+    return x.clamp(min=limits[0]).clamp(max=limits[1]).to(out.qtype.torch_dtype)

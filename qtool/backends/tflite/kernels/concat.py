@@ -1,0 +1,77 @@
+"""TFLite CONCATENATION, and the QUANTIZE operators a converter puts before it.
+
+Sources: tflite/kernels/concatenation.cc (Prepare); tflite/kernels/internal/reference/
+concatenation.h (ConcatenationWithScaling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels.params import Kernel, f32, per_tensor, same
+from qtool.backends.tflite.kernels.quantize import requantize as requantize_binder
+from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
+from qtool.core.errors import KernelError
+from qtool.core.types import INT16, UINT8, QuantParams
+
+__all__ = ["concat"]
+
+
+def concat(
+    inputs: Sequence[QuantParams], out: QuantParams, *, axis: int, requantize: bool = True
+) -> Kernel:
+    """Code tensors -> their concatenation along `axis`.
+
+    Inputs with the output's parameters are copied. Others: uint8 is rescaled inside the
+    operator, in float32; int8 and int16 pass a QUANTIZE operator first, as a converter must
+    arrange. `requantize=False` binds the bare operator instead: int8 parameters that differ are
+    then a KernelError (the runtime refuses them), int16 codes are copied whatever their scale.
+    """
+    per_input = [_rescale(p, out, requantize) for p in inputs]
+
+    def kernel(*codes: Tensor) -> Tensor:
+        return torch.cat([f(x) for f, x in zip(per_input, codes, strict=True)], dim=axis)
+
+    return kernel
+
+
+def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
+    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+        raise KernelError(f"cannot concatenate {x.qtype} into {out.qtype}; use one type")
+    zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
+    if out.qtype.torch_dtype == INT16.torch_dtype and any(zeros):
+        raise KernelError("int16 CONCATENATION needs zero points of 0; quantize symmetrically")
+    if same(x, out):
+        return _copy
+    if out.qtype.torch_dtype == UINT8.torch_dtype:
+        return _rescale_uint8(x, out)
+    if requantize:
+        return requantize_binder(x, out)
+    if out.qtype.torch_dtype == INT16.torch_dtype:
+        return _copy
+    raise KernelError(
+        "int8 CONCATENATION copies codes, and the runtime refuses inputs whose scale or zero "
+        "point differs from the output's; requantize the input first (requantize=True)"
+    )
+
+
+def _copy(codes: Tensor) -> Tensor:
+    return codes
+
+
+def _rescale_uint8(x: QuantParams, out: QuantParams) -> Kernel:
+    """f32 arithmetic: round(code * c + bias) + zero_point, c and bias from a reciprocal."""
+    scale_in, zero_in = per_tensor(x, "input")
+    scale_out, zero_out = per_tensor(out, "output")
+    factor = f32(scale_in * f32(1.0 / scale_out))
+    bias = f32(-zero_in * factor)
+
+    def kernel(codes: Tensor) -> Tensor:
+        values = codes.to(torch.float32) * factor + bias
+        rounded = round_half_away_tensor(values) + zero_out
+        return rounded.clamp(0, 255).to(torch.uint8)
+
+    return kernel

@@ -1,0 +1,194 @@
+"""TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED and BATCH_MATMUL.
+
+int8 activations and int8 weights with zero point 0, int32 accumulators, one multiplier per
+output channel; CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED also take int16 activations (zero
+points 0), with int64 accumulators and the 15-bit multiplication.
+
+Tensors are channels-first here ([N, C, *spatial], weights [O, I / groups, *k]); layout does not
+change integer arithmetic. 1-d and 3-d convolutions follow the same rule.
+
+Sources: tflite/kernels/kernel_util.cc (PopulateConvolutionQuantizationParams,
+GetQuantizedConvolutionMultipler), conv.cc, depthwise_conv.cc, transpose_conv.cc,
+fully_connected.cc, batch_matmul.cc; tflite/kernels/internal/reference/integer_ops/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import accumulate
+from qtool.backends.kernels import fixed_point as fp
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.tflite.kernels.bounds import code_bounds, finish
+from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
+from qtool.core.errors import KernelError
+from qtool.core.types import INT8, INT16, QuantParams
+
+__all__ = ["conv", "conv_transpose", "linear", "linear_float", "matmul"]
+
+
+def conv(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """int8 or int16 codes [N, I, *spatial] -> codes [N, O, *out]; depthwise is groups == I.
+
+    `weight` int8 codes [O, I / groups, *kernel], `bias` int32 codes [O] at scale x * w (None:
+    zeros), `pads` all begins then all ends. Raises KernelError for other types, weight zero
+    points other than 0, and scale ratios that cannot be represented.
+    """
+    _check(x, w, out, wide=True)
+    sums = accumulate.conv_accumulator(
+        x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
+    )
+    return _rescaled(sums, x, w, out, weight.shape[0], weight.dim() - 2, bounds)
+
+
+def conv_transpose(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Transposed convolution: `weight` codes [I, O, *kernel], otherwise as `conv`.
+
+    The operator has neither dilation nor groups; asking for them is a KernelError.
+    """
+    _check(x, w, out)
+    if groups != 1 or set(dilation if isinstance(dilation, Sequence) else [dilation]) != {1}:
+        raise KernelError(
+            "TFLite's TRANSPOSE_CONV has no groups and no dilation; leave this layer in float"
+        )
+    sums = accumulate.conv_transpose_accumulator(
+        x, w, weight, bias, stride=stride, pads=pads, output_padding=output_padding
+    )
+    return _rescaled(sums, x, w, out, weight.shape[1], weight.dim() - 2, bounds)
+
+
+def linear(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Fully connected, integers only: codes [..., I], weight codes [O, I] -> codes [..., O].
+
+    The arithmetic of ai-edge-litert 1.2 and before, and of the microcontroller kernels. With a
+    per-tensor weight scale the product of input and weight scale is rounded to float32 first.
+    """
+    _check(x, w, out, wide=True)
+    sums = accumulate.linear_accumulator(x, w, weight, bias)
+    scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
+    if w.scale.numel() == 1:
+        by = fp.quantize_multiplier(f32(scale_x * float(w.scale)) / scale_out)
+        return _finished(sums, by, out, bounds)
+    return _rescaled(sums, x, w, out, weight.shape[0], 0, bounds)
+
+
+def linear_float(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Fully connected as in newer releases (ai-edge-litert 1.4 to 2.3): scaled in float64.
+
+    round(acc * f64(scale x * scale w / scale out)) + zero_point, halves away from zero.
+    Arguments and errors as `linear`.
+    """
+    _check(x, w, out)
+    sums = accumulate.linear_accumulator(x, w, weight, bias)
+    scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
+    scales = channel_scales(w, weight.shape[0])
+    factors = torch.tensor([scale_x * s / scale_out for s in scales], dtype=torch.float64)
+    zero, limits = int(out.zero_point), code_bounds(out, bounds)
+
+    def kernel(codes: Tensor) -> Tensor:
+        scaled = round_half_away_tensor(sums(codes).to(torch.float64) * factors)
+        return finish(scaled + zero, out, limits)
+
+    return kernel
+
+
+def matmul(
+    a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
+) -> Kernel:
+    """Batched product of two int8 activations [..., M, K] @ [..., K, N], any zero points."""
+    for params in (a, b, out):
+        _check_int8(params)
+    sums = accumulate.matmul_accumulator(a, b)
+    scale = f32(per_tensor(a, "first input")[0] * per_tensor(b, "second input")[0])
+    by = fp.quantize_multiplier(scale / per_tensor(out, "output")[0])
+    return _finished(sums, by, out, bounds)
+
+
+def _check_int8(params: QuantParams) -> None:
+    if params.qtype.torch_dtype != INT8.torch_dtype:
+        raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")
+
+
+def _check(x: QuantParams, w: QuantParams, out: QuantParams, *, wide: bool = False) -> None:
+    _check_int8(w)
+    if wide and x.qtype.torch_dtype == out.qtype.torch_dtype == INT16.torch_dtype:
+        if per_tensor(x, "input")[1] or per_tensor(out, "output")[1]:
+            raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+    else:
+        _check_int8(x)
+        _check_int8(out)
+    if bool(w.zero_point.any()):
+        raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
+
+
+def _rescaled(
+    sums: accumulate.Accumulate,
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    channels: int,
+    rank: int,
+    bounds: Bounds,
+) -> Kernel:
+    """One multiplier per output channel: double(scale x) * scale w / scale out."""
+    scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
+    reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
+    by = fp.channel_multipliers(reals, (channels, *[1] * rank))
+    return _finished(sums, by, out, bounds)
+
+
+def _finished(
+    sums: accumulate.Accumulate, by: fp.Multiplier, out: QuantParams, bounds: Bounds
+) -> Kernel:
+    zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
+    wide = out.qtype.torch_dtype == INT16.torch_dtype
+    multiply = fp.multiply_wide if wide else fp.multiply_by_quantized_multiplier
+
+    def kernel(*codes: Tensor) -> Tensor:
+        return finish(multiply(sums(*codes).to(torch.int64), by) + zero, out, limits)
+
+    return kernel

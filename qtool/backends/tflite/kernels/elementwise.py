@@ -1,0 +1,147 @@
+"""TFLite ADD, SUB and MUL, reference kernels: integer arithmetic only.
+
+Sources: tflite/kernels/add.cc, sub.cc, mul.cc; tflite/kernels/internal/reference/add.h, sub.h,
+integer_ops/add.h, integer_ops/mul.h.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import fixed_point as fp
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, f32, per_tensor
+from qtool.backends.tflite.kernels.bounds import code_bounds, finish
+from qtool.core.errors import KernelError
+from qtool.core.types import INT16, QuantParams
+
+__all__ = ["add", "mul", "sub"]
+
+_LEFT_SHIFT = {8: 20, 16: 15}  # headroom given to the codes before they are rescaled
+
+
+def checked_log2(scale: float) -> int | None:
+    """The logarithm of a power of two, None for other scales (float32, tolerance 1e-3)."""
+    log2 = f32(f32(math.log(scale)) * f32(1.0 / f32(math.log(2.0))))
+    nearest = math.floor(abs(log2) + 0.5) * (1 if log2 >= 0 else -1)
+    return nearest if abs(f32(log2 - nearest)) < 1e-3 else None
+
+
+def add(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+    pot_scale_int16: bool = True,
+) -> Kernel:
+    """Rescaled addition of two code tensors (broadcasting), uint8, int8 or int16.
+
+    Both operands are shifted left by 20 bits (15 for int16), scaled to twice the larger input
+    scale, added, and the sum is scaled to the output. With `pot_scale_int16` (the schema's
+    default) int16 tensors whose scales are all powers of two only shift and saturate.
+
+    Raises KernelError where max(scale a, scale b) / scale out reaches 2**19 (the runtime
+    aborts), where int16 zero points are not 0, or where no int16 input has the output's
+    power-of-two scale.
+    """
+    return _sum(a, b, out, bounds, 1, pot_scale_int16)
+
+
+def sub(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+    pot_scale_int16: bool = True,
+) -> Kernel:
+    """Rescaled subtraction a - b; parameters and errors as `add`.
+
+    Above a ratio of 2**19 the runtime returns unrelated codes; here it is refused too.
+    """
+    return _sum(a, b, out, bounds, -1, pot_scale_int16)
+
+
+def _sum(
+    a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, sign: int, pot: bool
+) -> Kernel:
+    scale_a, zero_a = per_tensor(a, "first input")
+    scale_b, zero_b = per_tensor(b, "second input")
+    scale, zero = per_tensor(out, "output")
+    _check_types(a, b, out)
+    limits = code_bounds(out, bounds)
+    wide = a.qtype.torch_dtype == INT16.torch_dtype
+    if wide:
+        if zero_a or zero_b or zero:
+            raise KernelError("int16 ADD and SUB need zero points of 0; quantize symmetrically")
+        logs = [checked_log2(s) for s in (scale_a, scale_b, scale)]
+        if pot and None not in logs:
+            return _sum_by_shifts([int(v or 0) for v in logs], out, limits, sign)
+    left = _LEFT_SHIFT[16 if wide else 8]
+    twice = 2 * max(scale_a, scale_b)
+    real_out = twice / (2**left * scale)
+    by_out = fp.quantize_multiplier(real_out)
+    if real_out >= 1.0 or int(by_out.exponent) > 0:
+        raise KernelError(
+            f"the larger input scale is {max(scale_a, scale_b) / scale:.3g} times the output "
+            f"scale; the runtime aborts from 2**{left - 1} on: use a larger output scale"
+        )
+    by_a, by_b = fp.quantize_multiplier(scale_a / twice), fp.quantize_multiplier(scale_b / twice)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        x_wide = fp.multiply_by_quantized_multiplier((x.to(torch.int64) - zero_a) << left, by_a)
+        y_wide = fp.multiply_by_quantized_multiplier((y.to(torch.int64) - zero_b) << left, by_b)
+        total = fp.multiply_by_quantized_multiplier(x_wide + sign * y_wide, by_out)
+        return finish(total + zero, out, limits)
+
+    return kernel
+
+
+def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], sign: int) -> Kernel:
+    """int16 with power-of-two scales: the finer input is rounded to the output's scale."""
+    shift_a, shift_b = logs[2] - logs[0], logs[2] - logs[1]
+    if min(shift_a, shift_b) < 0 or (shift_a and shift_b):
+        raise KernelError(
+            "int16 ADD and SUB with power-of-two scales need one input at the output's scale and "
+            "the other no coarser; change a scale, or use pot_scale_int16=False"
+        )
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        x_wide = fp.rounding_divide_by_pot(x.to(torch.int64), shift_a)
+        y_wide = fp.rounding_divide_by_pot(y.to(torch.int64), shift_b)
+        total = (x_wide + sign * y_wide).clamp(INT16.qmin, INT16.qmax)
+        return finish(total, out, limits)
+
+    return kernel
+
+
+def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Product of two code tensors (broadcasting), uint8, int8 or int16.
+
+    The factor f32(f32(scale a * scale b) / scale out) is float32 all the way; where it exceeds
+    1 the int32 product may wrap when it is shifted, as it does in the runtime.
+    """
+    scale_a, zero_a = per_tensor(a, "first input")
+    scale_b, zero_b = per_tensor(b, "second input")
+    scale, zero = per_tensor(out, "output")
+    _check_types(a, b, out)
+    limits = code_bounds(out, bounds)
+    by = fp.quantize_multiplier(f32(f32(scale_a * scale_b) / scale))
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        product = (x.to(torch.int64) - zero_a) * (y.to(torch.int64) - zero_b)
+        scaled = fp.multiply_by_quantized_multiplier(fp.wrap32(product), by)
+        return finish(scaled + zero, out, limits)
+
+    return kernel
+
+
+def _check_types(a: QuantParams, b: QuantParams, out: QuantParams) -> None:
+    types = {p.qtype.torch_dtype for p in (a, b, out)}
+    if len(types) != 1:
+        raise KernelError(
+            f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
+        )

@@ -1,0 +1,115 @@
+"""TFLite AVERAGE_POOL_2D, MAX_POOL_2D and MEAN, reference kernels.
+
+Sources: tflite/kernels/internal/reference/integer_ops/pooling.h, reference/pooling.h,
+reference/reduce.h; tflite/kernels/reduce.cc.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import fixed_point as fp
+from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, per_tensor, spatial
+from qtool.backends.kernels.windows import pad_spatial, window_counts, window_sum, window_taps
+from qtool.backends.tflite.kernels.bounds import code_bounds, finish
+from qtool.core.errors import KernelError
+from qtool.core.types import QuantParams
+
+__all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
+
+
+def average_pool(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: int | Sequence[int] = 0,
+    bounds: Bounds = NO_BOUNDS,
+    count_include_pad: bool = False,
+) -> Kernel:
+    """Codes [N, C, *spatial] -> codes: mean of the cells inside the image, halves away from zero.
+
+    The raw codes are averaged; the operator ignores both tensors' parameters (they should be
+    equal). KernelError for count_include_pad, which the operator does not have.
+    """
+    if count_include_pad:
+        raise KernelError("TFLite averages only the cells inside the image; pad explicitly")
+    _check_types(x, out)
+    limits = code_bounds(out, bounds)
+    edges = spatial(pads, 2 * len(kernel), "pads")
+
+    def run(codes: Tensor) -> Tensor:
+        padded = pad_spatial(codes.to(torch.float64), edges)
+        sums = window_sum(padded, kernel, stride).to(torch.int64)
+        counts = window_counts(codes.shape[2:], kernel, stride, edges)
+        return finish(fp.divide_half_away(sums, counts), out, limits)
+
+    return run
+
+
+def max_pool(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: int | Sequence[int] = 0,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Codes [N, C, *spatial] -> the largest code of each window; parameters are ignored."""
+    _check_types(x, out)
+    limits = code_bounds(out, bounds)
+    edges = spatial(pads, 2 * len(kernel), "pads")
+    ones = (1,) * len(kernel)
+
+    def run(codes: Tensor) -> Tensor:
+        padded = pad_spatial(codes.to(torch.int64), edges, x.qtype.qmin)
+        best = torch.stack(window_taps(padded, kernel, stride, ones)).amax(0)
+        return finish(best, out, limits)
+
+    return run
+
+
+def mean(
+    x: QuantParams, out: QuantParams, *, axes: Sequence[int], keep_dims: bool = True
+) -> Kernel:
+    """Codes -> mean over `axes`, rescaled to `out`.
+
+    1/n is folded into the multiplier: with k = floor(log2 n), capped so that nothing overflows,
+    mantissa = floor(mantissa * 2**k / n) and the exponent falls by k.
+    """
+    _check_types(x, out)
+    scale_in, zero_in = per_tensor(x, "input")
+    scale_out, zero_out = per_tensor(out, "output")
+    base = fp.quantize_multiplier(scale_in / scale_out)
+    limits = (out.qtype.qmin, out.qtype.qmax)
+
+    def run(codes: Tensor) -> Tensor:
+        n = math.prod(codes.shape[axis] for axis in axes)
+        k = min(n.bit_length() - 1, 32, 31 + int(base.exponent))
+        by = fp.Multiplier(((base.mantissa << k) // n), base.exponent - k)
+        sums = codes.to(torch.int64).sum(tuple(axes), keepdim=keep_dims) - n * zero_in
+        scaled = fp.multiply_by_quantized_multiplier(fp.wrap32(sums), by)
+        return finish(scaled + zero_out, out, limits)
+
+    return run
+
+
+def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
+    """MEAN over all spatial axes of [N, C, *spatial], kept with size 1."""
+
+    def run(codes: Tensor) -> Tensor:
+        return mean(x, out, axes=range(2, codes.dim()))(codes)
+
+    per_tensor(x, "input"), per_tensor(out, "output")
+    return run
+
+
+def _check_types(x: QuantParams, out: QuantParams) -> None:
+    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")

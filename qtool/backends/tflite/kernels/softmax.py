@@ -1,0 +1,187 @@
+"""TFLite SOFTMAX, reference kernel: gemmlowp fixed point for 8 bits, tables for int16.
+
+Q-numbers: raw = value * 2**f with f fractional bits in 31. Source: tflite/kernels/activations.cc
+(SoftmaxPrepare); tflite/kernels/internal/reference/softmax.h; tflite/kernels/internal/common.h
+(GetReciprocal, LUTPopulateInt16); gemmlowp fixedpoint/fixedpoint.h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import fixed_point as fp
+from qtool.backends.kernels.params import Kernel, f32, per_tensor
+from qtool.core.errors import KernelError
+from qtool.core.types import INT16, UINT8, QuantParams
+
+__all__ = ["softmax"]
+
+_ONE = 2**31 - 1
+_EXP_MINUS_EIGHTH = 1895147668  # exp(-1/8) in Q0.31
+_ONE_THIRD = 715827883
+_48_OVER_17, _NEG_32_OVER_17 = 1515870810, -1010580540  # Q2.29
+# exp(-2**k) in Q0.31 for k = -2 .. 4, one factor for each bit of the remainder
+_EXP_OF_POWERS = tuple(round(math.exp(-(2.0**k)) * 2**31) for k in range(-2, 5))
+_LUT_STEPS = 512
+
+
+def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1.0) -> Kernel:
+    """Codes -> softmax(beta * x) along `axis`, output scale 1/256 (int16: 1/32768).
+
+    KernelError at bind time for output parameters the runtime refuses (int8: zero point -128,
+    int16: 0) and for beta * scale so small that its factor does not exceed 1; and when called,
+    where the exponentials of one row sum to 512 or more: there the runtime aborts.
+    """
+    scale_in, zero_in = per_tensor(x, "input")
+    scale_out, zero_out = per_tensor(out, "output")
+    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
+    wide = x.qtype.torch_dtype == INT16.torch_dtype
+    expected_scale = 1 / 32768 if wide else 1 / 256
+    expected_zero = 0 if wide else x.qtype.qmin
+    checked = x.qtype.torch_dtype != UINT8.torch_dtype  # the runtime does not look at uint8's
+    off = abs(scale_out - expected_scale) > f32(0.001 * expected_scale)
+    if checked and (zero_out != expected_zero or off or (wide and zero_in != 0)):
+        raise KernelError(
+            f"SOFTMAX has the fixed output scale {expected_scale} and zero point {expected_zero}"
+            f", not {scale_out:.6g} and {zero_out}; fix the output's parameters"
+        )
+    rows = _int16_rows(scale_in, f32(beta)) if wide else _int8_rows(scale_in, f32(beta))
+
+    def kernel(codes: Tensor) -> Tensor:
+        last = codes.to(torch.int64).movedim(axis, -1)
+        result = rows(last - last.amax(-1, keepdim=True))
+        if not wide:
+            result = (result + out.qtype.qmin).clamp(out.qtype.qmin, out.qtype.qmax)
+        return result.movedim(-1, axis).to(out.qtype.torch_dtype)
+
+    return kernel
+
+
+def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
+    real = min(beta * scale * (1 << 26), 2.0**31 - 1)
+    if real <= 1.0:
+        raise KernelError(
+            f"SOFTMAX cannot represent beta * input scale = {beta * scale:.3g}, the runtime "
+            "aborts at 2**-26 and below; use a larger input scale"
+        )
+    by = fp.quantize_multiplier(real)
+    shift = int(by.exponent)
+    lowest = -math.floor(31 * 2.0**26 / 2.0**shift)
+
+    def rows(diff: Tensor) -> Tensor:
+        counted = diff >= lowest
+        # The shift comes first and no rounding shift follows: the factor exceeds 1.
+        scaled = fp.saturating_rounding_doubling_high_mul(
+            fp.wrap32(diff.clamp(min=lowest) << shift), by.mantissa
+        )
+        exps = torch.where(counted, exp_on_negative(scaled), 0)
+        sums = fp.rounding_divide_by_pot(exps, 12).sum(-1, keepdim=True)
+        if bool((sums >= 1 << 28).any()):
+            raise KernelError(
+                "SOFTMAX over a row whose exponentials sum to 512 or more: the runtime aborts; "
+                "shorten the row or leave the softmax in float"
+            )
+        scale_raw, bits = _reciprocal(sums)
+        product = fp.saturating_rounding_doubling_high_mul(scale_raw, exps)
+        return torch.where(counted, fp.rounding_divide_by_pot(product, bits + 23), 0)
+
+    return rows
+
+
+def exp_on_negative(a: Tensor) -> Tensor:
+    """exp of Q5.26 numbers <= 0, as Q0.31: a polynomial on a quarter, a factor per higher bit."""
+    quarter = 1 << 24
+    within = (a & (quarter - 1)) - quarter
+    result = _exp_on_quarter(within << 5)
+    remainder = within - a
+    for bit, factor in enumerate(_EXP_OF_POWERS):
+        scaled = fp.saturating_rounding_doubling_high_mul(result, torch.tensor(factor))
+        result = torch.where((remainder & (1 << (24 + bit))) != 0, scaled, result)
+    return torch.where(a == 0, _ONE, result)
+
+
+def _exp_on_quarter(a: Tensor) -> Tensor:
+    """exp on [-1/4, 0) in Q0.31: the fourth-order expansion around -1/8."""
+    high_mul = fp.saturating_rounding_doubling_high_mul
+    x = a + (1 << 28)
+    x2 = high_mul(x, x)
+    x3, x4 = high_mul(x2, x), high_mul(x2, x2)
+    third = high_mul(fp.rounding_divide_by_pot(x4, 2) + x3, torch.tensor(_ONE_THIRD))
+    tail = fp.rounding_divide_by_pot(third + x2, 1)
+    constant = torch.tensor(_EXP_MINUS_EIGHTH)
+    return (constant + high_mul(constant, x + tail)).clamp(max=_ONE)
+
+
+def _reciprocal(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """1 / sums for Q12.19 sums >= 1: a Q0.31 mantissa in (1/2, 1], and the bits above unity."""
+    high_mul = fp.saturating_rounding_doubling_high_mul
+    headroom = 31 - _floor_log2(sums)
+    a = (sums << headroom) - (1 << 31)
+    half = (a + _ONE + 1) >> 1  # both addends are >= 0: nearest, ties up
+    x = _48_OVER_17 + high_mul(half, torch.tensor(_NEG_32_OVER_17))
+    for _ in range(3):
+        rest = (1 << 29) - high_mul(half, x)
+        x = x + fp.saturating_left_shift(high_mul(x, rest), 2)
+    return fp.saturating_left_shift(x, 1), 12 - headroom
+
+
+def _floor_log2(x: Tensor) -> Tensor:
+    """Position of the highest set bit of positive integers below 2**53."""
+    return torch.frexp(x.to(torch.float64)).exponent.to(torch.int64) - 1
+
+
+def _int16_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
+    by = fp.quantize_multiplier(f32(scale * beta) / (10.0 / 65535.0))
+    exp_lut = _lut(-10.0, 0.0, math.exp)
+    inverse_lut = _lut(0.0, 1.0, lambda v: 1.0 / (1.0 + v))
+
+    def rows(diff: Tensor) -> Tensor:
+        position = fp.multiply_by_quantized_multiplier(diff, by) + 32767
+        exps = _interpolate(position.clamp(-32768, 32767), exp_lut)
+        sums = exps.sum(-1, keepdim=True)
+        headroom = 31 - _floor_log2(sums)
+        shifted = ((sums << (headroom - 1)) + (1 << 13)) >> 14
+        centred = (shifted - (1 << 15) - (1 << 16)).clamp(-32768, 32767)
+        right = 31 - headroom
+        product = exps * _interpolate(centred, inverse_lut)
+        return ((product + (torch.ones_like(right) << (right - 1))) >> right).clamp(0, 32767)
+
+    return rows
+
+
+def _lut(low: float, high: float, function: Callable[[float], float]) -> Tensor:
+    """513 int16 samples of a function on [low, high], outputs in steps of 2 / 65535.
+
+    Each is moved by half the error of its straight line at the middle of the step.
+    """
+    scale = (high - low) / 65535.0
+    zero = 32767 if high == 0.0 else -32768
+    first, last = scale * (-32768 - zero), scale * (32767 - zero)
+    step = (last - first) / _LUT_STEPS
+    gain = 65536.0 / (2.0 / 65535 * 32767 - 2.0 / 65535 * -32768)
+    samples = []
+    for i in range(_LUT_STEPS):
+        here = function(first + i * step)
+        middle = _round(function(first + i * step + step / 2) * gain)
+        following = function(first + (i + 1) * step)
+        straight = _round((following * gain + _round(here * gain)) / 2)
+        samples.append(_round(here * gain) - _round((straight - middle) / 2))
+    samples.append(_round(function(last) * gain))
+    return torch.tensor(samples, dtype=torch.int64).clamp(-32768, 32767)
+
+
+def _round(x: float) -> int:
+    return int(math.copysign(math.floor(abs(x) + 0.5), x))
+
+
+def _interpolate(position: Tensor, lut: Tensor) -> Tensor:
+    """Value at an int16 position: 512 cells of 128 steps."""
+    cell = 256 + (position >> 7)
+    base = lut[cell]
+    delta = ((lut[cell + 1] - base) * (position & 0x7F) + 64) >> 7
+    return base + delta

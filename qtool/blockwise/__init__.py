@@ -1,0 +1,1 @@
+"""Block-wise conversion of models larger than memory, with checkpoints on disk."""

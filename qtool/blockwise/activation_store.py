@@ -1,0 +1,110 @@
+"""Tensors between blocks on the disk, batch by batch, in the float and in the quantized network."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+
+from qtool.core.atomic import atomic_path
+from qtool.core.errors import FileError
+
+__all__ = ["Named", "Values"]
+
+Named = Mapping[str, torch.Tensor]
+_EXACT, _CODED = "float/", "quantized/"
+_LENGTH = 8  # bytes that say how long the head is
+_KINDS = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+class Values:
+    """A folder with a file for each batch. What is the same in both networks is there once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, index: int, exact: Named, coded: Named) -> None:
+        """Raises FileError where the disk is full."""
+        self.folder.mkdir(exist_ok=True)
+        found = {f"{_EXACT}{name}": value.contiguous() for name, value in exact.items()}
+        for name, value in coded.items():
+            if name not in exact or not _same(exact[name], value):
+                found[f"{_CODED}{name}"] = value.contiguous()
+        seen: set[int] = set()
+        for name, value in found.items():  # a file holds no memory twice
+            if _shared(value) or value.data_ptr() in seen:
+                found[name] = value.clone()
+            seen.add(found[name].data_ptr())
+        with atomic_path(self._file(index)) as temporary:
+            try:
+                safetensors.torch.save_file(found, temporary)
+            except safetensors.SafetensorError as error:
+                raise OSError(str(error)) from error
+
+    def load(self, index: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """By name: of the float network, and of the quantized one; mapped, not read.
+
+        Raises FileError where it is not there.
+        """
+        file = self._file(index)
+        try:
+            found = _mapped(file)
+        except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise FileError(f"{file} cannot be read ({error}); delete {file.parents[1]}") from error
+        exact = {k.removeprefix(_EXACT): v for k, v in found.items() if k.startswith(_EXACT)}
+        coded = {k.removeprefix(_CODED): v for k, v in found.items() if k.startswith(_CODED)}
+        return exact, {**exact, **coded}
+
+    def move(self, index: int, to: Values, number: int) -> None:
+        to.folder.mkdir(exist_ok=True)
+        self._file(index).replace(to._file(number))
+
+    def drop(self, index: int) -> None:
+        self._file(index).unlink(missing_ok=True)
+
+    def _file(self, index: int) -> Path:
+        return self.folder / f"{index:06}.safetensors"
+
+
+def _mapped(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file of safetensors. Its own reader leaves 56 bytes of each (0.8.0;
+    docs/upstream.md), and there is one of these files for each batch and level."""
+    with file.open("rb") as opened:
+        held = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    start = _LENGTH + int.from_bytes(held[:_LENGTH], "little")
+    found = {}
+    for name, stored in json.loads(held[_LENGTH:start]).items():
+        if name != "__metadata__":
+            kind, (first, last) = _KINDS[stored["dtype"]], stored["data_offsets"]
+            # of no bytes torch.frombuffer makes nothing
+            flat = torch.empty(0, dtype=kind)
+            if last > first:
+                count = (last - first) // kind.itemsize
+                flat = torch.frombuffer(held, dtype=kind, count=count, offset=start + first)
+            found[name] = flat.reshape(stored["shape"])
+    return found
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or torch.equal(one, other)
+
+
+def _shared(tensor: torch.Tensor) -> bool:
+    """Whether it is a part of something larger."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()

@@ -1,0 +1,287 @@
+"""All batches through one block, in the float and in the quantized network, layer after layer.
+
+The layers of a block have levels: one that reads what another gives is one above it. For each level
+all batches run up to what its layers read; then their weights are rounded, and the batches go on
+from there. What is alive in between lies on the disk, so that the memory it takes is that of one
+batch.
+
+Of several ranks each runs its share of the batches, which all find on the disk then; each gathers
+of all of them what some pieces of layers are rounded by, in the order of one process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.algorithms.acceptance import coded
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.pipeline import Conversion
+from qtool.algorithms.residual_input import added_to
+from qtool.blockwise.activation_store import Values
+from qtool.blockwise.layer_shards import Layer, Piece, gather, pieces_of, rounded
+from qtool.core import graph as G
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.process_lock import give_back
+from qtool.core.progress import counted
+from qtool.distributed import Ranks, current, in_turn
+from qtool.planning.plan import Kind
+
+__all__ = ["Walked", "walk"]
+
+aten = torch.ops.aten
+_SIZE = "size "
+After = tuple[Values, Callable[[int], Iterable[str]]]
+
+
+@dataclass
+class Walked:
+    """What a walk found.
+
+    weights: attribute -> the weights of a layer, on their grid. notes: sentences.
+    noise, power: of the block's results, by name, over all samples.
+    """
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Walk:
+    work: Conversion
+    executor: Executor
+    reads: Sequence[str]  # the block's inputs, by their names between blocks
+    gives: Mapping[str, int]  # the block's results likewise -> their numbers
+    layers: Mapping[int, Layer]
+    levels: Mapping[int, int]
+    fixed: Sequence[int]
+    found: Walked
+    ranks: Ranks
+    off: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Of each result, by batch of this rank: noise and power."""
+
+    def steps(self, level: int) -> list[int]:
+        return [i for i, found in self.levels.items() if found == level]
+
+    def alive(self, level: int) -> set[int]:
+        """What is still read when all of this level is computed."""
+        read = {
+            j for i, k in self.levels.items() if k > level for j in self.executor.steps[i].reads
+        }
+        known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
+        return (read | set(self.gives.values())) & known
+
+    @property
+    def constants(self) -> set[int]:
+        """What is the same for all batches."""
+        return {*self.executor.constants, *self.fixed}
+
+
+def walk(
+    work: Conversion,
+    rounding: bool,
+    values: Values,
+    scratch: Values,
+    after: After,
+    sizes: Sequence[int],
+) -> Walked:
+    """Runs a block, whose weights it rounds on the way.
+
+    Args:
+        work: of the block, its parameters solved. rounding: False leaves them at the nearest codes.
+        values: what the block reads, and what passes by. scratch: for what is alive inside of it.
+        after: where what the next blocks read of a batch is written, and its names.
+        sizes: the number of samples of each batch.
+
+    Raises:
+        FileError: the disk is full.
+    """
+    at = _begun(work, rounding)
+    top = max(at.levels.values(), default=0)
+    for level in counted("levels", range(top + 1), top + 1):
+        layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
+        pieces = pieces_of(at.ranks, at.executor, layers, len(sizes))
+        _advance(at, level, values, scratch, after if level == top else None, sizes, pieces)
+        for layer in layers:
+            _round(at, layer, [piece for piece in pieces if piece.layer is layer])
+        del pieces
+        give_back()
+    _add_up(at)
+    return at.found
+
+
+def _begun(work: Conversion, rounding: bool) -> _Walk:
+    module = coded(work)
+    executor = Executor(replace(work.graph, module=module))
+    layers = _layers(work, module, executor) if rounding else {}
+    constant = set(executor.constants)
+    fixed, levels = [], dict[int, int]()
+    for i, step in executor.steps.items():
+        if set(step.reads) <= constant:
+            constant.add(i)
+            fixed.append(i)
+            continue
+        levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
+    ends = (executor.numbers[G.name_of(n)] for n in G.output_nodes(module.graph))
+    gives = dict(zip(work.graph.outputs, ends, strict=True))
+    reads = [i.name for i in work.graph.inputs]
+    return _Walk(work, executor, reads, gives, layers, levels, fixed, Walked(), current())
+
+
+def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int, Layer]:
+    """Layers whose weights are in codes and belong to them alone, by their numbers."""
+    uses: dict[str, int] = {}
+    for node in work.graph.graph.nodes:
+        if node.op == "get_attr":
+            uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found = {}
+    for point in work.plan:
+        if point.kind is not Kind.WEIGHT or not point.edges:
+            continue
+        node = nodes[point.edges[0].user]
+        x, weight = node.args[:2]
+        own = is_product(node) and point.name == f"{G.name_of(node)}.weight"
+        if not own or not isinstance(weight, fx.Node) or weight.op != "call_module":
+            continue
+        source = weight.args[0]
+        assert isinstance(source, fx.Node)
+        assert isinstance(x, fx.Node)
+        if uses[str(source.target)] == 1:
+            number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
+            places, beside = (number, reads, run.numbers[G.name_of(weight)]), added_to(run, number)
+            if beside is not None and beside > number:  # not known yet in a walk
+                beside = None
+            bias = G.argument(node, 2, "bias")
+            added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
+            found[number] = Layer(node, *places, added, beside)
+    return found
+
+
+def _advance(
+    at: _Walk,
+    level: int,
+    values: Values,
+    scratch: Values,
+    after: After | None,
+    sizes: Sequence[int],
+    pieces: Sequence[Piece],
+) -> None:
+    """All batches through the steps of one level; of each is gathered what pieces of the layers of
+    the next are rounded by.
+
+    after: where results go, behind the last level.
+    """
+    run, ranks = at.executor, at.ranks
+    steps, alive = at.steps(level), at.alive(level)
+    kept, layers = alive | at.constants, {piece.layer.number: piece.layer for piece in pieces}
+    early = layers.keys()  # computed in the float network alone
+    firsts = [0, *accumulate(sizes)]  # the numbers of the batches' samples
+    own = range(ranks.rank, len(sizes), ranks.size)
+    for index in counted("batches", own, len(own)):
+        ranks.check()
+        exact, coded = _loaded(at, level, index, values, scratch)
+        run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
+        run.advance(coded, steps, run.points, kept)
+        run.advance(exact, list(layers), frozenset(), kept | early)
+        if not ranks.several:
+            gather(pieces, exact, coded, firsts[index])
+        if after is None:
+            scratch.save(index, _named(exact, alive | early), _named(coded, alive))
+        else:
+            _finish(at, index, values, after, (exact, coded))
+            scratch.drop(index)
+    if ranks.several and pieces:
+        ranks.tell("")  # all batches are on the disk
+        for index in counted("batches", range(len(sizes)), len(sizes)):
+            ranks.check()
+            gather(pieces, *_loaded(at, level + 1, index, values, scratch), firsts[index])
+
+
+def _loaded(
+    at: _Walk, level: int, index: int, values: Values, scratch: Values
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What is known of a batch before a level, in both networks."""
+    run, found = at.executor, []
+    if level == 0:
+        numbers = dict(zip(at.reads, run.inputs, strict=True))
+        known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
+    else:
+        known = [_numbered(side) for side in scratch.load(index)]
+        early = {i for i in at.layers if at.levels[i] == level}
+        known[1] = {i: v for i, v in known[1].items() if i not in early}
+    for each, points in zip(known, (frozenset[str](), run.points), strict=True):
+        found.append(run.begun(each))
+        run.advance(found[-1], at.fixed, points, at.constants)
+    return found[0], found[1]
+
+
+def _named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
+    """Values as a file holds them; sizes are marked."""
+    found = {i: values[i] for i in numbers}
+    sizes = {i: v for i, v in found.items() if not isinstance(v, torch.Tensor)}
+    marked = {f"{_SIZE}{i}": torch.tensor(v) for i, v in sizes.items()}
+    return marked | {str(i): v for i, v in found.items() if i not in sizes}
+
+
+def _numbered(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
+    """The inverse."""
+    return {
+        int(name.removeprefix(_SIZE)): value.item() if name.startswith(_SIZE) else value
+        for name, value in named.items()
+    }
+
+
+def _finish(
+    at: _Walk,
+    index: int,
+    values: Values,
+    after: After,
+    found: tuple[list[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    """Writes what goes on to the next blocks, and adds up how far results are from the float's."""
+    folder, wanted = after
+    both = values.load(index)
+    for name, number in at.gives.items():
+        exact, coded = (side[number] for side in found)
+        both[0][name], both[1][name] = exact, coded
+        if exact.is_floating_point():
+            noise, power = (
+                sum(float(line.double().square().sum()) for line in t)
+                for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
+            )
+            at.off.setdefault(name, []).append((noise, power))
+    names = tuple(wanted(index))
+    kept = [{name: side[name] for name in names} for side in both]
+    folder.save(index, *kept)
+
+
+def _add_up(at: _Walk) -> None:
+    """How far results are from the float's, over all batches in their order."""
+    told = [json.loads(text) for text in at.ranks.tell(json.dumps(at.off))]
+    for name in dict.fromkeys(name for off in told for name in off):
+        both = in_turn([off.get(name, []) for off in told])
+        at.found.noise[name], at.found.power[name] = (sum(each) for each in zip(*both, strict=True))
+
+
+def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
+    assert at.work.parameters is not None
+    name, run = f"{G.name_of(layer.node)}.weight", at.executor
+    weight = run.constants[run.steps[layer.weight].places[0][1]]
+    found, alike = rounded(at.ranks, pieces, at.work.parameters.params[name], weight, at.work.plan)
+    if alike:
+        at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
+    if found is None:
+        return
+    run.rounded[layer.weight] = found
+    stored = at.work.graph.graph
+    attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
+    at.found.weights[str(attribute.target)] = found

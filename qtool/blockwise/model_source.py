@@ -1,0 +1,83 @@
+"""Where a model larger than memory comes from: a folder with safetensors, or an ONNX file with its
+weights beside it. Its graph is made without them; each is read when it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from qtool.core.errors import CaptureError
+from qtool.frontends.huggingface.meta_init import empty_folder, flat, names_of
+from qtool.frontends.huggingface.safetensors_files import Shards
+from qtool.frontends.onnx import OnnxModule, map_onnx
+
+__all__ = ["Source", "source_of"]
+
+_GLANCE = 1024  # elements of each tensor that a file's mark is made of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model whose weights are not read yet.
+
+    mark: tells it from others. shards: its weights; None where they are mapped in the model. names:
+    attributes of the model -> tensors of the shards.
+    """
+
+    model: nn.Module
+    mark: str
+    shards: Shards | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def read(
+        self, attribute: str, held: torch.Tensor, place: tuple[slice, ...] | None
+    ) -> torch.Tensor:
+        """A stored tensor, or a part of it.
+
+        Args:
+            attribute: of the model. held: what a graph has under that name, or of that part.
+
+        Raises:
+            CaptureError: nothing holds its values.
+        """
+        if self.shards is None:
+            return held.contiguous()
+        if attribute in self.names:
+            return self.shards.read(self.names[attribute], place)
+        if held.numel() > 1 and not any(held.stride()):
+            raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
+        return held  # as the model made it
+
+    def give_back(self) -> None:
+        """The memory of what was read."""
+        if isinstance(self.model, OnnxModule):
+            self.model.apart.give_back()
+
+
+def source_of(path: Path, model: nn.Module | None, task: str | None) -> Source:
+    """
+    Raises:
+        CaptureError: there is no such model, or its weights are not whole.
+    """
+    if path.suffix == ".onnx":
+        if model is not None or task is not None:
+            raise CaptureError(f"{path} is a model by itself; leave out model and task")
+        found = map_onnx(path)
+        return Source(found, _mark(found, path))
+    shards = Shards(path)
+    empty = empty_folder(path, task) if model is None else flat(model)
+    return Source(empty, shards.mark, shards, names_of(empty, shards))
+
+
+def _mark(model: OnnxModule, path: Path) -> str:
+    """Of the file, and of the first values of each tensor beside it."""
+    digest = hashlib.sha256(path.read_bytes())
+    for name, array in sorted(model.apart.arrays.items()):
+        digest.update(f"{name} {array.shape}\n".encode())
+        digest.update(array.reshape(-1)[:_GLANCE].tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,132 @@
+"""Scales for which ONNX Runtime's kernels give the same codes on every CPU.
+
+Sums and products of codes and activation functions are computed with fused multiply-adds on x86
+with AVX2, with more roundings on SSE4.1 and in WebAssembly, and sums in fixed point on ARM
+(mlas/lib/qladd.cpp, qlmul.cpp, logistic.cpp). The forms differ in a few of all combinations of
+codes, those whose result lies next to the border between two codes. A change of the output's scale
+by some millionths moves the borders away. Whether the codes agree is not estimated: every profile
+computes them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table, distinct
+from qtool.backends.profiles import Profile, profile
+from qtool.calibration.activation_rescaling import rescaled
+from qtool.calibration.scale_alignment import output_point
+from qtool.core import graph as G
+from qtool.core.types import Observed, QuantParams
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.planning.targets import target
+
+__all__ = ["agreeing"]
+
+STEP = 2.0**-18
+"""The smallest relative change of a scale that is tried: 4e-6."""
+
+TRIES = 400
+"""Changes tried, up and down by turns: at most 200 steps, less than a thousandth."""
+
+PASSES = 4
+"""Rounds over all operators: a scale that several share may have to move again."""
+
+_PAIRS = frozenset({"add", "mul"})
+_TABLES = frozenset({"sigmoid", "silu", "gelu", "tanh", "hard_swish"})
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator whose formula differs between CPUs.
+
+    Attributes:
+        name: of its node.
+        key: of its kernel.
+        inputs, output: names of points; one input where both operands are the same tensor.
+    """
+
+    name: str
+    key: str
+    inputs: tuple[str, ...]
+    output: str
+
+    def agrees(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
+        """Whether all profiles give the same codes."""
+        first, *others = (self._codes(p, params) for p in distinct(profiles, self.key))
+        return all(torch.equal(first, codes) for codes in others)
+
+    def _codes(self, profile: Profile, params: Mapping[str, QuantParams]) -> torch.Tensor:
+        inputs, output = [params[name] for name in self.inputs], params[self.output]
+        if self.key in _TABLES:
+            return codes_of_table(profile, self.key, inputs[0], output)
+        return codes_of_pairs(profile, self.key, inputs[0], inputs[-1], output)
+
+
+def agreeing(
+    graph: fx.Graph, plan: QuantPlan, params: Mapping[str, QuantParams]
+) -> tuple[dict[str, QuantParams], tuple[str, ...]]:
+    """Parameters with which all profiles of the plan's target give the same codes.
+
+    Args:
+        graph: the float graph of the plan.
+        params: of every point of the plan.
+
+    Returns:
+        The parameters, and a sentence for each operator whose codes still differ.
+    """
+    profiles = [profile(name) for name in target(plan.target).agreement]
+    result, operators = dict(params), tuple(_operators(graph, plan))
+    if not profiles:
+        return result, ()
+    for _ in range(PASSES):
+        differing = [o for o in operators if not o.agrees(profiles, result)]
+        if not differing:
+            return result, ()
+        for operator in differing:
+            result = _moved(operator, operators, profiles, plan, result)
+    notes = (
+        f"{o.name}: some combinations of codes give another code on other CPUs, by one"
+        for o in operators
+        if not o.agrees(profiles, result)
+    )
+    return result, tuple(notes)
+
+
+def _operators(graph: fx.Graph, plan: QuantPlan) -> Iterator[_Operator]:
+    nodes = {G.name_of(n): n for n in graph.nodes}
+    for decision in plan.nodes:
+        known = decision.op in _PAIRS | _TABLES and decision.execution is Execution.INTEGER
+        output = output_point(plan, nodes, decision) if known else None
+        if output is not None:
+            yield _Operator(decision.node, decision.op, decision.inputs, output)
+
+
+def _moved(
+    operator: _Operator,
+    operators: Sequence[_Operator],
+    profiles: Sequence[Profile],
+    plan: QuantPlan,
+    params: dict[str, QuantParams],
+) -> dict[str, QuantParams]:
+    """Parameters with the operator's output scale moved as little as makes its codes agree, where
+    that keeps the agreement of the operators before it; else as they are."""
+    for name in (operator.output, *operator.inputs):
+        root = plan.root(name)
+        if not isinstance(plan.point(root).spec, Observed):
+            continue
+        before = [o for o in operators[: operators.index(operator)] if _reads(o, plan, root)]
+        for i in range(1, TRIES):
+            factor = 1 + (i + 1) // 2 * (STEP if i % 2 else -STEP)
+            moved = rescaled(plan, params, {root: factor})
+            if all(o.agrees(profiles, moved) for o in (operator, *before)):
+                return moved
+    return params
+
+
+def _reads(operator: _Operator, plan: QuantPlan, root: str) -> bool:
+    return any(plan.root(name) == root for name in (*operator.inputs, operator.output))

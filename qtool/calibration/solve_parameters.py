@@ -1,0 +1,264 @@
+"""Solves the plan: statistics and weights in, scale and zero point of every point out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from qtool import observers
+from qtool.calibration.calibration import Calibration
+from qtool.calibration.portable_scales import agreeing
+from qtool.calibration.scale_alignment import Range, aligned
+from qtool.core import graph as G
+from qtool.core.errors import CalibrationError
+from qtool.core.graph.torch_ops import groups_of
+from qtool.core.types import INT32, Derived, Fixed, Observed, QuantParams, Requantized, SharedWith
+from qtool.planning.plan import Kind, Point, QuantPlan
+from qtool.planning.sharing import bounds_of
+from qtool.planning.targets import saturation, target
+
+__all__ = ["Parameters", "solve_parameters"]
+
+BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
+LONE_BIAS = 2.0**22  # codes for the bias of a channel whose weights are all zero
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """params: point name -> parameters. notes: what had to be adjusted, in sentences."""
+
+    params: dict[str, QuantParams]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Solver:
+    module: fx.GraphModule
+    plan: QuantPlan
+    calibration: Calibration
+    nodes: dict[str, fx.Node]
+    params: dict[str, QuantParams] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def source(self, point: Point) -> torch.Tensor:
+        return G.tensor(self.module, self.nodes[point.edges[0].source]).detach()
+
+    def constant(self, point: Point) -> str:
+        """Where the module holds what a point of a weight quantizes."""
+        return str(self.nodes[point.edges[0].source].target)
+
+
+def solve_parameters(
+    module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
+) -> Parameters:
+    """Parameters of every point of the plan.
+
+    Raises:
+        CalibrationError: the calibration lacks a point of the plan, or saw no values for it.
+    """
+    _check(plan, calibration)
+    solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
+    ranges = {p.name: _range_seen(solver, p) for p in plan.observed()}
+    ranges = aligned(module.graph, plan, ranges)
+    for point in plan:
+        if isinstance(point.spec, Fixed):
+            solver.params[point.name] = point.spec.params
+        elif isinstance(point.spec, Observed) and point.spec.block is not None:
+            values = solver.source(point).cpu()
+            solver.params[point.name] = _in_blocks(values, point.spec)
+            solver.notes += _of_zeros(point, values)
+        elif isinstance(point.spec, Observed):
+            ends = ranges.get(point.name)
+            solver.params[point.name] = _observed(solver, point, point.spec, ends)
+    for point in plan:
+        if isinstance(point.spec, SharedWith):
+            shared = solver.params[plan.root(point.name)]
+            factor = point.spec.factor
+            scaled = shared.scale if factor == 1.0 else shared.scale * factor
+            solver.params[point.name] = replace(shared, scale=scaled)
+    for point in plan:
+        if isinstance(point.spec, Requantized):
+            solver.params[point.name] = _requantized(solver, point.spec)
+    for point in plan:
+        if isinstance(point.spec, Derived):
+            _derive(solver, point, point.spec)
+    params, notes = agreeing(module.graph, plan, solver.params)
+    return Parameters(params, (*calibration.notes, *solver.notes, *notes))
+
+
+def _check(plan: QuantPlan, calibration: Calibration) -> None:
+    missing = [p.name for p in plan.observed() if p.name not in calibration.statistics]
+    if missing and calibration.target == plan.target:
+        raise CalibrationError(
+            f"the calibration was made with another recipe or mode (it lacks '{missing[0]}'); give "
+            "the recipe it was made with, or calibrate again with this one"
+        )
+    if missing or calibration.target != plan.target:
+        raise CalibrationError(
+            f"the calibration was made for target {calibration.target} and does not fit this plan "
+            f"for {plan.target}"
+            + (f" (it lacks '{missing[0]}')" if missing else "")
+            + "; calibrate again for this target"
+        )
+    for point in plan.observed():
+        if calibration.statistics[point.name].empty:
+            raise CalibrationError(
+                f"calibration saw no values of tensor '{point.name}'; give data that reaches it"
+            )
+
+
+def _range_seen(solver: _Solver, point: Point) -> Range:
+    assert isinstance(point.spec, Observed)
+    statistic = solver.calibration.statistics[point.name]
+    observer = solver.calibration.specs[point.name]
+    return observers.range_of(observer, statistic, point.spec.qtype, point.spec.symmetric)
+
+
+def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None) -> QuantParams:
+    """`ends`: the range of what was observed; a weight tells its own."""
+    low, high = ends if ends is not None else _range_of_weight(solver.source(point), spec)
+    params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
+    solver.notes += _odd(point, low, high, params)
+    if ends is not None and spec.axis is None and not (low.any() or high.any()):
+        low, high = _of_clamp(solver.nodes[point.edges[0].source])
+        params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
+    params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
+    limit = target(solver.plan.target).pair_limit
+    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver, point):
+        return _unsaturated(solver, point, params, limit)
+    return params
+
+
+def _of_clamp(node: fx.Node) -> Range:
+    """Of a tensor that was nothing but zeros: what its clamp lets through, which the runtime then
+    leaves to the codes."""
+    low, high = (0.0 if b is None or not isfinite(b) else b for b in bounds_of(node))
+    return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
+
+
+def _range_of_weight(weight: torch.Tensor, spec: Observed) -> Range:
+    rows = weight.reshape(1, -1) if spec.axis is None else weight.movedim(spec.axis, 0).flatten(1)
+    low, high = observers.range_of_rows(spec.observer, rows, spec.qtype, spec.symmetric)
+    return (low[0], high[0]) if spec.axis is None else (low, high)
+
+
+def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams) -> Iterator[str]:
+    """What is strange about a range, in sentences: nothing in it, or more than scales can say."""
+    span = torch.maximum(high.double().clamp(min=0), -low.double().clamp(max=0))
+    needed = (high.double().clamp(min=0) - low.double().clamp(max=0)) / params.qtype.levels
+    scale = params.scale.double().cpu()
+    channels = f" in {{}} of {scale.numel()} channels" if scale.dim() else ""
+    empty = int((span == 0).sum())
+    if empty:
+        where = "its weights are" if point.kind is Kind.WEIGHT else "on the calibration data it is"
+        yield f"{point.name}: {where} zero{channels.format(empty)}"
+    raised = int(((span > 0) & (scale <= observers.MIN_SCALE) & (needed.cpu() < scale / 2)).sum())
+    if raised:
+        yield (
+            f"{point.name}: values so small{channels.format(raised)} that a scale of 2^-60 holds "
+            "them; little or nothing is left of them; scale the layer up"
+        )
+    clipped = int((scale < needed.cpu() * (1 - 1e-3)).sum())
+    if clipped:
+        yield (
+            f"{point.name}: values so large{channels.format(clipped)} that their codes would be "
+            "Inf; they are clipped; scale the layer down"
+        )
+
+
+def _of_zeros(point: Point, weight: torch.Tensor) -> Iterator[str]:
+    """The note of `_odd`, of a weight in blocks: the outputs that are zero whatever goes in."""
+    channels = weight.flatten(1)
+    if empty := int((channels == 0).all(1).sum()):
+        yield f"{point.name}: its weights are zero in {empty} of {len(channels)} channels"
+
+
+def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:
+    """In more bits the same range, which every code of the source then has a code in; in fewer the
+    range that the source's observer finds for them, if it has one."""
+    source, shared = solver.params[spec.point], solver.plan.point(spec.point).spec
+    root = solver.plan.point(solver.plan.root(spec.point))
+    symmetric = isinstance(root.spec, Observed) and root.spec.symmetric
+    if spec.qtype.bits < source.qtype.bits and isinstance(root.spec, Observed):
+        observer = solver.calibration.specs[root.name]
+        statistic = solver.calibration.statistics[root.name]
+        factor = shared.factor if isinstance(shared, SharedWith) else 1.0
+        found = observers.range_of(observer, statistic, spec.qtype, symmetric)
+        low, high = (bound * factor for bound in found)
+    else:
+        zero, scale = source.zero_point.double(), source.scale.double()
+        low, high = (source.qtype.qmin - zero) * scale, (source.qtype.qmax - zero) * scale
+    return observers.solve(low, high, spec.qtype, symmetric, None)
+
+
+def _multiplied(solver: _Solver, weight: Point) -> bool:
+    """Whether codes are multiplied by these, or by those of a layer that has the same weight: a
+    table that is also the last layer's is stored once."""
+    alike = (p for p in solver.plan if p.kind is Kind.WEIGHT and p.spec == weight.spec and p.edges)
+    users = (
+        solver.plan.decision(p.edges[0].user)
+        for p in alike
+        if p is weight or solver.constant(p) == solver.constant(weight)
+    )
+    return any(user is not None and user.computes_on_codes for user in users)
+
+
+def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
+    """The weight scale widened where the target's pair sums could saturate."""
+    groups = groups_of(solver.nodes[point.edges[0].user])
+    return saturation.widened(solver.source(point).cpu(), params, limit, groups)
+
+
+def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
+    """A range for every `block` values along the axis; the last block is filled up with zeros."""
+    assert spec.axis is not None
+    assert spec.block is not None
+    lines = weight.movedim(spec.axis, -1)
+    blocks = F.pad(lines, (0, -lines.shape[-1] % spec.block)).unflatten(-1, (-1, spec.block))
+    values = blocks.reshape(-1, spec.block)
+    low, high = observers.range_of_rows(spec.observer, values, spec.qtype, spec.symmetric)
+    found = observers.solve(low, high, spec.qtype, spec.symmetric, 0)
+    scale, zero = (
+        t.reshape(blocks.shape[:-1]).movedim(-1, spec.axis) for t in (found.scale, found.zero_point)
+    )
+    return QuantParams(spec.qtype, scale, zero, spec.axis, spec.block)
+
+
+def _for_lone_biases(
+    solver: _Solver, spec: Derived, weight: QuantParams, bias: torch.Tensor
+) -> QuantParams:
+    """Where all weights of a channel are zero (a pruned one, a BatchNorm's gamma of 0) any scale
+    holds them, so it is chosen for the bias: float64 [C], in steps of the input's scale."""
+    values = solver.source(solver.plan.point(spec.weight)).cpu()
+    axis = weight.axis
+    if axis is None:
+        return weight
+    zero = values.movedim(axis, 0).flatten(1).abs().amax(1) == 0
+    scale = torch.where(zero & (bias > 0), (bias / LONE_BIAS).float(), weight.scale)
+    return replace(weight, scale=scale.clamp(min=observers.MIN_SCALE))
+
+
+def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
+    """The bias scale is f32(input scale * weight scale); the weight scale is widened where the
+    bias would not fit int32 (a channel of tiny weights with a large bias)."""
+    data, weight = solver.params[spec.input], solver.params[spec.weight]
+    bias = solver.source(point).double().abs().cpu()
+    weight = _for_lone_biases(solver, spec, weight, bias / data.scale.double())
+    smallest = bias / (data.scale.double() * BIAS_LIMIT)
+    too_small = weight.scale.double() < smallest
+    if bool(too_small.any()):
+        needed = smallest if weight.axis is not None else smallest.max()
+        widened = torch.maximum(weight.scale.double(), needed * (1 + 2.0**-20)).float()
+        weight = replace(weight, scale=widened)
+        solver.notes.append(
+            f"{spec.weight}: scale widened in {int(too_small.sum())} of {len(bias)} channels, "
+            "whose bias would overflow int32"
+        )
+    solver.params[spec.weight] = weight
+    zero = torch.zeros_like(weight.zero_point)
+    solver.params[point.name] = QuantParams(INT32, data.scale * weight.scale, zero, axis=0)

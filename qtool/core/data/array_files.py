@@ -1,0 +1,139 @@
+"""Batches from files: a folder of arrays, one .npy or .npz file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.core.data.archive_limits import bomb
+from qtool.core.data.batches import tensor_of
+from qtool.core.errors import DataError, said
+from qtool.core.paths import is_dir, is_file
+
+__all__ = ["ArrayFiles", "find_labels", "read_arrays", "read_labels"]
+
+SUFFIXES = (".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class ArrayFiles:
+    """The arrays of one file, or of every .npy and .npz file of a folder in order of their names.
+
+    Every array has the samples along its first dimension and is cut into batches. An .npz with
+    several arrays gives them by name, as the model's inputs are named; arrays named in `without`
+    (labels, say) are left out.
+    """
+
+    path: Path
+    batch_size: int = 32
+    without: tuple[str, ...] = ()
+
+    def files(self) -> list[Path]:
+        """Raises DataError where there is nothing to read."""
+        if is_dir(self.path):
+            found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES and p.is_file())
+            if not found:
+                raise DataError(f"{self.path} holds no .npy or .npz file")
+            return found
+        if not is_file(self.path):
+            raise DataError(f"{self.path}: no such file or folder")
+        if self.path.suffix not in SUFFIXES:
+            raise DataError(f"{self.path}: data files are .npy or .npz, or a folder of them")
+        return [self.path]
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return sum(
+            -(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)]
+        )
+
+    @property
+    def name(self) -> str:
+        """Differs where the files, their sizes or the batches do."""
+        files = [(f.name, f.stat().st_size) for f in self.files()]
+        return f"{files} in batches of {self.batch_size}, without {self.without}"
+
+    def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+        return self.every(0, 1)
+
+    def every(self, first: int, step: int) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+        """Every `step`-th batch from the `first` on, and no copy of the others."""
+        for index, (arrays, rows) in enumerate(self._cuts()):
+            if index >= first and (index - first) % step == 0:
+                cut = {k: tensor_of(a[rows]) for k, a in arrays.items()}
+                yield next(iter(cut.values())) if len(cut) == 1 else cut
+
+    def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], slice]]:
+        """The arrays and the rows of each batch."""
+        for file in self.files():
+            arrays = self._read(file)
+            for start in range(0, _length(arrays, file), self.batch_size):
+                yield arrays, slice(start, start + self.batch_size)
+
+    def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
+        arrays = read_arrays(file)
+        kept = {k: a for k, a in arrays.items() if k not in self.without}
+        if not kept:
+            raise DataError(f"{file} holds no array of inputs")
+        return kept
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a .npz by name, or of a .npy as the only one. Pickled objects are refused.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if (why := bomb(file)) is not None:
+        raise DataError(f"{file} is not read: {why}")
+    try:
+        found = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found:
+            arrays = {key: found[key] for key in found.files}
+    except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
+        raise DataError(f"{file} cannot be read as arrays: {said(error)}") from error
+    if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
+        raise DataError(f"{file} cannot be read as arrays: its member '{odd[0]}' is none")
+    return arrays
+
+
+def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
+    """One array of a .npz by name; raises DataError where there is none."""
+    arrays = read_arrays(file)
+    if key not in arrays:
+        raise DataError(f"{file} holds no array '{key}'; it holds {', '.join(arrays)}")
+    return arrays[key]
+
+
+def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
+    """Class numbers: the .npy or .npz file of that name, or else that array of the data's file.
+
+    Raises:
+        DataError: neither is there, or a file holds several arrays and none called "labels".
+    """
+    if not is_file(key):
+        if not is_file(data):
+            raise DataError(
+                f"there is no labels file {key}, and {data} is no .npz that could hold them"
+            )
+        return read_labels(data, key)
+    arrays = read_arrays(Path(key))
+    if len(arrays) > 1 and "labels" not in arrays:
+        raise DataError(f"{key} holds {', '.join(arrays)}; name the one with the labels 'labels'")
+    return arrays.get("labels", next(iter(arrays.values())))
+
+
+def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:
+    if scalars := [k for k, a in arrays.items() if not a.ndim]:
+        raise DataError(f"{file}: array '{scalars[0]}' is a single number, not a list of samples")
+    lengths = {k: len(a) for k, a in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")
+    return next(iter(lengths.values()))

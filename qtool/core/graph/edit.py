@@ -1,0 +1,170 @@
+"""Editing a graph: new calls and tensors with names and fake values, copies, clean-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from keyword import iskeyword
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+
+from qtool.core.graph.nodes import NAME, tensor, value
+
+__all__ = [
+    "add_call",
+    "add_tensor",
+    "clone",
+    "copied",
+    "fake_mode",
+    "finish",
+    "free_name",
+    "infer",
+    "replace",
+    "set_attr_value",
+    "set_tensor",
+]
+
+
+def fake_mode(graph: fx.Graph) -> Any:
+    for node in graph.nodes:
+        mode = getattr(value(node), "fake_mode", None)
+        if mode is not None:
+            return mode
+    raise AssertionError("a captured graph holds fake tensors")
+
+
+def infer(node: fx.Node) -> fx.Node:
+    """Sets the fake value of a new call_function node from those of its arguments."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
+    mode = fake_mode(node.graph)
+    # kernels look at sizes to choose an algorithm: that must not pin a dynamic dimension
+    env = mode.shape_env
+    guards = env.suppress_guards() if env is not None else nullcontext()
+    fresh = env.ignore_fresh_unbacked_symbols() if env is not None else nullcontext()
+    # C++ compositions (pad) want plain sizes
+    with enable_python_dispatcher(), mode, guards, fresh:
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+    return node
+
+
+def add_call(
+    anchor: fx.Node,
+    target: Any,
+    args: Sequence[Any],
+    name: str,
+    like: fx.Node | None = None,
+    valued: fx.Node | None = None,
+) -> fx.Node:
+    """A new call before `anchor`, named; provenance is taken from `like`.
+
+    Its value is that of `valued`, a node of the same shape and dtype. Without one it is inferred,
+    which runs the operator on symbolic sizes and takes milliseconds.
+    """
+    with anchor.graph.inserting_before(anchor):
+        node = anchor.graph.call_function(target, tuple(args))
+    for key in ("nn_module_stack", "stack_trace"):
+        if like is not None and key in like.meta:
+            node.meta[key] = like.meta[key]
+    node.meta[NAME] = name
+    if valued is None:
+        return infer(node)
+    node.meta["val"] = value(valued)
+    return node
+
+
+def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name: str) -> fx.Node:
+    """A new attribute holding `data` (a parameter if it is one) and its get_attr before `anchor`.
+
+    The attribute is made at the top level under a free name; the readable name is `name`.
+    """
+    attribute = free_name(module, name)
+    if isinstance(data, torch.nn.Parameter):
+        module.register_parameter(attribute, data)
+    else:
+        module.register_buffer(attribute, data)
+    with anchor.graph.inserting_before(anchor):
+        node = anchor.graph.get_attr(attribute)
+    node.meta[NAME] = name
+    set_attr_value(module, node)
+    return node
+
+
+def set_tensor(module: fx.GraphModule, node: fx.Node, data: torch.Tensor) -> None:
+    """Another tensor of the same shape behind a get_attr node; a parameter stays one."""
+    owner, _, name = str(node.target).rpartition(".")
+    holder = module.get_submodule(owner)
+    old = getattr(holder, name)
+    kept = isinstance(old, torch.nn.Parameter)
+    setattr(holder, name, torch.nn.Parameter(data, old.requires_grad) if kept else data)
+
+
+def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
+    """Sets the fake value of a get_attr node from the tensor it reads."""
+    mode = fake_mode(node.graph)
+    node.meta["val"] = mode.from_tensor(tensor(module, node).detach(), static_shapes=True)
+
+
+def free_name(module: torch.nn.Module, wanted: str) -> str:
+    """An attribute name made from `wanted` that the module does not use yet."""
+    base = "".join(c if c.isalnum() else "_" for c in wanted) or "t"
+    base = base if base[0].isalpha() and not iskeyword(base) else "t_" + base
+    name, k = base, 1
+    while hasattr(module, name):
+        name, k = f"{base}_{k}", k + 1
+    return name
+
+
+def replace(old: fx.Node, new: fx.Node) -> None:
+    """`new` takes over the users of `old`, which is erased."""
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
+
+
+def clone(module: fx.GraphModule) -> fx.GraphModule:
+    """An independent graph over the same tensors (tensors are shared, not copied)."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    result = graph.graph_copy(module.graph, env)
+    graph.output(result)
+    for node in graph.nodes:
+        node.meta = dict(node.meta)
+    graph._codegen = module.graph._codegen
+    return fx.GraphModule(module, graph)
+
+
+def copied(module: fx.GraphModule) -> fx.GraphModule:
+    """A clone with parameters of its own, so that training it leaves the others alone."""
+    module = clone(module)
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        owner, _, name = str(node.target).rpartition(".")
+        holder: nn.Module = module.get_submodule(owner)
+        data = getattr(holder, name)
+        if isinstance(data, nn.Parameter):
+            setattr(holder, name, nn.Parameter(data.detach().clone(), data.requires_grad))
+    return module
+
+
+def finish(module: fx.GraphModule, runs: bool = True) -> None:
+    """Removes dead nodes and unused tensors, checks the graph and recompiles it.
+
+    `runs`: False leaves the compiling out, which takes longest: the module is edited on before it
+    is called again.
+    """
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.delete_all_unused_submodules()
+    used = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
+    prefixes = tuple(str(n.target) + "." for n in module.graph.nodes if n.op == "call_module")
+    for store in ("_parameters", "_buffers"):
+        for path, owner in list(module.named_modules()):
+            for key in list(getattr(owner, store)):
+                full = f"{path}.{key}" if path else key
+                if full not in used and not full.startswith(prefixes):
+                    del getattr(owner, store)[key]
+    if runs:
+        module.recompile()

@@ -1,0 +1,44 @@
+"""Functions of an ONNX file that call each other: a file of a few kB may hold 2^26 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from qtool.core.graph.onnx_subgraph import nodes_in
+
+__all__ = ["bomb_in"]
+
+MOST = 1_000_000  # nodes, after functions are written out
+
+
+def bomb_in(model: onnx.ModelProto) -> str | None:
+    """What is wrong with its functions, as a sentence: they call themselves, or are too many nodes
+    once ONNX Runtime has written them out."""
+    functions = {(f.domain, f.name): f.node for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], inside: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes_in(nodes):
+            key = (node.domain, node.op_type)
+            if key in inside:
+                raise RecursionError(f"function {node.op_type} of the file calls itself")
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key], inside | {key})
+            total += sizes.get(key, 1)
+        return total
+
+    if not functions:
+        return None
+    try:
+        total = size(model.graph.node, frozenset())
+    except RecursionError as error:
+        return str(error)
+    if total <= MOST:
+        return None
+    return (
+        f"the functions of the file are {total:,} nodes when written out, at most {MOST:,} are "
+        "taken; is it what you think it is?"
+    )

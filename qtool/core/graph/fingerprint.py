@@ -1,0 +1,63 @@
+"""A hash that tells one captured model from another: its graph and its weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+
+__all__ = ["fingerprint", "mark_of"]
+
+
+def fingerprint(module: fx.GraphModule) -> str:
+    """SHA-256 (hex, 32 digits) of operators, wiring, constants and weights; not of names."""
+    digest = hashlib.sha256()
+    for node, wiring in _wired(module.graph):
+        digest.update(wiring.encode())
+        if node.op == "get_attr":
+            array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
+            digest.update(f"{array.dtype} {G.shape(node)}\n".encode())
+            if array.numel():
+                digest.update(array.view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
+    """Each node, and what it does to which others."""
+    numbers = {n: i for i, n in enumerate(graph.nodes)}
+
+    def stable(argument: Any) -> Any:
+        return f"%{numbers[argument]}" if isinstance(argument, fx.Node) else argument
+
+    for node in graph.nodes:
+        target = "" if node.op == "get_attr" else _stable_name(node.target)
+        args = fx.node.map_aggregate((node.args, node.kwargs), stable)
+        yield node, f"{node.op} {target} {args}\n"
+
+
+def _stable_name(target: object) -> str:
+    """A name that is the same in every process; that of a plain function holds its address."""
+    if isinstance(target, FunctionType):
+        return f"{target.__module__}.{target.__qualname__}"
+    return str(target)
+
+
+def mark_of(module: fx.GraphModule) -> str:
+    """Tells a model with points from itself with other points, weights or scales."""
+    digest = hashlib.sha256()
+    for _, wiring in _wired(module.graph):
+        digest.update(wiring.encode())
+    for name, part in module.named_modules():
+        digest.update(f"{name} {part.extra_repr()}\n".encode())  # of a point its type
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            flat = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,274 @@
+"""A part of an ONNX file as one torch operator: what qtool has no reader for stays as it is.
+
+`qtool::onnx_part(inputs, part)` holds the nodes themselves, as text in the graph: an operator of
+any domain, with control flow or sequences inside. ONNX Runtime runs them; export writes them back
+(qtool/backends/onnx/export/kept_parts.py). Sizes of results that depend on dynamic sizes are found
+by asking the runtime at several of them, and finding the expression that fits all answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+from torch import fx
+
+from qtool.core.errors import CaptureError
+from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = [
+    "TORCH_TYPES",
+    "Part",
+    "kept_kind",
+    "nodes_in",
+    "onnx_part",
+    "part_of",
+    "reads",
+    "runtime_says",
+    "session",
+    "tensor_of",
+]
+
+Array = np.ndarray[Any, Any]
+
+_NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+TORCH_TYPES: Mapping[int, torch.dtype] = {
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)): getattr(torch, name)
+    for name in _NUMBERS.split()
+}
+"""ONNX element types that are tensors between torch and the runtime; others stay inside a part."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes of a file as a small model: its inputs are the tensors that they read, in order.
+
+    Every output has an element type of TORCH_TYPES and a rank.
+    """
+
+    model: onnx.ModelProto
+
+    @cached_property
+    def text(self) -> str:
+        """What stands in the graph; the same nodes give the same text."""
+        data = self.model.SerializeToString(deterministic=True)
+        return base64.b85encode(zlib.compress(data, 9)).decode()
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(i.name for i in self.model.graph.input)
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[torch.dtype, int], ...]:
+        """Element type and rank of each."""
+        types = [o.type.tensor_type for o in self.model.graph.output]
+        return tuple((TORCH_TYPES[t.elem_type], len(t.shape.dim)) for t in types)
+
+    @cached_property
+    def kind(self) -> str:
+        """Its operators, for a person: "TopK", "SplitToSequence+ConcatFromSequence"."""
+        return "+".join(dict.fromkeys(n.op_type for n in self.model.graph.node))
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The runtime's results.
+
+        Raises:
+            CaptureError: it does not take the nodes, or not on these values.
+        """
+        types = tuple((helper.np_dtype_to_tensor_dtype(a.dtype), None) for a in arrays)
+        try:
+            feed = dict(zip(self.inputs, map(np.ascontiguousarray, arrays), strict=True))
+            feed = {n: a.reshape(b.shape) for (n, a), b in zip(feed.items(), arrays, strict=True)}
+            found: list[Array] = self._session(types).run(None, feed)
+        except Exception as error:
+            raise self._failed(error) from error
+        return found
+
+    def sizes(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> list[Sizes]:
+        """The sizes of its outputs where all those of the inputs (type, sizes) are numbers; None
+        for one that the values decide. What a run gives counts, where what is stated is another
+        (of dilated pools of the same size, for instance)."""
+        try:
+            stated = [o.shape for o in self._session(tuple(inputs)).get_outputs()]
+        except Exception as error:
+            raise self._failed(error) from error
+        found = [_stated(s, rank) for s, (_, rank) in zip(stated, self.outputs, strict=True)]
+        runs = self._tried(inputs)
+        if all(size is not None for sizes in found for size in sizes):
+            first = next(runs)
+            if first is None or first == found:
+                return found
+            runs = itertools.chain([first], runs)
+            found = [(None,) * rank for _, rank in self.outputs]
+        tried = [seen for seen in runs if seen is not None]
+        alike = [_alike([seen[i] for seen in tried]) for i in range(len(found))]
+        return [
+            tuple(a if a is not None else b for a, b in zip(sizes, run, strict=True))
+            for sizes, run in zip(found, alike, strict=True)
+            if run is not None
+        ] or found
+
+    def _tried(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> Iterator[Any]:
+        """The sizes of the results on several values, None where the runtime takes them not."""
+        random = np.random.default_rng(0)
+        for make in (np.zeros, np.ones, random.random):
+            arrays = [
+                np.asarray(make(sizes)).astype(helper.tensor_dtype_to_np_dtype(kind))
+                for kind, sizes in inputs
+            ]
+            try:
+                yield [a.shape for a in self.run(arrays)]
+            except CaptureError:
+                yield None
+
+    def _session(self, types: tuple[Any, ...]) -> ort.InferenceSession:
+        return _session(self.text, types)
+
+    def _failed(self, error: Exception) -> CaptureError:
+        name = self.model.graph.name
+        return CaptureError(f"ONNX Runtime cannot run {name} ({self.kind}): {runtime_says(error)}")
+
+
+def runtime_says(error: Exception) -> str:
+    """The runtime's own sentence, without its codes, places and signatures in C++."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
+    return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", line)
+
+
+def _stated(shape: Sequence[Any], rank: int) -> Sizes:
+    """As the runtime says them; nothing where it knows another number of dimensions, or none."""
+    if len(shape) != rank:
+        return (None,) * rank
+    return tuple(s if isinstance(s, int) else None for s in shape)
+
+
+def _alike(seen: Sequence[tuple[int, ...]]) -> Sizes | None:
+    """Sizes that are the same in every run."""
+    if len(seen) < 2:
+        return None
+    return tuple(s if all(o[i] == s for o in seen) else None for i, s in enumerate(seen[0]))
+
+
+@lru_cache(maxsize=1024)
+def part_of(text: str) -> Part:
+    return Part(onnx.ModelProto.FromString(zlib.decompress(base64.b85decode(text))))
+
+
+@lru_cache(maxsize=512)
+def _session(text: str, types: tuple[Any, ...]) -> ort.InferenceSession:
+    model = onnx.ModelProto()
+    model.CopyFrom(part_of(text).model)
+    for info, (kind, sizes) in zip(model.graph.input, types, strict=True):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, kind, sizes))
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")  # its sizes are for the runtime to say
+    return session(model)
+
+
+def session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
+    """The runtime on a model, or a file, as it is written: nothing fused, one thread.
+
+    Raises:
+        Exception: whatever the runtime raises where it does not take the model.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    data = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return ort.InferenceSession(
+        data, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+
+
+def _free_names(graph: onnx.GraphProto) -> list[str]:
+    """What the nodes of a subgraph read from outside, in order."""
+    own = {i.name for i in (*graph.input, *graph.initializer)}
+    own |= {i.values.name for i in graph.sparse_initializer}
+    read: dict[str, None] = {}
+    for node in graph.node:
+        read |= dict.fromkeys(n for n in reads(node) if n not in own)
+        own |= set(node.output)
+    read |= dict.fromkeys(o.name for o in graph.output if o.name not in own)
+    return list(read)
+
+
+def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those of the subgraphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from nodes_in(graph.node)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """All that a node reads: its inputs, and what the subgraphs in it read from outside."""
+    found = [n for n in node.input if n]
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            found += _free_names(graph)
+    return list(dict.fromkeys(found))
+
+
+def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
+    arrays = [t.detach().cpu().numpy() for t in inputs]
+    device = inputs[0].device if inputs else torch.device("cpu")
+    return [tensor_of(a).to(device) for a in part_of(part).run(arrays)]
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """A copy as a tensor. (The runtime has a second 64-bit type, which torch does not take.)"""
+    return torch.from_numpy(np.array(array).view(np.dtype(array.dtype.str)))
+
+
+def _fake(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
+    held = part_of(part)
+    codes = {dtype: code for code, dtype in TORCH_TYPES.items()}
+    kinds = [codes[t.dtype] for t in inputs]
+
+    def at(shapes: Sequence[tuple[int, ...]]) -> list[Sizes]:
+        return held.sizes(list(zip(kinds, shapes, strict=True)))
+
+    sizes = symbolic_sizes(at, [tuple(t.shape) for t in inputs])
+    device = inputs[0].device if inputs else torch.device("cpu")
+    return [
+        torch.empty([_unknown() if s is None else s for s in each], dtype=dtype, device=device)
+        for each, (dtype, _) in zip(sizes, held.outputs, strict=True)
+    ]
+
+
+def _unknown() -> Any:
+    """A size that is known when the model runs."""
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+_lib = torch.library.Library("qtool", "FRAGMENT")
+_lib.define("onnx_part(Tensor[] inputs, str part) -> Tensor[]")
+_lib.impl("onnx_part", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("qtool::onnx_part", _fake, lib=_lib)
+onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
+"""The nodes of `part` (see Part.text) on the tensors that they read."""
+
+
+def kept_kind(node: fx.Node) -> str | None:
+    """The operators of a node that is kept as it was, None for any other node."""
+    return part_of(str(node.args[1])).kind if node.target is onnx_part else None

@@ -1,0 +1,64 @@
+"""The operators: what qtool knows of each stands in one row, by families."""
+
+from qtool.core.ops import (
+    attention,
+    codes,
+    elementwise,
+    layers,
+    lookups,
+    moves,
+    pools,
+    products,
+    recurrent,
+    rotary,
+)
+from qtool.core.ops.custom import row_for
+from qtool.core.ops.operator_table import (
+    OPS,
+    data_inputs,
+    functions_of,
+    kernel_of,
+    macs,
+    register,
+    register_writer,
+    row_of,
+    rows,
+    writers,
+)
+from qtool.core.ops.row import Kept, Op, Role, Writer
+
+__all__ = [
+    "OPS",
+    "Kept",
+    "Op",
+    "Role",
+    "Writer",
+    "data_inputs",
+    "functions_of",
+    "kernel_of",
+    "macs",
+    "register",
+    "register_writer",
+    "row_for",
+    "row_of",
+    "rows",
+    "writers",
+]
+
+for _row in (
+    *layers.LAYERS,
+    *products.PRODUCTS,
+    *lookups.LOOKUPS,
+    *recurrent.RECURRENT,
+    *elementwise.ELEMENTWISE,
+    *pools.POOLS,
+    *moves.MOVES,
+):
+    register(_row)
+
+for _family in (layers, lookups, elementwise, moves, codes, rotary):
+    for _target, _writer in _family.WRITERS.items():
+        register_writer(_target, _writer)
+for _own in (layers, lookups, recurrent, attention, rotary):
+    for _target, _writer in _own.CONTRIB.items():
+        register_writer(_target, _writer, contrib=True)

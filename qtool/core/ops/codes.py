@@ -1,0 +1,31 @@
+"""Operators that stand only in graphs about to be exported, between floats and codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qtool.core.graph import torch_ops
+from qtool.core.ops.onnx_forms import op
+
+__all__ = ["WRITERS"]
+
+
+def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
+    return op.QuantizeLinear(x, scale, zero_point)
+
+
+def _dequantize(codes: Any, scale: Any, zero_point: Any, axis: int | None = None) -> Any:
+    if axis is None:
+        return op.DequantizeLinear(codes, scale, zero_point)
+    return op.DequantizeLinear(codes, scale, zero_point, axis=axis)
+
+
+def _idle(x: Any) -> Any:
+    return op.Max(x)
+
+
+WRITERS = {
+    torch_ops.quantize: _quantize,
+    torch_ops.dequantize: _dequantize,
+    torch_ops.idle: _idle,
+}

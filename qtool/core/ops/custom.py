@@ -1,0 +1,168 @@
+"""Rows for operators from outside, read off the operators' own schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.errors import PlanError
+from qtool.core.ops.onnx_forms import node_of
+from qtool.core.ops.row import Kept, Op, Writer
+
+__all__ = ["Body", "row_for"]
+
+Body = Writer | onnx.FunctionProto | Sequence[Any]
+"""What gives an operator its meaning in a file: see `qtool.register_operator`."""
+
+_COMPOSITE = "CompositeImplicitAutograd"
+_REASON = "an operator from outside"
+_KINDS = {
+    "int": "INT",
+    "SymInt": "INT",
+    "bool": "INT",
+    "float": "FLOAT",
+    "str": "STRING",
+    "List[int]": "INTS",
+    "List[float]": "FLOATS",
+}
+"""Type in a torch schema -> kind of an ONNX attribute."""
+
+
+def row_for(
+    operator: Any,
+    body: Body,
+    weights: Sequence[str] = (),
+    channel_axis: int = 0,
+    macs: Callable[..., int] | None = None,
+    kernel: Callable[..., Any] | None = None,
+) -> Op:
+    """The row of an operator from outside; arguments as for `qtool.register_operator`.
+
+    Raises:
+        PlanError: the operator, its body and its weights do not fit together; says how.
+    """
+    target = _resolved(operator)
+    schema = target._schema
+    key = str(schema.name)
+    names = [a.name for a in schema.arguments]
+    tensors = [i for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+    for name in weights:
+        if name not in names or names.index(name) not in tensors:
+            given = ", ".join(names[i] for i in tensors) or "none"
+            raise PlanError(f"{key} has no tensor '{name}' to store as weights; it has: {given}")
+    stored = tuple(names.index(name) for name in sorted(weights, key=lambda n: n != "weight"))
+    functions = _functions(body)
+    if functions:
+        _check(schema, functions[0])
+    elif not callable(body):
+        raise PlanError(f"{key} has no ONNX form; give a function, or one that writes its nodes")
+    elif kernel is not None:
+        raise PlanError(f"{key} has a kernel but no node of its own; give an ONNX function")
+    first = functions[0] if functions else onnx.FunctionProto()
+    return Op(
+        key=key,
+        targets=(target,),
+        inputs=tuple(i for i in tensors if i not in stored),
+        weight=stored[0] if stored else None,
+        more=stored[1:],
+        channel_axis=channel_axis,
+        stored=_REASON if stored else "",
+        macs=None if macs is None else _counted(macs),
+        onnx=_whole(schema, first) if functions else body,  # type: ignore[arg-type]  # a callable, see above
+        kept=Kept(first.domain, first.name, functions, kernel),
+    )
+
+
+def _resolved(operator: Any) -> torch._ops.OpOverload:
+    """The overload that a person means: itself, "library::name", or what defines it."""
+    if isinstance(operator, str):
+        library, _, name = operator.partition("::")
+        name, _, overload = name.partition(".")
+        try:
+            operator = getattr(getattr(getattr(torch.ops, library), name), overload or "default")
+        except AttributeError:
+            raise PlanError(
+                f"there is no torch operator '{operator}'; define it with torch.library, or load "
+                "its extension, before it is registered"
+            ) from None
+    operator = getattr(operator, "_opoverload", operator)  # what torch.library.custom_op returns
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        operator = operator.default
+    if not isinstance(operator, torch._ops.OpOverload):
+        raise PlanError(f"{operator!r} is no torch operator; define one with torch.library")
+    schema = operator._schema
+    if schema.is_mutable or not schema.returns:
+        raise PlanError(f"{schema.name} changes its arguments; give one that returns new tensors")
+    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSITE):
+        raise PlanError(
+            f"torch sees through {schema.name}, so that nothing of it is left in a graph; register "
+            'its function for "CompositeExplicitAutograd" or a device instead'
+        )
+    return operator
+
+
+def _functions(body: Body) -> tuple[onnx.FunctionProto, ...]:
+    """The bodies of a node kept whole, the operator's first; none for a plain writer."""
+    parts: list[Any] = list(body) if isinstance(body, list | tuple) else [body]
+    found = [p.to_function_proto() if hasattr(p, "to_function_proto") else p for p in parts]
+    if not all(isinstance(p, onnx.FunctionProto) for p in found):
+        return ()
+    return tuple(found)
+
+
+def _kind(argument: Any) -> str | None:
+    """ "tensor", the kind of ONNX attribute that an argument becomes, or None for neither."""
+    text = str(argument.type)
+    text = text[len("Optional[") : -1] if text.startswith("Optional[") else text
+    return "tensor" if text == "Tensor" else _KINDS.get(text)
+
+
+def _check(schema: Any, function: onnx.FunctionProto) -> None:
+    where = f"the ONNX function {function.domain}::{function.name} of {schema.name}"
+    kinds = {a.name: _kind(a) for a in schema.arguments}
+    inputs = [name for name, kind in kinds.items() if kind == "tensor"]
+    attributes = {*function.attribute, *(a.name for a in function.attribute_proto)}
+    if not function.domain:
+        raise PlanError(f"{where} has no domain; give it one of its own")
+    if other := [name for name, kind in kinds.items() if kind is None]:
+        raise PlanError(f"{where} cannot take '{other[0]}'; give a function that writes its nodes")
+    if len(function.input) != len(inputs) or len(function.output) != len(schema.returns):
+        raise PlanError(
+            f"{where} has {len(function.input)} inputs and {len(function.output)} outputs, the "
+            f"operator {len(inputs)} tensors and {len(schema.returns)} results; make them agree"
+        )
+    if unlike := sorted(attributes ^ (set(kinds) - set(inputs))):
+        raise PlanError(
+            f"{where} and the operator disagree about '{unlike[0]}'; call its attributes as the "
+            "operator calls its arguments that are no tensors"
+        )
+
+
+def _whole(schema: Any, function: onnx.FunctionProto) -> Writer:
+    """One node of the function's name: tensors as inputs, all else as attributes."""
+    arguments = list(schema.arguments)
+    inputs = tuple(a.name for a in arguments if _kind(a) == "tensor")
+    kinds = tuple((a.name, str(_kind(a))) for a in arguments if a.name not in inputs)
+
+    def write(*args: Any, **kwargs: Any) -> Any:
+        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        node = node_of(function.domain, function.name, inputs, len(schema.returns), kinds)
+        attributes = {name: given[name] for name, _ in kinds if given[name] is not None}
+        return node(*(given[name] for name in inputs), **attributes)
+
+    return write
+
+
+def _counted(macs: Callable[..., int]) -> Callable[[fx.Node], int]:
+    def of(argument: Any) -> Any:
+        if isinstance(argument, fx.Node) and isinstance(G.value(argument), torch.Tensor):
+            return tuple(G.hint(size) for size in G.shape(argument))
+        return argument
+
+    return lambda node: int(macs(*map(of, node.args)))

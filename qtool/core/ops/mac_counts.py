@@ -1,0 +1,96 @@
+"""Multiply-accumulates, from sizes: of calls at the captured sizes, and of nodes in ONNX files
+(see onnx_count.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from torch import fx
+
+from qtool.core import graph as G
+
+__all__ = [
+    "Sizes",
+    "attention",
+    "einsum",
+    "layer",
+    "of_einsum",
+    "of_layer",
+    "of_product",
+    "of_recurrent",
+    "of_transposed",
+    "product",
+    "recurrent",
+    "transposed",
+]
+
+Sizes = Sequence[int]
+
+
+def of_layer(result: Sizes, weight: Sizes) -> int:
+    """A convolution or a linear layer: one row of the weight for each output."""
+    return prod(result) * prod(weight[1:])
+
+
+def of_transposed(x: Sizes, weight: Sizes) -> int:
+    """A transposed convolution: every weight for each position of the input."""
+    return prod(weight) * x[0] * prod(x[2:])
+
+
+def of_product(result: Sizes, second: Sizes) -> int:
+    """A product of matrices."""
+    return prod(result) * (second[-2] if len(second) > 1 else second[0])
+
+
+def of_einsum(equation: str, operands: Sequence[Sizes]) -> int:
+    """The product of all indices, as written; 0 for an equation with an ellipsis."""
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    if "." in equation or len(operands) < 2:
+        return 0
+    sizes = {
+        i: s
+        for term, operand in zip(terms, operands, strict=True)
+        for i, s in zip(term, operand, strict=True)
+    }
+    return prod(sizes.values())
+
+
+def of_recurrent(steps: Sizes, *weights: Sizes) -> int:
+    """A recurrent layer: every weight for each step of each sample."""
+    return prod(steps) * sum(map(prod, weights))
+
+
+def _sizes(argument: Any) -> list[int]:
+    assert isinstance(argument, fx.Node)
+    return [G.hint(s) for s in G.shape(argument)]
+
+
+def layer(node: fx.Node) -> int:
+    return of_layer(_sizes(node), _sizes(node.args[1]))
+
+
+def transposed(node: fx.Node) -> int:
+    return of_transposed(_sizes(node.args[0]), _sizes(node.args[1]))
+
+
+def product(node: fx.Node, second: int = 1) -> int:
+    """Of a product of matrices, the second of which is the argument at `second`."""
+    return of_product(_sizes(node), _sizes(node.args[second]))
+
+
+def attention(node: fx.Node) -> int:
+    """Queries times keys, and the weights times values."""
+    query, key, value = (_sizes(a) for a in node.args[:3])
+    return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def einsum(node: fx.Node) -> int:
+    equation, operands = node.args[:2]
+    assert isinstance(operands, list | tuple)
+    return of_einsum(str(equation), [_sizes(o) for o in operands])
+
+
+def recurrent(node: fx.Node) -> int:
+    return of_recurrent(_sizes(node.args[0])[:2], *map(_sizes, node.args[1:3]))

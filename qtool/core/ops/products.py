@@ -1,0 +1,107 @@
+"""Products of two activations; written by torch.onnx but for the mask of an attention."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.core.ops import mac_counts
+from qtool.core.ops.onnx_forms import op
+from qtool.core.ops.row import Op
+
+__all__ = ["PRODUCTS"]
+
+aten = torch.ops.aten
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, *options: Any, **named: Any
+) -> Any:
+    """As torch.onnx writes it, but where the mask lets a query see nothing it gets zeros, as from
+    torch; the softmax alone would give it the mean of all values, or NaN."""
+    from onnxscript import ir
+
+    if attn_mask is None:
+        return _attended(query, key, value, None, *options, **named)
+    nothing, zero = -math.inf, op.Constant(value_float=0.0)
+    if attn_mask.dtype == ir.DataType.BOOL:
+        nothing = torch.finfo(torch.float32).min
+        attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=nothing))
+    elif _finite(attn_mask):
+        return _attended(query, key, value, attn_mask, *options, **named)
+    found = _attended(query, key, value, attn_mask, *options, **named)
+    most = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
+    return op.Where(op.Greater(most, op.Constant(value_float=nothing)), found, zero)
+
+
+_MOVES = {"Concat": None, "Expand": 1, "Identity": 1, "Reshape": 1, "Slice": 1, "Unsqueeze": 1}
+"""Operators that give values of their inputs, and how many of their inputs hold values."""
+
+
+def _finite(mask: Any) -> bool:
+    """Whether a mask is known to be finite everywhere: chosen, or stored, values moved about."""
+    from onnxscript import ir
+
+    stored = ir.convenience.get_const_tensor(mask)
+    if stored is not None:
+        return bool(np.isfinite(stored.numpy()).all())
+    node = mask.producer()
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "Where":
+        return all(map(_finite, node.inputs[1:]))
+    return node.op_type in _MOVES and all(map(_finite, node.inputs[: _MOVES[node.op_type]]))
+
+
+def _attended(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Scores, softmax, sum. The keys are turned by one Transpose, which the runtime takes into its
+    product; torch.onnx, which does not know their rank, computes three shapes for it."""
+    from onnxscript import ir
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention as plain
+
+    width = query.shape[3] if query.shape is not None else None
+    usual = not is_causal and not enable_gqa and (scale is None or scale > 0)
+    if not usual or not isinstance(width, int) or query.dtype != ir.DataType.FLOAT:
+        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return plain(query, key, value, mask, dropout_p, **options)
+    root = op.Constant(value_float=math.sqrt(width**-0.5 if scale is None else scale))
+    turned = op.Transpose(key, perm=[0, 1, 3, 2])
+    scores = op.MatMul(op.Mul(query, root), op.Mul(turned, root))
+    return op.MatMul(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), value)
+
+
+PRODUCTS = (
+    Op(
+        key="matmul",
+        targets=(aten.matmul.default, aten.bmm.default, aten.mm.default),
+        inputs=(0, 1),
+        macs=mac_counts.product,
+    ),
+    Op(
+        key="matmul",
+        targets=(aten.baddbmm.default,),  # what is added to the product comes first
+        inputs=(1, 2),
+        macs=partial(mac_counts.product, second=2),
+    ),
+    Op(key="einsum", targets=(aten.einsum.default,), inputs=(1,), macs=mac_counts.einsum),
+    Op(
+        key="attention",
+        targets=(aten.scaled_dot_product_attention.default,),
+        inputs=(0, 1, 2),
+        macs=mac_counts.attention,
+        onnx=_attention,
+    ),
+)

@@ -1,0 +1,191 @@
+"""Recurrent layers: one operator each, with weights as ONNX has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from qtool.core.graph.torch_ops import define
+from qtool.core.ops import mac_counts as count
+from qtool.core.ops.onnx_forms import node_of, op
+from qtool.core.ops.row import Op, Writer
+
+__all__ = ["CONTRIB", "GATES", "RECURRENT", "dynamic_lstm", "gru", "lstm", "rnn"]
+
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+"""Recurrent layer -> where torch has the gates that ONNX has in this order."""
+
+
+def _recurrent(
+    kind: str,
+    kernel: Callable[..., Any],
+    x: torch.Tensor,
+    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    state: Sequence[torch.Tensor | None],
+) -> Any:
+    w, r, b = weights
+    count, hidden = len(w), r.shape[2]
+    back = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
+
+    def as_torch(t: torch.Tensor) -> torch.Tensor:
+        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[back]
+        return gates.flatten(0, 1)
+
+    parts = []
+    for d in range(count):
+        both = b[d].chunk(2)
+        parts += [as_torch(t) for t in (w[d], r[d], *both)]
+    given = [x.new_zeros(count, x.shape[1], hidden) if s is None else s for s in state]
+    first = given if kind == "lstm" else given[0]
+    y, *last = kernel(x, first, parts, True, 1, 0.0, False, count == 2, False)
+    return (y.unflatten(-1, (count, hidden)).transpose(1, 2), *last)
+
+
+def _lstm(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    c: torch.Tensor | None,
+) -> Any:
+    return _recurrent("lstm", torch.ops.aten.lstm.input, x, (w, r, b), (h, c))
+
+
+def _gru(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, h: torch.Tensor | None
+) -> Any:
+    return _recurrent("gru", torch.ops.aten.gru.input, x, (w, r, b), (h,))
+
+
+def _rnn(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    function: str,
+) -> Any:
+    kernels = {"tanh": torch.ops.aten.rnn_tanh.input, "relu": torch.ops.aten.rnn_relu.input}
+    return _recurrent("rnn", kernels[function], x, (w, r, b), (h,))
+
+
+def _dynamic_lstm(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scale: torch.Tensor,
+    w_zero: torch.Tensor,
+    r: torch.Tensor,
+    r_scale: torch.Tensor,
+    r_zero: torch.Tensor,
+    b: torch.Tensor,
+    h: torch.Tensor | None,
+    c: torch.Tensor | None,
+) -> Any:
+    weights = ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    real = [
+        ((codes.int() - zero.int()[:, None]).float() * scale[:, None]).transpose(1, 2)
+        for codes, scale, zero in weights
+    ]
+    return _lstm(x, real[0], real[1], b, h, c)
+
+
+lstm = define(
+    "lstm(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, Tensor? c)"
+    " -> (Tensor, Tensor, Tensor)",
+    _lstm,
+)
+"""LSTM, one layer: x [time, batch, in], weight [directions, 4 x hidden, in], recurrent [directions,
+4 x hidden, hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch,
+hidden], zeros where None. Gives all states [time, directions, batch, hidden], the last h and c."""
+
+gru = define(
+    "gru(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru
+)
+"""GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
+
+rnn = define(
+    "rnn(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, str function)"
+    " -> (Tensor, Tensor)",
+    _rnn,
+)
+"""RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
+
+
+dynamic_lstm = define(
+    "dynamic_lstm(Tensor x, Tensor w, Tensor w_scale, Tensor w_zero, Tensor r, Tensor r_scale,"
+    " Tensor r_zero, Tensor b, Tensor? h, Tensor? c) -> (Tensor, Tensor, Tensor)",
+    _dynamic_lstm,
+)
+"""`lstm` on int8 codes that stand [directions, in, 4 x hidden], with scales and zero points
+[directions, 4 x hidden]; the runtime's kernel rounds x and, in each step, the state."""
+
+
+def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
+        direction = "bidirectional" if w.shape[0] == 2 else "forward"
+        size = int(r.shape[2])
+        return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
+
+    return write
+
+
+def _write_lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
+    return _layer(op.LSTM)(x, w, r, b, h, c)
+
+
+def _write_gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
+    return _layer(op.GRU, linear_before_reset=1)(x, w, r, b, h)
+
+
+def _write_rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
+    names = [function.capitalize()] * int(w.shape[0])
+    return _layer(op.RNN, activations=names)(x, w, r, b, h)
+
+
+def _write_dynamic_lstm(
+    x: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero: Any,
+    r: Any,
+    r_scale: Any,
+    r_zero: Any,
+    b: Any,
+    h: Any = None,
+    c: Any = None,
+) -> Any:
+    write = node_of("com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES)
+    direction = "bidirectional" if w.shape[0] == 2 else "forward"
+    scales, more = (w_scale, w_zero, r_scale, r_zero), {"hidden_size": int(r.shape[1])}
+    return write(x, w, r, b, None, h, c, None, *scales, **more, direction=direction)
+
+
+_DYNAMIC_INPUTS = (
+    *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+)
+_DYNAMIC_ATTRIBUTES = (("hidden_size", "INT"), ("direction", "STRING"))
+
+
+def _row(key: str, target: Any, onnx: Writer) -> Op:
+    return Op(
+        key=key,
+        targets=(target,),
+        weight=1,
+        more=(2,),
+        channel_axis=1,
+        macs=count.recurrent,
+        onnx=onnx,
+    )
+
+
+RECURRENT = (
+    _row("lstm", lstm, _write_lstm),
+    _row("gru", gru, _write_gru),
+    _row("rnn", rnn, _write_rnn),
+)
+
+CONTRIB = {dynamic_lstm: _write_dynamic_lstm}

@@ -1,5 +1,0 @@
-"""Data as people bring it: batches of any iterable, arrays on disk."""
-
-from qtool.data.batch import MASK, Batch, batches, peek, tensor_of, to_batch
-
-__all__ = ["MASK", "Batch", "batches", "peek", "tensor_of", "to_batch"]

@@ -1,0 +1,146 @@
+"""A float model and its int8 file in a few figures: the short form of a report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qtool.backends.onnx.storage import files_of
+from qtool.core.errors import DataError
+from qtool.core.formats import db, percent, table
+from qtool.core.records import from_json, to_json
+from qtool.core.types import Array, Progress
+from qtool.distributed import current
+from qtool.evaluation.latency.interleaved_timing import Latency, interleaved
+from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
+from qtool.evaluation.measure.sharded_accuracy import all_labels, all_measured
+from qtool.verification import audit
+from qtool.verification.model_inputs import Feeder
+
+__all__ = ["Evaluation", "Side", "evaluate_files"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models. accuracy: top-1, 0 to 1, None without labels. latency_ms: a batch."""
+
+    accuracy: float | None
+    size_bytes: int
+    latency_ms: float
+    integer_mac_share: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A float model and its int8 file on the same data.
+
+    Attributes:
+        samples: how many the figures come from.
+        batch, threads: what the latency was measured with.
+        agreement: share of samples with the same top-1; None where the first output is no list of
+            scores.
+        sqnr_db: signal to quantization noise of all outputs; None where they are equal.
+        speedup: float latency over int8 latency, the median of paired runs.
+    """
+
+    samples: int
+    batch: int
+    threads: int
+    float_: Side
+    int8: Side
+    agreement: float | None
+    sqnr_db: float | None
+    speedup: float
+
+    def to_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        found["float"] = found.pop("float_")
+        return found
+
+    def __str__(self) -> str:
+        sides = (self.float_, self.int8)
+        accuracies = ("no labels" if s.accuracy is None else percent(s.accuracy) for s in sides)
+        timed = f"latency, batch {self.batch}, {self.threads} thread"
+        rows = [
+            ("accuracy (top-1)", *accuracies),
+            ("size", *(f"{s.size_bytes / 1024:.0f} KiB" for s in sides)),
+            (timed, *(f"{s.latency_ms:.3f} ms" for s in sides)),
+            ("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)),
+        ]
+        agrees = "" if self.agreement is None else f", agrees with it on {percent(self.agreement)}"
+        error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")
+        return (
+            f"{table(('', 'fp32', 'int8'), rows)}\n\n{self.samples} samples: int8 is "
+            f"{self.speedup:.2f}x as fast as fp32{agrees}, output SQNR {error}"
+        )
+
+
+def evaluate_files(
+    float_file: Path,
+    int8_file: Path,
+    data: Iterable[Any],
+    labels: Array | None = None,
+    *,
+    timed: Any = None,
+    threads: int = 1,
+    seconds: float = 2.0,
+    progress: Progress = lambda x: x,
+) -> Evaluation:
+    """Runs both files in ONNX Runtime on the same batches.
+
+    Args:
+        data: batches in the order of `labels`, read once; of several ranks each gives its share.
+        labels: [samples] class numbers; the first output then holds [samples, classes] scores. Of
+            several ranks: those of the share, or of all data, batch i being of rank i modulo their
+            number.
+        timed: a batch to time; by default the first.
+        threads, seconds: of the latency, which rank 0 measures.
+
+    Raises:
+        DataError: no data, data that does not fit, or another number of labels.
+        VerificationError: a file does not run.
+    """
+    files, ranks = (float_file, int8_file), current()
+    stream = iter(data)
+    first = next(stream, None)
+    if first is None and not ranks.several:
+        raise DataError("the evaluation data is empty; give at least one batch")
+    own = None
+    if first is not None:
+        own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
+    numbers, measured = all_labels(ranks, own, labels), all_measured(ranks, own)
+    if measured is None:
+        return from_json(Evaluation, json.loads(ranks.give(None)))
+    arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
+    latency = interleaved(files, arrays, threads=threads, seconds=seconds)
+    found = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
+    ranks.give(json.dumps(to_json(found)).encode())
+    return found
+
+
+def _evaluation(
+    files: tuple[Path, Path], found: Accuracy, latency: Latency, timed: Array, threads: int
+) -> Evaluation:
+    accuracies = found.metrics[0].values if found.metrics else (None, None)
+    shares = (0.0, audit(files[1]).share)
+    sides = [
+        Side(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
+        for accuracy, file, spent, share in zip(
+            accuracies, files, latency.milliseconds, shares, strict=True
+        )
+    ]
+    outcome = found.models[1]
+    return Evaluation(
+        found.samples,
+        len(timed) if timed.ndim else 1,
+        threads,
+        sides[0],
+        sides[1],
+        None if outcome.agreement is None else outcome.agreement.value,
+        outcome.sqnr_db,
+        latency.ratios[1],
+    )

@@ -1,0 +1,147 @@
+"""Latency alone, of several files in turn, until it is known well enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qtool.core.errors import DataError
+from qtool.core.formats import table
+from qtool.core.limits import THREADS, Range
+from qtool.core.path_arguments import takes_paths
+from qtool.core.records import to_json
+from qtool.core.types import Array
+from qtool.evaluation.latency.interleaved_timing import Timing, timed
+from qtool.evaluation.machine import Machine, machine
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.restored_model import read_onnx
+from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
+
+__all__ = ["Bench", "bench"]
+
+COLUMNS = (
+    "file",
+    "batch",
+    "thr.",
+    "median",
+    "80 % of runs",
+    "ratio",
+    "95 % interval",
+    "rounds",
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Latency of several files.
+
+    Attributes:
+        files: in the order of every timing; ratios are of the first to each.
+        timings: one for each batch size and number of threads.
+        precision: how narrow the ratios were wanted: half an interval over the median.
+    """
+
+    files: tuple[str, ...]
+    machine: Machine
+    timings: tuple[Timing, ...]
+    precision: float
+
+    @property
+    def precise(self) -> bool:
+        """Whether every ratio is known as well as was asked."""
+        return len(self.files) < 2 or all(
+            r.width <= self.precision for t in self.timings for r in t.ratios
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_json(self)
+        return found | {"precise": self.precise}
+
+    def __str__(self) -> str:
+        return table(COLUMNS, (row for timing in self.timings for row in self._rows(timing)))
+
+    def _rows(self, timing: Timing) -> list[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = []
+        for i, (file, spread) in enumerate(zip(self.files, timing.models, strict=True)):
+            ratio = timing.ratios[i]
+            found.append(
+                (
+                    Path(file).name,
+                    str(timing.batch),
+                    str(timing.threads),
+                    f"{spread.median:.3f} ms",
+                    f"{spread.low:.3f} to {spread.high:.3f}",
+                    f"{ratio.median:.3f}x" if i else "",
+                    f"{ratio.low:.3f} to {ratio.high:.3f}" if i else "",
+                    str(timing.rounds),
+                )
+            )
+        return found
+
+
+@takes_paths("files")
+def bench(
+    files: Sequence[str | Path],
+    data: Iterable[Any] | None = None,
+    *,
+    batch_sizes: Sequence[int] = ReportOptions.batch_sizes,
+    threads: Sequence[int] = ReportOptions.threads,
+    seconds: float = 10.0,
+    precision: float = 0.01,
+    bars: Bars = no_bars,
+) -> Bench:
+    """Times ONNX files in turns in one process.
+
+    Args:
+        files: models with the same inputs; the first is the reference.
+        data: batches, of which the first is used, cut or repeated; by default random inputs.
+        batch_sizes, threads: every pair of them is timed.
+        seconds: at most, for each pair.
+        precision: a pair is done when every ratio's 95 % interval is within this of its median.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
+        DataError: other inputs than the first file's, no data, data that does not fit, or a batch
+            size that a file does not take. FileError: not an ONNX file.
+        VerificationError: a file does not run.
+    """
+    _check_numbers(batch_sizes, threads, seconds, precision)
+    paths = [Path(f) for f in files]
+    for path in paths:
+        read_onnx(path)
+    check_same_inputs(paths)
+    batch = _inputs(paths[0], data, max(batch_sizes))
+    pairs = [(size, count) for count in threads for size in batch_sizes]
+    found = []
+    for size, count in bars("timing", len(pairs))(pairs):
+        inputs = resized(paths[0], batch, size)
+        if inputs is None:
+            raise DataError(
+                f"{paths[0].name} takes one batch size, which is not {size}; see --batch-sizes"
+            )
+        found.append(timed(paths, inputs, threads=count, seconds=seconds, precision=precision))
+    return Bench(tuple(map(str, files)), machine(), tuple(found), precision)
+
+
+def _check_numbers(
+    batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
+) -> None:
+    for size in batch_sizes:
+        Range(low=1, whole=True).check("batch_sizes", size)
+    for count in threads:
+        THREADS.check("threads", count)
+    Range(low=0).check("seconds", seconds)
+    Range(low=0).check("precision", precision)
+
+
+def _inputs(file: Path, data: Iterable[Any] | None, size: int) -> list[Array]:
+    if data is None:
+        return next(random_inputs(file, size, size))
+    first = next(iter(data), None)
+    if first is None:
+        raise DataError("the data is empty; give at least one batch")
+    return Feeder(file).arrays(first, 0)

@@ -1,0 +1,158 @@
+"""Where the time goes: the runtime's own profile, by the names of the user's model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from qtool.backends.onnx.reading import graph_of, input_at, name_of
+from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnxruntime.session import (
+    RUNTIME,
+    SILENT,
+    feeds,
+    read_graph,
+    without_suffix,
+    write_graph,
+)
+from qtool.core import value_names as names
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import VerificationError
+
+__all__ = ["NodeTime", "profiled"]
+
+RUNS = 20
+OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
+_CLAMPS = ("Relu", "Clip")
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One operator of the user's model. For each model: the kernels that run for it, one after the
+    other, and their microseconds in one run (the mean of the runs' middle half, so that a moment of
+    other load does not count, and whole microseconds, which the runtime tells, still give parts of
+    one); none where it is part of another's kernel."""
+
+    name: str
+    kernels: tuple[str, ...]
+    microseconds: tuple[float, ...]
+
+
+def profiled(
+    files: Sequence[Path],
+    inputs: Sequence[np.ndarray[Any, Any]],
+    *,
+    threads: int = 1,
+    runs: int = RUNS,
+) -> tuple[NodeTime, ...]:
+    """The time of every node in every file, in the order of the first file's run.
+
+    Profiling itself costs time in each node: compare the nodes, not their sum, with the latency.
+
+    Raises:
+        VerificationError: a file does not run.
+    """
+    tables = [_one(file, inputs, threads, runs) for file in files]
+    names = _ordered(files, {name for table in tables for name in table})
+    none = ("", 0.0)
+    return tuple(
+        NodeTime(
+            name,
+            tuple(t.get(name, none)[0] for t in tables),
+            tuple(t.get(name, none)[1] for t in tables),
+        )
+        for name in names
+    )
+
+
+def _ordered(files: Sequence[Path], names: set[str]) -> list[str]:
+    """Inputs first, then in the order of the files' nodes, then what belongs to none."""
+    graphs = [graph_of(message_of(f)) for f in files]
+    found = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
+    return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
+
+
+def _one(
+    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
+) -> dict[str, tuple[str, float]]:
+    """Name in the file -> (kernels, microseconds a run)."""
+    with scratch_folder() as folder:
+        events, optimised = _events(file, inputs, threads, runs, folder)
+    names = _names(graph_of(message_of(file)), graph_of(optimised))
+    kernels: dict[str, dict[str, None]] = {}
+    durations: dict[str, list[float]] = {}
+    for event in events:
+        node = str(event["name"]).removesuffix("_kernel_time")
+        kernel = str(event["args"].get("op_name", "?"))
+        kernels.setdefault(names.get(node, OTHER), {})[kernel] = None
+        durations.setdefault(node, []).append(float(event["dur"]))
+    spent: dict[str, float] = {}
+    for node, times in durations.items():
+        name = names.get(node, OTHER)
+        spent[name] = spent.get(name, 0.0) + _middle(times) * len(times) / runs
+    return {name: (" + ".join(kernels[name]), spent[name]) for name in kernels}
+
+
+def _middle(times: Sequence[float]) -> float:
+    """The mean of the middle half."""
+    ordered, cut = np.sort(times), len(times) // 4
+    return float(ordered[cut : len(times) - cut].mean())
+
+
+def _events(
+    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int, folder: Path
+) -> tuple[list[Mapping[str, Any]], onnx.ModelProto]:
+    """The node events of some runs after a warm-up, and the graph that ran."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = SILENT
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    write_graph(options, folder / "optimised.onnx")
+    try:
+        model = ort.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+        feed = feeds(model, list(inputs))
+        for _ in range(runs + 1):
+            model.run(None, feed)
+    except Exception as error:
+        raise VerificationError(f"{file}: {RUNTIME} fails on it: {error}") from error
+    events = json.loads(Path(model.end_profiling()).read_text(encoding="utf-8"))
+    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+    return nodes[len(nodes) // (runs + 1) :], read_graph(folder / "optimised.onnx")
+
+
+def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
+    """Node of the optimised graph -> the operator of the file that it belongs to.
+
+    The runtime keeps node names with marks of its own; a node it made up is known by the tensor it
+    computes. A QuantizeLinear counts to the operator whose result it rounds, a clamp to the one
+    before it: as a rule they are one kernel.
+    """
+    known = {str(n.name) for n in source if n.name}
+    makers = {name_of(o): str(n.name) for n in source for o in n.outputs if n.name}
+    clamped = {n.name: makers.get(name_of(input_at(n, 0))) for n in source if n.op_type in _CLAMPS}
+    found = {}
+    for node in optimised:
+        plain = without_suffix(str(node.name))
+        name = plain if plain in known else None
+        for output in node.outputs:
+            name = name or makers.get(without_suffix(name_of(output)))
+        name = _base(name, known, source) if name else OTHER
+        found[str(node.name)] = clamped.get(name) or name
+    return found
+
+
+def _base(name: str, known: set[str], source: ir.Graph) -> str:
+    short = names.base_of(name)
+    known_too = short in known or any(i.name == short for i in source.inputs)
+    return short if short is not None and known_too else name

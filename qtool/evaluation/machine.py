@@ -1,0 +1,60 @@
+"""Where a measurement was made: the machine and the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtool.core.versions import version_of
+
+__all__ = ["Machine", "machine"]
+
+PACKAGES = ("qtool", "onnxruntime", "torch", "onnx", "numpy")
+# what int8 kernels on x86 are fast with, by the names the system gives them
+FEATURES = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """cpu: model name. cores: that this process may use. memory_gib: of the machine. features: the
+    instruction sets that matter to int8. versions: package -> version."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    system: str
+    features: tuple[str, ...]
+    versions: dict[str, str]
+
+
+def machine() -> Machine:
+    """This machine. What the system does not tell is left empty."""
+    facts = _cpu_facts()
+    flags = facts.get("flags", "").split()
+    return Machine(
+        facts.get("model name", platform.processor() or platform.machine()),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        _memory(),
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        tuple(f for f in FEATURES if f in flags),
+        {name: found for name in PACKAGES if (found := version_of(name))},
+    )
+
+
+def _cpu_facts() -> dict[str, str]:
+    """The first processor's lines of /proc/cpuinfo, where there is one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (ValueError, OSError, AttributeError):
+        return 0.0

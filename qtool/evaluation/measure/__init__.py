@@ -1,0 +1,1 @@
+"""Measurements of accuracy: metrics over a dataset, error by layer, sensitivity."""

@@ -1,0 +1,157 @@
+"""What a file holds: an ONNX file, whoever made it, or a calibration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.onnx.reading import Reading, array_of, input_at, name_of
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.storage import message_of
+from qtool.calibration.calibration import Calibration
+from qtool.core.errors import VerificationError
+from qtool.core.formats import table
+from qtool.core.path_arguments import takes_paths
+from qtool.verification import Coverage, audit
+
+__all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
+
+
+@dataclass(frozen=True)
+class TensorParameters:
+    """One quantized tensor: its integer type, scales and zero points."""
+
+    tensor: str
+    dtype: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+
+    def row(self) -> tuple[str, str, str, str]:
+        return self.tensor, self.dtype, _few(self.scales), _few(self.zero_points)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelContents:
+    """An ONNX file: the kernel that ONNX Runtime runs for every operator, what is in codes, and the
+    test that the file carries of itself, in a sentence."""
+
+    file: str
+    coverage: Coverage
+    parameters: tuple[TensorParameters, ...]
+    self_test: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            **self.coverage.to_json(),
+            "parameters": [p.to_json() for p in self.parameters],
+            "self_test": self.self_test,
+        }
+
+    def __str__(self) -> str:
+        operators = table(
+            ("name", "operator", "runs as", "MACs", "why float"),
+            [(r.name, r.op, r.kernel, f"{r.macs:,}", r.reason) for r in self.coverage.rows],
+            "operators",
+            "lllrl",
+        )
+        params = table(
+            ("tensor", "type", "scale", "zero point"),
+            [p.row() for p in self.parameters],
+            "parameters",
+            "llrr",
+        )
+        return f"{operators}\n\n{params}\n\n{self.coverage}\n{self.self_test}"
+
+
+@dataclass(frozen=True)
+class CalibrationContents:
+    """A calibration file. ranges: tensor -> lowest and highest value, as conversion takes them."""
+
+    file: str
+    target: str
+    samples: int
+    observer: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    ranges: dict[str, tuple[float, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [(name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in self.ranges.items()]
+        return (
+            f"{self.file}: {self.samples} samples, target {self.target}, "
+            f"observer {self.observer}\ninputs: {'; '.join(self.inputs)}\n"
+            f"model: {self.fingerprint}\n\n{table(('tensor', 'low', 'high'), rows)}"
+        )
+
+
+@takes_paths("file")
+def inspect(file: str | Path) -> ModelContents | CalibrationContents:
+    """What a file holds.
+
+    Args:
+        file: an ONNX file (its name ends in .onnx), of any tool; or what `calibrate` saved.
+
+    Raises:
+        FileError: not an ONNX file. CalibrationError: not a calibration. VerificationError: ONNX
+            Runtime does not load the model.
+    """
+    path = Path(file)
+    if path.suffix == ".onnx":
+        coverage = audit(path)  # first: it refuses what the runtime does not load
+        return ModelContents(str(file), coverage, tuple(parameters(path)), _self_test(path))
+    found = Calibration.load(path)
+    return CalibrationContents(
+        str(file),
+        found.target,
+        found.samples,
+        str(found.observer),
+        found.fingerprint,
+        tuple(map(str, found.inputs)),
+        {name: (low, high) for name, low, high in found.ranges()},
+    )
+
+
+def _self_test(path: Path) -> str:
+    try:
+        test = SelfTest.of(message_of(path))
+    except VerificationError as error:
+        return str(error)
+    return "no self-test in this file" if test is None else str(test)
+
+
+def _few(values: tuple[float, ...]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.6g}"
+    low, high = min(values), max(values)
+    return (
+        f"{low:.6g} ({len(values)})" if low == high else f"{low:.4g} .. {high:.4g} ({len(values)})"
+    )
+
+
+def parameters(path: str | Path) -> list[TensorParameters]:
+    """Every tensor that a DequantizeLinear of the file reads, in order, each once; of scales that
+    are text none.
+
+    Raises:
+        FileError: not an ONNX file.
+    """
+    found: dict[str, TensorParameters] = {}
+    for node in Reading.of(path).nodes:
+        codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
+        if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
+            continue
+        zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
+        name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype
+        scales = tuple(map(float, np.ravel(scale)))
+        found[name] = TensorParameters(name, str(dtype), scales, tuple(map(int, np.ravel(zero))))
+    return list(found.values())

@@ -1,0 +1,183 @@
+"""The layers of a quantized model, and the facts about each that a report shows.
+
+A layer is an integer operator with everything that quantizing it means: its constants, and the
+points on what it computes, through a fused clamp and operators that only move its codes. The
+points on its inputs belong to the layers that made them, so that every point has one owner and
+an error one culprit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool.conversion.quantized import Quantized
+from qtool.core import graph as G
+from qtool.core.ops import Role, row_of
+from qtool.core.types import Dynamic, QuantParams
+from qtool.observers.histogram import Histogram
+from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
+
+__all__ = [
+    "Bars",
+    "Layer",
+    "bars",
+    "layers_of",
+    "limits",
+    "outside",
+    "signal_and_noise",
+    "weight_bars",
+]
+
+BARS = 64
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, or one input of the model (op "input").
+
+    tensor: the node whose value it yields, after its fused clamp. points: all that are switched
+    to leave it float. weight, output: the points of its weight and of its result, where there are.
+    """
+
+    name: str
+    op: str
+    tensor: str
+    points: frozenset[str]
+    weight: str | None
+    output: str | None
+    macs: int
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A histogram ready to draw.
+
+    counts: elements in equal bins from `start` to `stop`. least, most: values seen. low, high: the
+    range that the codes represent (per channel: of the widest channel). low_least, high_least: of
+    the narrowest. clipped: share of the elements outside of the range by more than half a step,
+    which saturate.
+    """
+
+    start: float
+    stop: float
+    counts: tuple[int, ...]
+    least: float
+    most: float
+    low: float
+    high: float
+    low_least: float
+    high_least: float
+    clipped: float
+
+
+def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
+    """The layers in order of computation, inputs first; together they own every point."""
+    plan, graph = quantized.plan, quantized.graph.graph
+    decisions = {d.node: d for d in plan.nodes}
+    owner: dict[str, str] = {}  # node -> the layer whose codes it carries
+    for node in graph.nodes:
+        owner[G.name_of(node)] = _owner(node, decisions.get(G.name_of(node)), owner)
+    points: dict[str, set[str]] = {}
+    for point in plan:
+        if point.kind is Kind.ACTIVATION and not isinstance(point.spec, Dynamic):
+            points.setdefault(owner[point.tensor], set()).add(point.name)
+        elif point.edges:
+            points.setdefault(point.edges[0].user, set()).add(point.name)
+    tensors = {d.node: d.node for d in plan.nodes} | _fused(plan, owner)
+    found = []
+    inputs = [G.name_of(n) for n in G.placeholders(graph)]
+    for name in [n for n in inputs if n in points] + [d.node for d in plan.nodes]:
+        decision = decisions.get(name)
+        owned = points.get(name)
+        if not owned:
+            continue
+        tensor = tensors.get(name, name)
+        found.append(
+            Layer(
+                name,
+                "input" if decision is None else decision.op,
+                tensor,
+                frozenset(owned),
+                f"{name}.weight" if f"{name}.weight" in owned else None,
+                tensor if tensor in owned else None,
+                0 if decision is None else decision.macs,
+            )
+        )
+    return tuple(found)
+
+
+def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> str:
+    """A fused clamp and a pass-through belong to whoever made their input."""
+    row = row_of(node)
+    fused = decision is not None and decision.execution is Execution.FUSED
+    if (fused or (row is not None and row.role is Role.PASS)) and isinstance(node.args[0], fx.Node):
+        return owner[G.name_of(node.args[0])]
+    return G.name_of(node)
+
+
+def _fused(plan: QuantPlan, owner: dict[str, str]) -> dict[str, str]:
+    """Layer -> the last clamp that is fused into it."""
+    return {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
+
+
+def limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest and the highest real value of the codes, of every channel; float64."""
+    scale, zero = params.scale.double(), params.zero_point.double()
+    return (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale
+
+
+def outside(x: torch.Tensor, params: QuantParams) -> int:
+    """How many elements saturate: further outside of the range than rounding explains."""
+    low, high = limits(params)
+    step = params.scale.double() / 2
+    lowest, highest = low - step, high + step
+    if params.axis is not None:
+        shape = [1] * x.dim()
+        shape[params.axis] = -1
+        lowest, highest = lowest.reshape(shape), highest.reshape(shape)
+    return int(((x < lowest.float()) | (x > highest.float())).sum())
+
+
+def bars(histogram: Histogram, params: QuantParams | None, clipped: float) -> Bars | None:
+    """A streamed histogram as bars; None where nothing was seen."""
+    if histogram.empty:
+        return None
+    bins = next(histogram.each())
+    low, high = (torch.zeros(1),) * 2 if params is None else map(torch.atleast_1d, limits(params))
+    return Bars(
+        float(bins.edges[0]),
+        float(bins.edges[-1]),
+        tuple(int(c) for c in bins.counts),
+        bins.low,
+        bins.high,
+        float(low.min()),
+        float(high.max()),
+        float(low.max()),
+        float(high.min()),
+        clipped,
+    )
+
+
+def weight_bars(weight: torch.Tensor, params: QuantParams) -> Bars | None:
+    """The histogram of a layer's weights."""
+    histogram = Histogram(None, bins=BARS)
+    histogram.update(weight)
+    return bars(histogram, params, outside(weight, params) / max(1, weight.numel()))
+
+
+def signal_and_noise(expected: torch.Tensor, actual: torch.Tensor) -> np.ndarray[Any, Any]:
+    """[sum of squares, sum of squared differences]; in float32, or float64 where that overflows."""
+    before, after = expected.reshape(-1), actual.reshape(-1)
+    found = np.array([_square(before), _square(before - after)])
+    if np.isfinite(found).all() or before.dtype is torch.float64:
+        return found
+    return signal_and_noise(before.double(), after.double())
+
+
+def _square(x: torch.Tensor) -> float:
+    return float(torch.dot(x, x))

@@ -1,0 +1,355 @@
+"""Which layer hurts: the errors of all layers from one sweep over the data.
+
+For each chunk of samples the float and the quantized values of every tensor are computed once and
+kept. A layer's own error, the error of the outputs when it alone is quantized, and when it alone
+is left float, then take only the part of the network behind it. That part is still half a network
+for an average layer; so the chunks are dealt out to the layers in turn, each layer getting as many
+as the budget allows, and each error is stated beside that of the whole quantized network on the
+same samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import time
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.conversion.quantized import Quantized
+from qtool.core import graph as G
+from qtool.core import value_names
+from qtool.core.data import Batch
+from qtool.core.errors import DataError
+from qtool.core.graph.executor import Executor, Values
+from qtool.core.store import Store
+from qtool.core.types import Progress
+from qtool.evaluation.measure.layer_facts import (
+    BARS,
+    Bars,
+    Layer,
+    bars,
+    layers_of,
+    outside,
+    signal_and_noise,
+    weight_bars,
+)
+from qtool.evaluation.options import ReportOptions
+from qtool.observers.histogram import Histogram
+from qtool.planning.fake_quantize import points_of
+from qtool.planning.plan import Kind
+from qtool.verification.fidelity import decibels
+
+__all__ = ["LayerError", "Sensitivity", "pieces", "sweep"]
+
+CHUNK = 32
+MEMORY = 256 << 20
+SAVE_EVERY = 5.0
+TINY = 1e-12
+
+# what is summed for each layer, as [signal, noise] pairs
+SUMS = ("alone", "accumulated", "only", "left", "left_all")
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """The errors of one layer. SQNR in dB, None where there was no error at all.
+
+    alone_db: of the layer's result, on float inputs. accumulated_db: of the same tensor in the
+    quantized network. only_db: of the outputs when this layer alone is quantized; only_share: that
+    error on a typical sample, as a share of the error of the whole quantized network on the same
+    sample (the geometric mean: one sample far out does not make a layer lead). left_db: when it
+    alone is left float; gain_db: how much better that is. samples: how many this layer was measured
+    on. activation, weight: histograms with the range that the codes represent.
+    """
+
+    name: str
+    op: str
+    tensor: str
+    macs: int
+    alone_db: float | None
+    accumulated_db: float | None
+    only_db: float | None
+    only_share: float
+    left_db: float | None
+    gain_db: float | None
+    samples: int
+    activation: Bars | None
+    weight: Bars | None
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """output_db: SQNR of the simulated quantized network's outputs. evaluations: what the sweep is
+    reckoned to cost, in float runs over the samples."""
+
+    samples: int
+    output_db: float | None
+    evaluations: float
+    layers: tuple[LayerError, ...]
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Layer i has its turn in chunk c when (i + c) is a multiple of `period`."""
+
+    chunks: tuple[Batch, ...]
+    period: int
+    evaluations: float
+
+    def turns(self, chunk: int, layers: int) -> list[int]:
+        return [i for i in range(layers) if (i + chunk) % self.period == 0]
+
+
+def sweep(
+    quantized: Quantized,
+    data: Sequence[Batch],
+    *,
+    budget: float = ReportOptions.budget,
+    store: Store | None = None,
+    progress: Progress = lambda x: x,
+) -> Sensitivity:
+    """Measures every layer of a quantized model.
+
+    Args:
+        data: batches as the model takes them, kept in memory by the caller.
+        budget: what the sweep may cost, in runs of the float model over the same data; the float
+            and the quantized run that it starts from are 2 of them, or a little more.
+        store: where the sums are kept while it runs; an interrupted sweep goes on from there.
+
+    Raises:
+        DataError: no data.
+    """
+    bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
+    if not bound:
+        raise DataError("there is no data to measure the layers with; give at least one batch")
+    replay, layers = _executor(quantized), layers_of(quantized)
+    every = frozenset().union(*(layer.points for layer in layers))
+    schedule = _schedule(quantized, replay, layers, every, bound, budget)
+    sums = _Sums(layers, store or Store(), _digest(quantized, schedule))
+    sums.resume()
+    saved = time.monotonic()
+    for number, chunk in enumerate(progress(schedule.chunks)):
+        if number < sums.done:
+            continue
+        turns = schedule.turns(number, len(layers))
+        _measure(sums, replay, quantized, every, chunk, turns)
+        sums.done = number + 1
+        if time.monotonic() - saved > SAVE_EVERY:
+            sums.save()
+            saved = time.monotonic()
+    sums.save()
+    return _result(quantized, sums, schedule)
+
+
+def _schedule(
+    quantized: Quantized,
+    replay: Executor,
+    layers: Sequence[Layer],
+    every: Set[str],
+    data: Sequence[Batch],
+    budget: float,
+) -> _Schedule:
+    whole = replay.cost()
+    both = 2.0 * whole + (replay.cost(every) - whole)  # the float and the quantized run
+    tails = 2.0 * sum(replay.cost(layer.points) for layer in layers)
+    period = min(max(1, math.ceil(tails / max(budget * whole - both, 1.0))), len(layers))
+    total = sum(b.size for b in data)
+    dynamic = all(i.shape and isinstance(i.shape[0], str) for i in quantized.graph.inputs)
+    chunks = list(data)
+    if dynamic:
+        room = MEMORY // max(1, _bytes(replay, data[0], every))
+        size = max(1, min(CHUNK, room, total // period))
+        chunks = [c for b in data for c in pieces(b, size)]
+    period = min(period, len(chunks))
+    return _Schedule(tuple(chunks), period, (both + tails / period) / whole)
+
+
+def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
+    """Memory of the values of one sample, of the two runs that are kept and one more."""
+    values = replay.run(pieces(batch, 1)[0], every)
+    kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
+    return 3 * sum(v.numel() * v.element_size() for v in kept)
+
+
+def _executor(quantized: Quantized) -> Executor:
+    graph = replace(quantized.graph, module=quantized.module)
+    return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
+
+
+def pieces(batch: Batch, size: int) -> list[Batch]:
+    """A batch in pieces of at most `size` samples, as equal as can be."""
+    count = -(-batch.size // size)
+    ends = [batch.size * i // count for i in range(count + 1)]
+
+    def piece(start: int, stop: int) -> Batch:
+        def cut(x: Any) -> Any:
+            return x[start:stop] if isinstance(x, torch.Tensor) and x.dim() else x
+
+        return Batch(tuple(map(cut, batch.args)), {k: cut(v) for k, v in batch.kwargs.items()})
+
+    return [piece(start, stop) for start, stop in itertools.pairwise(ends)]
+
+
+class _Sums:
+    """Running sums of a sweep, and histograms of the layers' results."""
+
+    def __init__(self, layers: Sequence[Layer], store: Store, digest: str) -> None:
+        self.layers = layers
+        self.store, self.digest = store, digest
+        self.done = 0
+        self.pairs = {name: np.zeros((len(layers), 2)) for name in SUMS}
+        self.counts = np.zeros((len(layers), 3), np.int64)  # samples, clipped, elements
+        self.output = np.zeros(2)
+        self.logs = np.zeros(len(layers))  # of only / whole error, summed over samples
+        self.histograms = [Histogram(None, bins=BARS) for _ in layers]
+
+    def save(self) -> None:
+        arrays: dict[str, Any] = {f"pairs/{k}": v for k, v in self.pairs.items()}
+        arrays |= {"counts": self.counts, "output": self.output, "logs": self.logs}
+        arrays["done"] = np.array(self.done)
+        for i, histogram in enumerate(self.histograms):
+            if not histogram.empty:
+                arrays |= {f"histogram/{i}/{k}": v for k, v in histogram.state().items()}
+        self.store.save("layers", arrays, self.digest)
+
+    def resume(self) -> None:
+        kept = self.store.load("layers", self.digest)
+        if kept is None:
+            return
+        self.done = int(kept["done"])
+        self.pairs = {name: kept[f"pairs/{name}"] for name in SUMS}
+        self.counts, self.output, self.logs = kept["counts"], kept["output"], kept["logs"]
+        for i in range(len(self.histograms)):
+            prefix = f"histogram/{i}/"
+            state = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
+            if state:
+                self.histograms[i] = Histogram.from_state(state, None, bins=BARS)
+
+
+def _measure(
+    sums: _Sums,
+    replay: Executor,
+    quantized: Quantized,
+    every: Set[str],
+    chunk: Batch,
+    turns: Sequence[int],
+) -> None:
+    real = replay.run(chunk, frozenset())
+    coded = replay.run(chunk, every)
+    whole = _output_error(replay, real, coded)
+    sums.output += whole
+    least = TINY * (whole[0] or 1.0) / chunk.size  # so that the logarithm of no error is a number
+    for i in turns:
+        layer = sums.layers[i]
+        only = replay.again(real, layer.points, layer.points)
+        left = replay.again(coded, layer.points, every - layer.points)
+        before, after = _tensor(replay, layer, real), _tensor(replay, layer, coded)
+        sums.pairs["accumulated"][i] += signal_and_noise(before, after)
+        sums.pairs["alone"][i] += signal_and_noise(before, _tensor(replay, layer, real, only))
+        sums.pairs["only"][i] += _output_error(replay, real, real, only)
+        sums.pairs["left"][i] += _output_error(replay, real, coded, left)
+        shares = (_noises(replay, real, real, only) + least) / (
+            _noises(replay, real, coded) + least
+        )
+        sums.logs[i] += chunk.size * float(np.log(shares).mean())
+        sums.pairs["left_all"][i] += whole
+        sums.histograms[i].update(before)
+        params = quantized.parameters.get(layer.output or "")
+        clipped = 0 if params is None else outside(before, params)
+        sums.counts[i] += (chunk.size, clipped, before.numel())
+
+
+def _tensor(
+    replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
+) -> torch.Tensor:
+    """The layer's result: behind its point, where it has one."""
+    number = replay.numbers.get(value_names.quant_point(layer.tensor), replay.numbers[layer.tensor])
+    found: torch.Tensor = new[number] if new and number in new else values[number]
+    return found
+
+
+def _output_error(
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    total = np.zeros(2)
+    for i in replay.outputs:
+        total += signal_and_noise(real[i], new[i] if new and i in new else values[i])
+    return total
+
+
+def _noises(
+    replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Squared error of the outputs of each sample."""
+    total: Any = 0.0
+    for i in replay.outputs:
+        off = real[i] - (new[i] if new and i in new else values[i])
+        total = total + off.reshape(len(off) if off.dim() else 1, -1).double().square().sum(1)
+    return np.atleast_1d(np.asarray(total, np.float64))
+
+
+def _digest(quantized: Quantized, schedule: _Schedule) -> str:
+    """What the sums depend on: plan, parameters, weights, data and schedule."""
+    digest = hashlib.sha256(quantized.plan.digest.encode())
+    digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
+    tensors = [t for c in schedule.chunks for _, t in c.tensors()]
+    for params in quantized.parameters.values():
+        tensors += [params.scale, params.zero_point]
+    tensors += [t for _, t in sorted(quantized.module.state_dict().items())]
+    for tensor in tensors:
+        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).tobytes())
+    return digest.hexdigest()
+
+
+def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivity:
+    points = points_of(quantized.module)
+    weights = _weights(quantized)
+    found = []
+    for i, layer in enumerate(sums.layers):
+        pairs = {name: sums.pairs[name][i] for name in SUMS}
+        db = {name: decibels(*pair) for name, pair in pairs.items()}
+        before, after = db["left_all"], db["left"]
+        samples, clipped, elements = (int(n) for n in sums.counts[i])
+        share = clipped / max(1, elements)
+        point = points.get(layer.weight or "")
+        weight = weights.get(layer.weight or "")
+        found.append(
+            LayerError(
+                layer.name,
+                layer.op,
+                layer.tensor,
+                layer.macs,
+                db["alone"],
+                db["accumulated"],
+                db["only"],
+                math.exp(sums.logs[i] / samples) if samples and pairs["only"][1] > 0 else 0.0,
+                after,
+                None if before is None or after is None else after - before,
+                samples,
+                bars(sums.histograms[i], quantized.parameters.get(layer.output or ""), share),
+                None if point is None or weight is None else weight_bars(weight, _params(point)),
+            )
+        )
+    total = sum(c.size for c in schedule.chunks)
+    return Sensitivity(total, decibels(*sums.output), schedule.evaluations, tuple(found))
+
+
+def _params(point: Any) -> Any:
+    assert point.params is not None
+    return point.params
+
+
+def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:
+    nodes = {G.name_of(n): n for n in quantized.module.graph.nodes}
+    return {
+        p.name: G.tensor(quantized.module, nodes[p.edges[0].source]).detach()
+        for p in quantized.plan
+        if p.kind is Kind.WEIGHT
+    }

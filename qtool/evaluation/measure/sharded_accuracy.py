@@ -1,0 +1,119 @@
+"""What several processes measured, each on its share of the data, in the order of all of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from qtool.core.errors import DataError
+from qtool.core.types import Array
+from qtool.distributed import Ranks
+from qtool.evaluation.measure.accuracy import Measured
+
+__all__ = ["all_labels", "all_measured"]
+
+
+def all_measured(ranks: Ranks, own: Measured | None) -> Measured | None:
+    """On rank 0 what all measured: batch i is of rank i modulo their number; None on the others.
+
+    Args:
+        own: of this rank; None where it had no data.
+
+    Raises:
+        DataError: nobody had any.
+    """
+    if not ranks.several:
+        return own
+    shares = ranks.fold([_pack(own)], b"".join, _split, lambda one, other: one + other)
+    if shares is None:
+        return None
+    found = [_read(s) for s in shares]
+    batches = [_batches(m) if m is not None else [] for m in found]
+    longest = max(map(len, batches))
+    ordered = [b[i] for i in range(longest) for b in batches if i < len(b)]
+    if not ordered:
+        raise DataError("the evaluation data is empty; give at least one batch")
+    return Measured(
+        np.concatenate([b.classes for b in ordered], 1),
+        np.concatenate([b.signal for b in ordered]),
+        np.concatenate([b.noise for b in ordered], 1),
+        tuple(len(b.signal) for b in ordered),
+    )
+
+
+def all_labels(ranks: Ranks, own: Measured | None, labels: Array | None) -> Array | None:
+    """The labels of all data in its order, on all ranks: each was given either these, or those of
+    its share.
+
+    Raises:
+        DataError: some ranks have labels, and others none.
+    """
+    if not ranks.several:
+        return labels
+    mine = own.sizes if own is not None else ()
+    told = ranks.tell(_kind(labels, sum(mine)))
+    if "none" in told:
+        if set(told) != {"none"}:
+            raise DataError(
+                f"rank {told.index('none')} has no labels; give them to all, or to none"
+            )
+        return None
+    assert labels is not None
+    if "all" in told:
+        return labels
+    cut = np.split(labels, np.cumsum(mine)[:-1]) if mine else []
+    given = [ranks.give(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)]
+    parts = [list(np.load(io.BytesIO(g), allow_pickle=False).values()) for g in given]
+    longest = max(map(len, parts))
+    return np.concatenate([p[i] for i in range(longest) for p in parts if i < len(p)])
+
+
+def _kind(labels: Array | None, samples: int) -> str:
+    if labels is None:
+        return "none"
+    return "share" if labels.ndim == 1 and len(labels) == samples else "all"
+
+
+def _batches(measured: Measured) -> Sequence[Measured]:
+    ends = np.cumsum(measured.sizes)[:-1]
+    return [
+        Measured(classes, signal, noise, (len(signal),))
+        for classes, signal, noise in zip(
+            np.split(measured.classes, ends, 1),
+            np.split(measured.signal, ends),
+            np.split(measured.noise, ends, 1),
+            strict=True,
+        )
+    ]
+
+
+def _saved(*arrays: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, *arrays)
+    return buffer.getvalue()
+
+
+def _pack(own: Measured | None) -> bytes:
+    """With its length in front, so that several can follow each other."""
+    data = b""
+    if own is not None:
+        data = _saved(own.classes, own.signal, own.noise, np.array(own.sizes))
+    return len(data).to_bytes(8, "little") + data
+
+
+def _split(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        end = 8 + int.from_bytes(data[:8], "little")
+        found.append(data[:end])
+        data = data[end:]
+    return found
+
+
+def _read(packed: bytes) -> Measured | None:
+    if len(packed) == 8:
+        return None
+    classes, signal, noise, sizes = np.load(io.BytesIO(packed[8:]), allow_pickle=False).values()
+    return Measured(classes, signal, noise, tuple(int(s) for s in sizes))

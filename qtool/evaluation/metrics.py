@@ -1,0 +1,162 @@
+"""Metrics: one figure for each model, its loss beside the reference, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.core.errors import DataError, said
+from qtool.core.formats import percent
+from qtool.core.types import Array
+from qtool.evaluation.onnx_function import OnnxFunction
+
+__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics", "values_of"]
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the ends of its 95 % confidence interval, in the unit of the estimate."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure for every model, in its order.
+
+    drops: by how much each model is worse than the reference (negative: better), with the interval
+    of the difference by paired bootstrap where the metric is a mean over samples. percent: the
+    values are shares, shown as percent. source: "built in" or "user".
+    """
+
+    name: str
+    percent: bool
+    higher_is_better: bool
+    source: str
+    values: tuple[float, ...]
+    drops: tuple[float, ...]
+    intervals: tuple[Interval | None, ...]
+
+    def text(self, value: float) -> str:
+        """A value of this metric in its own unit."""
+        return percent(value) if self.percent else f"{value:.5g}"
+
+    def change(self, drop: float) -> str:
+        """What was lost: with a minus where the model is worse."""
+        if drop == 0:
+            return "no change"
+        return f"{-100 * drop:+.2f} points" if self.percent else f"{-drop:+.3g}"
+
+
+def metric(
+    name: str,
+    values: Sequence[Array] | Array,
+    source: str,
+    percent: bool = False,
+    higher_is_better: bool = True,
+    confidence: float = CONFIDENCE,
+) -> Metric:
+    """A metric from its value on each sample, or from a single number, for every model."""
+    rows = [np.asarray(v, np.float64) for v in values]
+    means = [float(r.mean()) for r in rows]
+    sign = 1.0 if higher_is_better else -1.0
+    paired = all(r.ndim == 1 and len(r) == len(rows[0]) > 1 for r in rows)
+    intervals = [
+        bootstrap(sign * (rows[0] - r), confidence=confidence) if paired else None for r in rows
+    ]
+    drops = tuple(sign * (means[0] - m) for m in means)
+    return Metric(name, percent, higher_is_better, source, tuple(means), drops, tuple(intervals))
+
+
+def bootstrap(
+    values: Array, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
+) -> Interval:
+    """The mean of per-sample values with its interval, of 95 %: the percentile bootstrap.
+
+    Of differences between two models on the same samples it is the paired bootstrap. Values that
+    take few distinct numbers (hits and misses) are drawn as counts, exactly alike and in no time.
+    """
+    generator = np.random.default_rng(seed)
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= 16:
+        drawn = generator.multinomial(len(values), counts / len(values), resamples)
+        means = drawn @ distinct / len(values)
+    else:
+        means = np.empty(resamples)
+        for i in range(resamples):
+            means[i] = values[generator.integers(0, len(values), len(values))].mean()
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(means, [tail, 100 - tail])
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+def user_metrics(
+    function: Callable[[Any], Any],
+    files: Sequence[Path],
+    where: str,
+    lower_is_better: Sequence[str] = (),
+) -> tuple[Metric, ...]:
+    """What the user's function says of each model.
+
+    Args:
+        function: takes a model, callable with tensors as the float model is, and returns a number,
+            one number for each sample (an array), or a dict of these by name.
+        where: how to name the function in an error.
+        lower_is_better: names of metrics that are errors or losses.
+
+    Raises:
+        DataError: the function raises, or returns NaN or no number; or names a metric only once.
+    """
+    found = [values_of(function, file, where) for file in files]
+    names = list(found[0])
+    if different := next(
+        (set(names) ^ set(other) for other in found if set(other) != set(names)), None
+    ):
+        raise DataError(f"{where} does not return '{min(different)}' for every model")
+    if unknown := set(lower_is_better) - set(names):
+        raise DataError(
+            f"{where} returns no metric '{min(unknown)}'; it returns {', '.join(names)}"
+        )
+    return tuple(
+        metric(n, [f[n] for f in found], "user", higher_is_better=n not in lower_is_better)
+        for n in names
+    )
+
+
+def values_of(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+    """What the user's function says of one file: a number, or one for each sample, by name.
+
+    Raises:
+        DataError: as for `user_metrics`.
+    """
+    try:
+        answer = function(OnnxFunction(file))
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{where} failed on {file.name}: {said(error)}") from error
+    answers = (
+        answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
+    )
+    if not answers:
+        raise DataError(f"{where} returned an empty dict; return a number, or numbers by name")
+    return {str(name): _number(value, f"{where}, '{name}'") for name, value in answers.items()}
+
+
+def _number(value: Any, where: str) -> Array:
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} is a {type(value).__name__}, not a number") from error
+    if array.ndim > 1 or not array.size:
+        raise DataError(f"{where} has shape {list(array.shape)}; return a number, or one a sample")
+    if not np.isfinite(array).all():
+        raise DataError(f"{where} is {'NaN' if np.isnan(array).any() else 'infinite'}")
+    return array

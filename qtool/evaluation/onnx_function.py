@@ -1,0 +1,36 @@
+"""An ONNX file as a function of tensors, for metrics of the user."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.data import Batch, to_batch
+from qtool.verification.model_inputs import Feeder
+
+__all__ = ["OnnxFunction"]
+
+
+class OnnxFunction:
+    """An ONNX file that is called as the float model was: tensors in, by position or by name; one
+    tensor out, or a tuple of them."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.session = session(file)
+        self.feeder = Feeder(file)
+        self.calls = itertools.count()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        batch = Batch(to_batch(list(args)).args if args else (), to_batch(kwargs).kwargs)
+        arrays = self.feeder.arrays(batch, next(self.calls))
+        found = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
+        return found[0] if len(found) == 1 else found
+
+    def eval(self) -> OnnxFunction:
+        """Itself: evaluation loops call model.eval()."""
+        return self

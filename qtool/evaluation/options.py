@@ -1,0 +1,87 @@
+"""What a report is asked for. Loads nothing heavy: commands take their defaults from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from qtool.core.limits import THREADS, Range, check_fields
+
+if TYPE_CHECKING:
+    from qtool.core.types import Array
+
+__all__ = ["Goals", "ReportOptions"]
+
+GOAL_RANGES = {
+    "drop": Range(),  # negative: the metric has to gain
+    "speedup": Range(low=0, low_open=True),
+    "coverage": Range(low=0, high=1),
+}
+OPTION_RANGES = {
+    "batch_sizes": Range(low=1, whole=True),
+    "threads": THREADS,
+    "seconds": Range(low=0),
+    "samples": Range(low=1, whole=True),
+    "budget": Range(low=0),
+}
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What the user asks for; None: a sensible default, that cannot be missed but judged by.
+
+    drop: the most that the first metric may lose, in its unit (0.01 of top-1 is one point).
+    speedup: the least ratio of latencies. coverage: the least share of MACs in integer kernels.
+
+    Raises:
+        OptionError: a goal is NaN, infinite or out of its range.
+    """
+
+    drop: float | None = None
+    speedup: float | None = None
+    coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, GOAL_RANGES)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportOptions:
+    """What to measure, and how well.
+
+    Attributes:
+        title: heads the report; by default the name of its folder.
+        labels: [samples] class numbers.
+        function: the user's metrics, see `qtool.evaluation.metrics.user_metrics`.
+        where: what errors call that function.
+        lower_is_better: names of its metrics that are errors or losses.
+        batch_sizes, threads: every pair of them is timed.
+        seconds: how long each is timed.
+        samples: on how many of the first samples the layers are measured, in whole batches.
+        budget: what measuring the layers may cost, in runs of the float model.
+        goals: what the verdict judges by.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
+    """
+
+    title: str = ""
+    labels: Array | None = None
+    function: Callable[[Any], Any] | None = None
+    where: str = "the evaluation function"
+    lower_is_better: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = (1, 32)
+    threads: tuple[int, ...] = (1,)
+    seconds: float = 2.0
+    samples: int = 512
+    budget: float = 3.5
+    goals: Goals = field(default_factory=Goals)
+
+    def __post_init__(self) -> None:
+        check_fields(self, OPTION_RANGES)
+
+    @property
+    def mark(self) -> str:
+        """What kept results depend on: neither goals nor title."""
+        return repr([self.batch_sizes, self.threads, self.seconds])

@@ -1,0 +1,12 @@
+"""Progress bars of measurements: the type, and the one that draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
+
+
+def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:
+    return lambda items: items

@@ -1,0 +1,1 @@
+"""The report: measurements collected, the verdict, and the pages made of them."""

@@ -1,0 +1,297 @@
+"""Gathers a report: each stage is measured once, kept, and taken from there after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.onnx.storage import files_of
+from qtool.conversion.quantized import Quantized
+from qtool.core.data import Batch, to_batch
+from qtool.core.data.array_files import ArrayFiles
+from qtool.core.errors import DataError, KernelError, QtoolError
+from qtool.core.store import Store
+from qtool.evaluation.latency.interleaved_timing import Timing, timed
+from qtool.evaluation.latency.node_times import profiled
+from qtool.evaluation.machine import machine
+from qtool.evaluation.measure.accuracy import Accuracy, check_labels, measure_outputs, summarize
+from qtool.evaluation.measure.sensitivity import Sensitivity, sweep
+from qtool.evaluation.metrics import user_metrics
+from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.report import plan_summary
+from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
+from qtool.evaluation.report.verdict import judge
+from qtool.evaluation.restored_model import is_quantized
+from qtool.verification import Coverage, Exactness, audit, compare_codes
+from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
+
+__all__ = ["Subject", "build", "check_options", "no_bars"]
+
+EXACT_SAMPLES = 64
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to report on. name: as the report calls it; origin: what it is, in words."""
+
+    name: str
+    file: Path
+    origin: str
+
+
+def build(
+    subjects: Sequence[Subject],
+    data: Iterable[Any],
+    options: ReportOptions,
+    *,
+    quantized: Quantized | str,
+    folder: Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Measures models side by side.
+
+    Args:
+        subjects: ONNX files with the same inputs; the first is the reference.
+        data: batches, in the order of the labels.
+        quantized: the model behind the second file, or why its layers cannot be looked at.
+        folder: where results are kept while the run lasts; the same run started again goes on
+            from there.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        DataError: data, labels or the evaluation function are of no use; says why.
+        VerificationError: a file does not run.
+    """
+    files = [s.file for s in subjects]
+    check_same_inputs(files)
+    check_options(data, options)
+    store = Store(folder, _digest(files, options))
+    head = _Head(options.samples)
+    total = len(data) if isinstance(data, Sized) else None
+    measured = measure_outputs(
+        files, head.watch(data), store=store, progress=bars("evaluating", total)
+    )
+    accuracy = summarize(measured, options.labels)
+    coverages = [_coverage(store, i, f) for i, f in enumerate(files)]
+    batch = head.arrays(Feeder(files[0]))
+    exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(files[1:], 1))]
+    latency, profile = _times(store, files, batch, options, bars)
+    layers, note = _layers(store, quantized, head.batches, options, bars)
+    if options.function is not None:
+        user = user_metrics(options.function, files, options.where, options.lower_is_better)
+        accuracy = summarize(measured, options.labels, user)
+    models = _models(subjects, coverages, exact, accuracy, latency, options.goals)
+    return Report(
+        schema=SCHEMA,
+        title=options.title,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        models=models,
+        machine=machine(),
+        accuracy=accuracy,
+        latency=latency,
+        profile=profile,
+        layers=layers,
+        layers_note=note,
+        **_decided(quantized, layers, subjects, coverages, options),
+    )
+
+
+class _Head:
+    """The first samples of the data, kept for what needs them again."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.items: list[Any] = []
+        self.batches: list[Batch] = []
+
+    def watch(self, data: Iterable[Any]) -> Iterator[Any]:
+        if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
+            raise DataError(f"data of type {type(data).__name__} is no iterable of batches")
+        kept = 0
+        for item in data:
+            if kept < self.samples or not self.items:
+                self.items.append(item)
+                self.batches.append(to_batch(item))
+                kept += self.batches[-1].size
+            yield item
+
+    def arrays(self, feeder: Feeder) -> list[np.ndarray[Any, Any]]:
+        """The first samples as one batch: at least as many as are compared exactly."""
+        taken: list[list[np.ndarray[Any, Any]]] = []
+        for index, item in enumerate(self.items):
+            arrays = feeder.arrays(item, index)
+            if taken and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in taken[0]]:
+                break
+            taken.append(arrays)
+            if not arrays[0].ndim or sum(len(t[0]) for t in taken) >= EXACT_SAMPLES:
+                break
+        self.batches = [self._as_inputs(feeder, i, item) for i, item in enumerate(self.items)]
+        fixed = any(i.shape and isinstance(i.shape[0], int) for i in feeder.inputs)
+        if fixed or not taken[0][0].ndim:
+            return taken[0]
+        return [np.concatenate(parts) for parts in zip(*taken, strict=True)]
+
+    def _as_inputs(self, feeder: Feeder, index: int, item: Any) -> Batch:
+        """A batch without what is no input: labels at the end of a tuple."""
+        batch = to_batch(item)
+        feeder.arrays(item, index)
+        names = {i.name for i in feeder.inputs}
+        return Batch(
+            batch.args[: len(names)], {k: v for k, v in batch.kwargs.items() if k in names}
+        )
+
+
+def _digest(files: Sequence[Path], options: ReportOptions) -> str:
+    digest = hashlib.sha256(options.mark.encode())
+    for part in (part for file in files for part in files_of(file)):
+        with part.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+def check_options(data: Iterable[Any], options: ReportOptions) -> None:
+    """Raises DataError for labels of another length, where the data tells before any work."""
+    if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
+        check_labels(options.labels, sum(to_batch(item).size for item in data))
+
+
+def _coverage(store: Store, index: int, file: Path) -> Coverage:
+    """The audit; of a file without a quantized tensor no operator counts as integer."""
+    found = store.once(f"coverage{index}", Coverage, lambda: audit(file))
+    if is_quantized(file):
+        return found
+    return replace(found, rows=tuple(replace(row, integer=False) for row in found.rows))
+
+
+def _exactness(
+    store: Store, index: int, file: Path, batch: Sequence[np.ndarray[Any, Any]]
+) -> Exactness | None:
+    """None where the integer engine has no kernel for the file, or nothing is quantized in it."""
+    if not is_quantized(file):
+        return None
+    try:
+        head = [a[:EXACT_SAMPLES] if a.ndim else a for a in batch]
+        return store.once(f"exactness{index}", Exactness, lambda: compare_codes(file, [head]))
+    except KernelError:
+        return None
+
+
+def _times(
+    store: Store,
+    files: Sequence[Path],
+    batch: Sequence[np.ndarray[Any, Any]],
+    options: ReportOptions,
+    bars: Bars,
+) -> tuple[tuple[Timing, ...], Profile | None]:
+    pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
+    found: list[Timing] = []
+    for size, threads in bars("timing", len(pairs))(pairs):
+        inputs = resized(files[0], batch, size)
+        if inputs is None:
+            inputs = list(batch)
+            size = len(batch[0]) if batch[0].ndim else 1
+        if all((t.batch, t.threads) != (size, threads) for t in found):  # else a fixed batch, done
+            found.append(_timed(store, files, inputs, threads, options.seconds))
+    if not found:
+        return (), None
+    last = found[-1]
+    inputs = resized(files[0], batch, last.batch) or list(batch)
+    name = f"profile-{last.batch}-{last.threads}"
+    profile = store.once(
+        name,
+        Profile,
+        lambda: Profile(last.batch, last.threads, profiled(files, inputs, threads=last.threads)),
+    )
+    return tuple(found), profile
+
+
+def _timed(
+    store: Store, files: Sequence[Path], inputs: Sequence[Any], threads: int, seconds: float
+) -> Timing:
+    size = len(inputs[0]) if inputs[0].ndim else 1
+    return store.once(
+        f"latency-{size}-{threads}",
+        Timing,
+        lambda: timed(files, inputs, threads=threads, seconds=seconds),
+    )
+
+
+def _layers(
+    store: Store,
+    quantized: Quantized | str,
+    batches: Sequence[Batch],
+    options: ReportOptions,
+    bars: Bars,
+) -> tuple[Sensitivity | None, str]:
+    if isinstance(quantized, str):
+        return None, quantized
+    bar = bars("measuring layers", None)
+    try:
+        return sweep(quantized, batches, budget=options.budget, store=store, progress=bar), ""
+    except QtoolError as error:
+        return None, str(error)
+
+
+def _models(
+    subjects: Sequence[Subject],
+    coverages: Sequence[Coverage],
+    exact: Sequence[Exactness | None],
+    accuracy: Accuracy,
+    latency: Sequence[Timing],
+    goals: Goals,
+) -> tuple[ModelFacts, ...]:
+    found = []
+    for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
+        verdict = judge(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
+        found.append(
+            ModelFacts(
+                subject.name,
+                subject.file.name,
+                subject.origin,
+                sum(f.stat().st_size for f in files_of(subject.file)),
+                coverage.share,
+                coverage.macs,
+                len(coverage.rows),
+                len(coverage.rows) - len(coverage.float_rows),
+                exact[i],
+                verdict,
+            )
+        )
+    return tuple(found)
+
+
+def _decided(
+    quantized: Quantized | str,
+    layers: Sensitivity | None,
+    subjects: Sequence[Subject],
+    coverages: Sequence[Coverage],
+    options: ReportOptions,
+) -> dict[str, Any]:
+    """The fields of a report that tell what the plan and the runtime decided."""
+    audited = zip(subjects[1:], coverages[1:], strict=True)
+    found: dict[str, Any] = {
+        "float_operators": tuple(
+            o for s, c in audited for o in plan_summary.float_operators(s.name, c)
+        ),
+        "rewrites": (),
+        "edges": (),
+        "notes": (),
+        "plan": (),
+    }
+    if isinstance(quantized, str):
+        return found
+    seen = {e.tensor: e.activation for e in layers.layers if e.activation} if layers else {}
+    return found | {
+        "edges": plan_summary.edges(quantized, seen),
+        "notes": tuple(quantized.notes),
+        "rewrites": quantized.plan.rewrites,
+        "plan": plan_summary.plan_rows(quantized.plan),
+    }

@@ -1,0 +1,157 @@
+"""Which models a report puts side by side: a model and its int8 file, an int8 file and its float
+model, or several files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qtool.backends.onnx.export import write_float
+from qtool.backends.onnx.file_info import FileInfo, maker_version
+from qtool.backends.onnx.storage import save
+from qtool.conversion.quantized import Quantized
+from qtool.core.atomic import scratch_folder
+from qtool.core.data import Batch
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.report.build_report import Subject, build, check_options
+from qtool.evaluation.report.report import Report
+from qtool.evaluation.restored_model import float_twin, is_quantized, read_onnx, restored
+from qtool.frontends.captured_model import Captured
+from qtool.planning.targets import DEFAULT
+
+__all__ = ["measure_file", "measure_files", "measure_quantized"]
+
+FLOAT, INT8 = "float", "int8"
+
+
+def measure_quantized(
+    quantized: Quantized,
+    file: Path,
+    data: Iterable[Any],
+    options: ReportOptions,
+    *,
+    origin: str = "quantized by qtool",
+    keep: Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Measures a quantized model beside its float model.
+
+    Args:
+        file: where the int8 model is written, and stays. origin: how it was made, in words.
+        keep: a folder for results, from which a run that was interrupted goes on.
+
+    Raises:
+        QtoolError: see `build` and `Quantized.export`.
+    """
+    check_options(data, options)
+    with _workplace() as work:
+        plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
+        quantized.export(file)
+        subjects = [
+            Subject(FLOAT, plain, "the float model, exported by qtool"),
+            Subject(INT8, file, f"{origin}, target {quantized.plan.target}"),
+        ]
+        return build(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
+
+
+def measure_file(
+    file: Path,
+    data: Iterable[Any],
+    options: ReportOptions,
+    *,
+    reference: Path | Captured | None = None,
+    sample: Batch | None = None,
+    keep: Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Measures an int8 file, qtool's or another tool's, beside its float model.
+
+    Args:
+        reference: the float model: a file, or captured; by default the file's own graph without
+            its roundings.
+        sample: a batch for the captured model, whose layers are looked at then.
+        keep: see `measure_quantized`.
+    """
+    model = read_onnx(file)
+    with _workplace() as work:
+        plain, words = _reference(work, file, reference)
+        subjects = [
+            Subject(FLOAT, plain, words),
+            Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
+        ]
+        behind = _behind(file, reference, sample)
+        return build(subjects, data, options, quantized=behind, folder=keep, bars=bars)
+
+
+def measure_files(
+    files: Sequence[Path],
+    data: Iterable[Any],
+    options: ReportOptions,
+    *,
+    reference: int = 0,
+    keep: Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Measures several files side by side, made by qtool or not.
+
+    Args:
+        reference: which of the files the others are compared with. keep: see `measure_quantized`.
+    """
+    ordered = [files[reference], *(f for i, f in enumerate(files) if i != reference)]
+    subjects = [Subject(n, f, _words(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
+    note = "several files are compared; `qtool report` looks at the layers of one model"
+    return build(subjects, data, options, quantized=note, folder=keep, bars=bars)
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    with scratch_folder() as folder:
+        yield folder
+
+
+def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
+    """A file of the float model, and what it is."""
+    if isinstance(reference, Captured):
+        info = FileInfo.of(read_onnx(file))
+        name = DEFAULT if info is None else info.target
+        plain = write_float(reference.graph, work / "float.onnx", name)
+        return plain, "the float model, exported by qtool"
+    if reference is not None:
+        read_onnx(reference)
+        return reference, f"the file {reference.name}"
+    path = work / "float.onnx"
+    save(float_twin(file), path)
+    return (
+        path,
+        "the int8 file in float arithmetic, with its rounded weights: no float model was given",
+    )
+
+
+def _behind(file: Path, reference: Path | Captured | None, sample: Batch | None) -> Quantized | str:
+    """The quantized model that a file came from, or why it cannot be had."""
+    if not isinstance(reference, Captured) or sample is None:
+        return "the layers can only be examined with the float model; pass --model"
+    return restored(file, reference, sample)
+
+
+def _maker(model: onnx.ModelProto) -> str:
+    version = maker_version(model)
+    return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
+
+
+def _words(file: Path) -> str:
+    kind = "quantized" if is_quantized(file) else "float"
+    return f"{kind}, {_maker(read_onnx(file))}"
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Short names that differ: file names, with the folder where these repeat."""
+    stems = [f.name.removesuffix(".onnx") for f in files]
+    if len(set(stems)) == len(stems):
+        return stems
+    return [str(f).removesuffix(".onnx") for f in files]

@@ -1,0 +1,212 @@
+"""The overview figures, as SVG that takes the colours of the page: light, dark or on paper.
+
+matplotlib draws with stand-in colours, which become variables of the page's style sheet. Text stays
+text. The histograms of single layers are drawn by the page itself from the JSON, when asked for:
+hundreds of finished drawings would be most of the file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from qtool.evaluation.measure.sensitivity import LayerError
+from qtool.evaluation.report.report import Report
+
+__all__ = ["GRID", "INK", "MUTED", "SERIES", "drawn", "figures", "plain"]
+
+INK, MUTED, GRID = "#010203", "#010204", "#010205"
+SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"} | {
+    color: f"var(--s{i})" for i, color in enumerate(SERIES)
+}
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "qtool",  # the same report gives the same file
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+}
+WIDTH = 7.2  # inches: 518 units of the drawing
+BARS = 15
+NAME = 34  # letters of a name beside a bar
+
+
+def figures(report: Report) -> dict[str, str]:
+    """Name -> SVG of every figure that the report has numbers for."""
+    found = {name: draw(report) for name, draw in FIGURES.items()}
+    return {name: svg for name, svg in found.items() if svg}
+
+
+def _speed(report: Report) -> str:
+    """Each model's ratio at each batch size, with its interval, beside the line of no change."""
+    rows = [
+        (f"{m.name}\nbatch {t.batch}, {t.threads} thr.", t.ratios[i], SERIES[i % len(SERIES)])
+        for t in report.latency
+        for i, m in enumerate(report.models)
+        if i
+    ]
+    if not rows:
+        return ""
+
+    def draw(axes: Axes) -> None:
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.text(
+            1, -0.75, "as fast as the reference", ha="center", va="bottom", color=MUTED, fontsize=8
+        )
+        for y, (_, ratio, color) in enumerate(rows):
+            axes.plot([ratio.p10, ratio.p90], [y, y], color=color, linewidth=2, alpha=0.4)
+            axes.plot([ratio.low, ratio.high], [y, y], color=color, linewidth=6)
+            axes.plot([ratio.median], [y], "o", color=color, markersize=7)
+            axes.text(ratio.median, y - 0.22, f"{ratio.median:.2f}x", ha="center", va="bottom")
+        axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.8)
+        widest = max(1.0, *(r.high for _, r, _ in rows))
+        shown = max(widest, *(min(r.p90, 1.6 * widest) for _, r, _ in rows))
+        axes.set_xlim(0, 1.12 * shown)  # a line of outliers may leave the drawing
+        axes.set_xlabel(
+            "times as fast as the reference (thick: 95 % interval, thin: 80 % of the runs)"
+        )
+        axes.grid(axis="y", visible=False)
+
+    return drawn("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
+
+
+def _nodes(report: Report) -> str:
+    """The slowest nodes, reference and last model, one under the other."""
+    if report.profile is None:
+        return ""
+    last = len(report.models) - 1
+    nodes = sorted(report.profile.nodes, key=lambda n: -max(n.microseconds))[:BARS]
+
+    def draw(axes: Axes) -> None:
+        for i in (0, last):
+            offset = -0.2 if i == 0 else 0.2
+            rows = [y + offset for y in range(len(nodes))]
+            spent = [n.microseconds[i] / 1000 for n in nodes]
+            axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
+            label = f"{report.models[i].name}" if spent[0] > 0 else ""
+            axes.text(spent[0], rows[0], f" {plain(label)}", va="center", color=INK, fontsize=8)
+        axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
+        axes.set_ylim(len(nodes) - 0.4, -0.6)
+        axes.set_xlim(0, 1.2 * max(max(n.microseconds) for n in nodes) / 1000)
+        axes.set_xlabel(f"ms a run of batch {report.profile.batch if report.profile else 0}")
+        axes.grid(axis="y", visible=False)
+
+    return drawn("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
+
+
+def _hurting(report: Report) -> str:
+    """The layers that make most of the output error."""
+    if report.layers is None:
+        return ""
+    worst = sorted(report.layers.layers, key=lambda e: -e.only_share)[:BARS]
+
+    def draw(axes: Axes) -> None:
+        shares = [100 * e.only_share for e in worst]
+        axes.barh(range(len(worst)), shares, height=0.6, color=SERIES[1])
+        for y, share in enumerate(shares):
+            axes.text(share, y, f" {share:.1f} %", va="center", fontsize=8)
+        axes.set_yticks(range(len(worst)), [_short(e.name) for e in worst])
+        axes.set_ylim(len(worst) - 0.4, -0.6)
+        axes.set_xlim(0, 1.15 * max(shares[0], 1e-9))
+        axes.set_xlabel("output error with this layer alone quantized, in % of the whole network's")
+        axes.grid(axis="y", visible=False)
+
+    return drawn("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
+
+
+def _depth(report: Report) -> str:
+    """SQNR along the network: made by each layer, and accumulated."""
+    if report.layers is None or not report.layers.layers:
+        return ""
+    layers = report.layers.layers
+    views: tuple[tuple[str, str, Callable[[LayerError], float | None]], ...] = (
+        ("made by the layer alone", SERIES[0], lambda e: e.alone_db),
+        ("accumulated up to here", SERIES[1], lambda e: e.accumulated_db),
+    )
+
+    def draw(axes: Axes) -> None:
+        for label, color, value in views:
+            points = [(i, v) for i, e in enumerate(layers) if (v := value(e)) is not None]
+            if points:
+                xs, ys = zip(*points, strict=True)
+                axes.plot(xs, ys, color=color, linewidth=1.4, marker="o", markersize=2.5)
+                above = label.startswith("made")
+                where = (xs[len(xs) // 2], max(ys) if above else min(ys))
+                axes.annotate(
+                    label,
+                    where,
+                    color=color,
+                    ha="center",
+                    va="bottom" if above else "top",
+                    xytext=(0, 6 if above else -6),
+                    textcoords="offset points",
+                    fontweight="bold",
+                )
+        axes.margins(y=0.18)
+        axes.set_ylabel("SQNR in dB (higher is better)")
+        axes.set_xlabel("layers, from the input to the output")
+
+    return drawn("Error along the network", 2.9, draw)
+
+
+FIGURES: dict[str, Callable[[Report], str]] = {
+    "speed": _speed,
+    "nodes": _nodes,
+    "hurting": _hurting,
+    "depth": _depth,
+}
+
+
+def drawn(title: str, height: float, draw: Callable[[Axes], None]) -> str:
+    """One drawing, `height` inches high, as SVG in the colours of the page."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.tick_params(length=0)
+        buffer = io.StringIO()
+        plain: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=plain)
+    text = buffer.getvalue()
+    return _inline(text[text.index("<svg") :], title)
+
+
+def _inline(svg: str, title: str) -> str:
+    """The drawing as part of a page: its size left to the page, its colours the page's."""
+    for color, variable in VARIABLES.items():
+        svg = svg.replace(color, variable)
+    head, _, rest = svg.partition(">")
+    box = head[head.index("viewBox") :].split('"')[1]
+    prefix = "".join(title.split()).lower()
+    for mark in ('id="', 'href="#', "url(#"):  # one page holds several drawings
+        rest = rest.replace(mark, f"{mark}{prefix}-")
+    attributes = f'viewBox="{box}" role="img" aria-label="{title}" class="figure"'
+    links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f"<svg {attributes} {links}>{rest}"
+
+
+def _short(name: str) -> str:
+    """The end of a long name, where names of layers differ."""
+    return plain(name if len(name) <= NAME else "…" + name[1 - NAME :])
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,37 @@
+"""A report written: the folder is checked before the work and replaced after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from qtool.backends.onnx.storage import files_of
+from qtool.core.store import Store
+from qtool.evaluation.report.page.folder import check_folder, publish, resume_folder
+from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.report import Report
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    folder: Path, measure: Callable[[Path], Report], model: Path | None = None
+) -> Report:
+    """Measures and replaces the folder; what was measured is kept until that is done.
+
+    Args:
+        measure: makes the report; it is given a folder for results, from which it goes on after an
+            interruption.
+        model: an ONNX file that belongs to the report, with the data that it names; it is there
+            after `measure`.
+
+    Raises:
+        FileError: the folder cannot be written, or holds something else than a report.
+    """
+    check_folder(folder)
+    keep = resume_folder(folder)
+    report = measure(keep)
+    parts = [] if model is None else files_of(model)
+    publish(folder, {**pages(report), **{part.name: part for part in parts}})
+    Store(keep).clear()
+    return report

@@ -1,0 +1,146 @@
+"""What the plan decided, told: shared and requantized edges, rewrites, what stays float."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from qtool.conversion.quantized import Quantized
+from qtool.core import graph as G
+from qtool.core.ops import data_inputs, row_of
+from qtool.core.types import QuantParams, Requantized
+from qtool.evaluation.measure.layer_facts import Bars
+from qtool.planning.plan import Execution, Kind, QuantPlan
+from qtool.verification import Coverage
+
+__all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "plan_rows"]
+
+
+@dataclass(frozen=True)
+class EdgeFact:
+    """One input of an operator that joins several: concat, add, mul, matmul of two activations.
+
+    how: "copied" or "same scale" (parameters as the result's), "requantized" (in the kernel of a
+    concat; "to uint16" before an operator of another type), "rescaled in the kernel", "float".
+    shared_with: other tensors under the same parameters. input_scale, output_scale: real value of
+    one code. lost_bits: log2 of the input's scale over that of its own range as seen; what sharing
+    costs in resolution.
+    """
+
+    node: str
+    op: str
+    source: str
+    how: str
+    shared_with: tuple[str, ...]
+    input_scale: float | None
+    output_scale: float | None
+    lost_bits: float | None
+
+
+@dataclass(frozen=True)
+class FloatOperator:
+    """An operator that the runtime computes in float, by the name in the user's model."""
+
+    model: str
+    name: str
+    op: str
+    kernel: str
+    macs: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One node of the plan: what it runs as, the parameters of its result, and why."""
+
+    node: str
+    op: str
+    form: str
+    output: str
+    reason: str
+
+
+def edges(quantized: Quantized, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
+    """Every edge of every operator that joins several tensors.
+
+    Args:
+        seen: tensor -> its histogram; for what sharing a range costs.
+    """
+    plan, params = quantized.plan, quantized.parameters
+    groups: dict[str, list[str]] = {}
+    for point in plan:
+        if point.kind is Kind.ACTIVATION:
+            groups.setdefault(plan.root(point.name), []).append(point.name)
+    found = []
+    for node in G.calls(quantized.graph.graph):
+        decision = plan.decision(G.name_of(node)) if row_of(node) is not None else None
+        sources = data_inputs(node) if decision is not None else []
+        nodes = [s for s in sources if isinstance(s, fx.Node)]
+        if decision is None or decision.execution is not Execution.INTEGER or len(nodes) < 2:
+            continue
+        result = _result(plan, node)
+        for source in nodes:
+            name = G.name_of(source)
+            read = plan.reads.get((name, decision.node))
+            root = plan.root(read) if read is not None else None
+            found.append(
+                EdgeFact(
+                    decision.node,
+                    decision.op,
+                    name,
+                    _how(decision.op, plan, read, result),
+                    tuple(n for n in groups.get(root or "", ()) if n != name),
+                    _scale(params, read or ""),
+                    _scale(params, result or ""),
+                    _lost_bits(params.get(read or ""), seen.get(name)),
+                )
+            )
+    return tuple(found)
+
+
+def _result(plan: QuantPlan, node: fx.Node) -> str | None:
+    """The point on what a node computes, behind a clamp that is fused into it."""
+    while G.name_of(node) not in plan:
+        decided = [(u, plan.decision(G.name_of(u))) for u in node.users]
+        users = [u for u, d in decided if d is not None and d.execution is Execution.FUSED]
+        if not users:
+            return None
+        node = users[0]
+    return G.name_of(node)
+
+
+def _how(op: str, plan: QuantPlan, source: str | None, result: str | None) -> str:
+    """What becomes of the codes of a source on their way into the result."""
+    if source is None or result is None:
+        return "float" if source is None else "rescaled in the kernel"
+    if isinstance(spec := plan.point(source).spec, Requantized):
+        return f"requantized to {spec.qtype}"
+    if plan.origin(source) == plan.origin(result):
+        return "copied" if op == "concat" else "same scale"
+    return "requantized" if op == "concat" else "rescaled in the kernel"
+
+
+def _scale(params: Mapping[str, QuantParams], point: str) -> float | None:
+    found = params.get(point)
+    return float(found.scale) if found is not None and found.axis is None else None
+
+
+def _lost_bits(params: QuantParams | None, seen: Bars | None) -> float | None:
+    if params is None or seen is None or params.axis is not None:
+        return None
+    own = (max(seen.most, 0.0) - min(seen.least, 0.0)) / params.qtype.levels
+    return math.log2(float(params.scale) / own) if own > 0 else None
+
+
+def float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
+    """What the audit found in float."""
+    return [
+        FloatOperator(model, r.name, r.op, r.kernel, r.macs, r.reason) for r in coverage.float_rows
+    ]
+
+
+def plan_rows(plan: QuantPlan) -> tuple[PlanRow, ...]:
+    return tuple(PlanRow(*row) for row in plan.rows())

@@ -1,0 +1,184 @@
+"""Rows of data as people keep it: folders of images or sound, texts, saved datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.core.errors import DataError, said
+from qtool.core.paths import is_dir, is_file
+from qtool.frontends.optional_packages import needed
+
+__all__ = ["IMAGES", "SOUNDS", "Row", "find_rows", "labels_of"]
+
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
+TEXTS = (".txt", ".jsonl")
+METADATA = "metadata.jsonl"
+"""As `datasets` has it in folders of images and sound: a `file_name` in each line, and more."""
+
+_TEXT = (
+    ("text", ""),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question", "context"),
+    ("sentence", ""),
+    ("question1", "question2"),
+)
+_LABEL = ("label", "labels", "class")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample. image, sound: a path, or what a dataset decoded. text, pair: one or two texts.
+    target: what a decoder is to say. label: a class, as a number or a name."""
+
+    image: Any = None
+    sound: Any = None
+    text: str | None = None
+    pair: str | None = None
+    target: str | None = None
+    label: int | str | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which of image, sound and text it has."""
+        return tuple(k for k in ("image", "sound", "text") if getattr(self, k) is not None)
+
+    def __str__(self) -> str:
+        return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
+
+
+def find_rows(path: Path) -> list[Row]:
+    """The samples of a folder or file, in order of their names, or as the file has them.
+
+    A folder holds images or sound, in subfolders by class where there are such, with texts and
+    labels of a metadata.jsonl, or is one that `Dataset.save_to_disk` wrote. A .txt file has a text
+    a line, a .jsonl file an object a line.
+
+    Raises:
+        DataError: there is nothing, or the samples are not all of one kind.
+    """
+    if is_dir(path):
+        rows = _saved(path) if (path / "state.json").is_file() else _folder(path)
+    elif not is_file(path):
+        raise DataError(f"{path}: no such file or folder")
+    elif path.suffix == ".txt":
+        lines = _lines(path)
+        rows = [Row(text=line) for line in lines if line.strip()]
+    elif path.suffix == ".jsonl":
+        rows = [_row(each, f"{path}, line {at + 1}") for at, each in _objects(path)]
+    else:
+        known = ", ".join((".npy", ".npz", *TEXTS))
+        raise DataError(f"{path}: data is a folder, a file of {known}, or package.module:function")
+    if not rows:
+        raise DataError(f"{path} holds no sample")
+    odd = next((r for r in rows if r.kinds != rows[0].kinds or not r.kinds), None)
+    if odd is not None:
+        raise DataError(
+            f"{path}: a sample has {' and '.join(odd.kinds) or 'nothing'} ({odd}), the first "
+            f"one has {' and '.join(rows[0].kinds) or 'nothing'}; all have to be of one kind"
+        )
+    return rows
+
+
+def labels_of(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
+    """Class numbers, int64 of shape [samples]; None where a row has none.
+
+    A name is the number that the model gives it; else names that are numbers are these; else
+    classes are counted in order of their names, as torchvision's ImageFolder does.
+    """
+    names = [r.label for r in rows]
+    if any(n is None for n in names):
+        return None
+    texts = [str(n) for n in names]
+    if set(texts) <= numbers.keys():
+        return np.array([numbers[t] for t in texts], np.int64)
+    if all(t.lstrip("-").isdigit() for t in texts):
+        return np.array([int(t) for t in texts], np.int64)
+    order = {t: i for i, t in enumerate(sorted(set(texts)))}
+    return np.array([order[t] for t in texts], np.int64)
+
+
+def _folder(path: Path) -> list[Row]:
+    if (path / METADATA).is_file():
+        return [
+            _row({**each, "file_name": path / str(each.get("file_name", ""))}, str(path))
+            for _, each in _objects(path / METADATA)
+        ]
+    rows = []
+    for file in sorted(p for p in path.rglob("*") if p.suffix.lower() in (*IMAGES, *SOUNDS)):
+        inside = file.relative_to(path).parts[:-1]
+        label = inside[0] if inside else None
+        image = file if file.suffix.lower() in IMAGES else None
+        rows.append(Row(image, None if image is not None else file, label=label))
+    if not rows:
+        known = ", ".join((".npy", ".npz", *IMAGES, *SOUNDS))
+        raise DataError(f"{path} holds no data; it may hold {known}")
+    if len({r.label is None for r in rows}) > 1:
+        loose = next(r for r in rows if r.label is None)
+        raise DataError(f"{path} has class folders and, beside them, {loose}; move it into one")
+    return rows
+
+
+def _row(given: Mapping[str, Any], where: str) -> Row:
+    """A row of an object with columns as datasets call them."""
+    text, pair = next(((a, b) for a, b in _TEXT if isinstance(given.get(a), str)), ("", ""))
+    label = next((given[k] for k in _LABEL if isinstance(given.get(k), int | str)), None)
+    image, sound = given.get("image"), given.get("audio")
+    file = given.get("file_name")
+    if isinstance(file, Path):
+        if not is_file(file):
+            raise DataError(f"{where}: {METADATA} names {file.name}, which is not there")
+        image, sound = (file, None) if file.suffix.lower() in IMAGES else (None, file)
+    row = Row(
+        image,
+        sound,
+        given.get(text),
+        given.get(pair) if isinstance(given.get(pair), str) else None,
+        given.get("target") if isinstance(given.get("target"), str) else None,
+        label,
+    )
+    if not row.kinds:
+        names = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
+        raise DataError(
+            f"{where} has no text, image or sound; its columns are {', '.join(map(str, given))}, "
+            f"known are {names}, image, audio"
+        )
+    return row
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as text: {said(error)}") from error
+
+
+def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    for at, line in enumerate(_lines(path)):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}, line {at + 1} is not JSON: {said(error)}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{path}, line {at + 1} holds a {type(found).__name__}, not an object")
+        yield at, found
+
+
+def _saved(path: Path) -> list[Row]:
+    datasets = needed("datasets", f"the dataset in {path}", DataError)
+    try:
+        found = datasets.load_from_disk(str(path))
+        return [_row(each, f"{path}, row {at}") for at, each in enumerate(found)]
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as a dataset: {said(error)}") from error

@@ -1,0 +1,1 @@
+"""Model folders of transformers and timm: loading, decoders with a KV cache, encoder-decoders."""

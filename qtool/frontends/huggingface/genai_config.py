@@ -1,0 +1,85 @@
+"""What onnxruntime-genai needs beside a decoder's file: its configuration and the tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qtool.core.atomic import write_atomic
+from qtool.frontends.huggingface.causal_decoder import Decoder
+
+__all__ = ["CONFIG", "genai_config", "write_beside"]
+
+CONFIG = "genai_config.json"
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template*")
+_ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def genai_config(model: Decoder, file: str) -> dict[str, Any]:
+    """The configuration for a file of this model; a greedy search unless its caller says more.
+
+    Args:
+        file: the name of the file, in the folder of the configuration.
+    """
+    config = model.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    ends = {key: getattr(config, key, None) for key in _ENDS}
+    if ends["pad_token_id"] is None:
+        last = ends["eos_token_id"]
+        ends["pad_token_id"] = last[0] if isinstance(last, list) else last
+    length = int(config.max_position_embeddings)
+    decoder = {
+        "filename": file,
+        "head_size": int(width),
+        "hidden_size": int(config.hidden_size),
+        "num_attention_heads": heads,
+        "num_hidden_layers": int(config.num_hidden_layers),
+        "num_key_value_heads": int(getattr(config, "num_key_value_heads", None) or heads),
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "inputs": {
+            "input_ids": "input_ids",
+            "attention_mask": "attention_mask",
+            "past_key_names": "past_key_values_%d_key",
+            "past_value_names": "past_key_values_%d_value",
+        },
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "present.%d.key",
+            "present_value_names": "present.%d.value",
+        },
+    }
+    return {
+        "model": {
+            "type": str(config.model_type),
+            **{key: value for key, value in ends.items() if value is not None},
+            "context_length": length,
+            "vocab_size": int(config.vocab_size),
+            "decoder": decoder,
+        },
+        "search": {
+            "do_sample": False,
+            "max_length": length,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def write_beside(model: Decoder, folder: Path, path: Path) -> list[Path]:
+    """Writes the configuration and the tokenizer's files of a model's folder beside an exported
+    file; what is there of other names stays. Returns what was written.
+
+    Raises:
+        FileError: something cannot be written.
+    """
+    place = path.with_name(CONFIG)
+    text = json.dumps(genai_config(model, path.name), indent=2) + "\n"
+    write_atomic(place, text.encode())
+    found = [place]
+    for source in sorted({p for pattern in _TOKENIZER for p in folder.glob(pattern)}):
+        beside = path.with_name(source.name)
+        if source.is_file() and not (beside.exists() and beside.samefile(source)):
+            write_atomic(beside, source.read_bytes())
+            found.append(beside)
+    return found

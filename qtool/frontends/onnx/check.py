@@ -1,0 +1,145 @@
+"""Whether a file is valid ONNX of the kind that is quantized, and no bomb."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import numpy_helper
+from onnx.inliner import inline_local_functions
+
+from qtool.backends.onnx.checker import check_model
+from qtool.backends.onnx.storage import fits, outline
+from qtool.core.errors import CaptureError
+from qtool.core.graph.expansion_limits import bomb_in
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nodes_in
+from qtool.frontends.onnx.value_names import label_of
+from qtool.frontends.torch.exported_program import first_line
+
+__all__ = ["checked"]
+
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
+_OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
+
+
+def checked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its functions written out.
+
+    Raises:
+        CaptureError: it is not valid, too large when written out, quantized already, draws random
+            numbers, or takes or gives something else than tensors of numbers.
+    """
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    for version in versions:
+        if version not in _OPSETS:
+            raise CaptureError(
+                f"the file is of opset {version}; known are {_OPSETS[0]} to {_OPSETS[-1]}: "
+                "convert it with onnx.version_converter"
+            )
+    _refuse_bombs(model)
+    try:
+        _check(model if fits(model) else outline(model))
+        model = inline_local_functions(model) if model.functions else model
+    except Exception as error:
+        raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error
+    for node in nodes_in(model.graph.node):
+        if node.op_type in _QUANTIZED:
+            raise CaptureError(
+                f"the file is quantized already ({node.op_type} at {label_of(node)}); give the "
+                "float one"
+            )
+        if node.op_type.removesuffix("Like") in _RANDOM:
+            raise CaptureError(
+                f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
+            )
+    _refuse_training(model)
+    _refuse_of_nothing(model)
+    _refuse_types(model.graph)
+    _spell_out(model)
+    return model
+
+
+def _refuse_training(model: onnx.ModelProto) -> None:
+    """Dropouts that drop; statistics in the file, which the runtime writes over at each run."""
+    stored = {i.name: i for i in model.graph.initializer}
+    for node in nodes_in(model.graph.node):
+        if node.op_type == "Dropout" and _is_true(stored.get(("", *node.input[2:])[-1])):
+            raise CaptureError(
+                f"{label_of(node)} (Dropout) is in training mode, in which it draws random "
+                "numbers; export the model in eval mode"
+            )
+        training = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if node.op_type == "BatchNormalization" and training and stored.keys() & set(node.input):
+            raise CaptureError(
+                f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX Runtime "
+                "changes its statistics at every run; export the model in eval mode"
+            )
+
+
+def _refuse_of_nothing(model: onnx.ModelProto) -> None:
+    """A GRU without features, with which ONNX Runtime ends the process."""
+    empty = {i.name for i in model.graph.initializer if 0 in i.dims}
+    for node in nodes_in(model.graph.node):
+        if node.op_type == "GRU" and empty & set(node.input[1:2]):
+            raise CaptureError(f"{label_of(node)} (GRU) has no features to read; leave it out")
+
+
+def _is_true(stored: onnx.TensorProto | None) -> bool:
+    return stored is not None and bool(numpy_helper.to_array(stored).any())
+
+
+def _spell_out(model: onnx.ModelProto) -> None:
+    """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without. Inputs
+    left out at the end, which end the process when ONNX Runtime lays out a LayerNormalization."""
+    for node in nodes_in(model.graph.node):
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+
+
+def _check(model: onnx.ModelProto) -> None:
+    try:
+        check_model(_typed(model))
+    except onnx.checker.ValidationError as error:
+        if "deprecated" not in str(error):  # old is not wrong; the runtime knows these
+            raise
+
+
+def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker, which wants types and shapes stated that the runtime finds by itself."""
+    infos = [*model.graph.input, *model.graph.output]
+    if all(i.type.WhichOneof("value") and _ranked(i.type) for i in infos):
+        return model
+    stated = onnx.ModelProto()
+    stated.CopyFrom(model)
+    for info in (*stated.graph.input, *stated.graph.output):
+        if not info.type.WhichOneof("value"):
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        if not _ranked(info.type):
+            info.type.tensor_type.shape.SetInParent()
+    return stated
+
+
+def _ranked(kind: onnx.TypeProto) -> bool:
+    return not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape")
+
+
+def _refuse_bombs(model: onnx.ModelProto) -> None:
+    if (bomb := bomb_in(model)) is not None:
+        raise CaptureError(bomb)
+
+
+def _refuse_types(graph: onnx.GraphProto) -> None:
+    stored = {i.name for i in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in stored]
+    if not inputs:
+        raise CaptureError("the file has no inputs: there is nothing to quantize")
+    if not graph.output:
+        raise CaptureError("the file has no outputs")
+    for info in inputs:
+        kind = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or kind.elem_type not in TORCH_TYPES:
+            raise CaptureError(
+                f"input '{info.name}' of the file is no tensor of numbers that torch knows; cut "
+                "the file behind what reads it"
+            )

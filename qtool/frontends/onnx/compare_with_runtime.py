@@ -1,0 +1,117 @@
+"""A file as qtool reads it beside the file in ONNX Runtime, on a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.core.errors import CaptureError
+from qtool.core.graph.float_tolerance import NOISES, distance, last_bits_moved, tolerance
+from qtool.core.graph.onnx_subgraph import tensor_of
+from qtool.frontends.onnx.node_calls import Array
+from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.onnx.runtime_values import run
+
+__all__ = ["agree"]
+
+_OF_ONE = frozenset(
+    [
+        *("Sigmoid", "Softmax", "Tanh", "Erf", "Gelu", "Mish", "Swish"),
+        *(f"com.microsoft.{name}" for name in ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")),
+    ]
+)
+_ROUNDED = 1e-6
+"""What the runtime's polynomials for these are off by, however small their results: its Sigmoid
+gives 1e-8 for 1e-35."""
+
+
+def agree(
+    model: OnnxModule,
+    inputs: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    found: Mapping[str, Any],
+) -> None:
+    """Compares outputs; where they differ, operator by operator, each on the runtime's own values.
+
+    So roundings do not add up: an operator that is off by more than float32 rounds is read wrong.
+    Where none is, the difference of the outputs is that of many roundings, and nobody's fault.
+
+    Args:
+        inputs: of the file. expected: its outputs in the runtime. found: all values as read.
+
+    Raises:
+        CaptureError: an operator differs; names the first.
+    """
+    pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
+    if all(distance(a, b) <= tolerance(a) for a, b in pairs):
+        return
+    values: dict[str, Any] = {"": None, **model.known, **inputs, **run(model.model, inputs, True)}
+    given = {n: _tensor(v) if n not in model.known and n else v for n, v in values.items()}
+    for index, node in enumerate(model.nodes):
+        if index in model.kept or not all(n in given for n in node.inputs):
+            continue
+        arguments = _with_sizes(node.inputs, given, found)
+        results = model.replay(index, arguments)
+        for place, (name, result) in enumerate(zip(node.outputs, results, strict=False)):
+            if name not in given:
+                continue
+            mine = _tensor(result, model.cast.get(name))
+            off = distance(given[name], mine)
+            if off > tolerance(given[name]):
+                if node.key in _OF_ONE and _is_near(mine, given[name], arguments):
+                    continue
+                if _is_noise(model, index, arguments, place, given[name]):
+                    continue
+                by = "in type or shape" if off == float("inf") else f"by {off:.2g} of its range"
+                raise CaptureError(
+                    f"{node.label} ({node.key}) is read otherwise than ONNX Runtime computes it: "
+                    f"its result differs {by}; this is a bug in qtool, please report it"
+                )
+
+
+def _is_near(mine: torch.Tensor, expected: torch.Tensor, given: Mapping[str, Any]) -> bool:
+    read = [v for v in given.values() if isinstance(v, torch.Tensor) and v.numel()]
+    largest = max([1.0, *(float(v.abs().max()) for v in read)])  # x * sigmoid(x)
+    return mine.shape == expected.shape and bool(
+        ((mine - expected).abs() <= _ROUNDED * largest).all()
+    )
+
+
+def _is_noise(
+    model: OnnxModule, index: int, arguments: Mapping[str, Any], place: int, expected: torch.Tensor
+) -> bool:
+    """Whether an operator's result moves as far with the last bits of what it reads: a norm of
+    equal values divides what rounding left of them by its epsilon, and any of that is right."""
+    moved = last_bits_moved()
+    other = {n: moved(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    plain, away = (_tensor(model.replay(index, v)[place]) for v in (arguments, other))
+    if (
+        plain.shape != expected.shape
+        or plain.dtype != expected.dtype
+        or not plain.is_floating_point()
+    ):
+        return False
+    return float((plain - expected).abs().max()) <= NOISES * float((plain - away).abs().max())
+
+
+def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
+    """cast: the type that the file casts sizes to."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype != object:
+        return tensor_of(array)
+    whole = all(isinstance(v, int) for v in array.ravel())  # sizes
+    found = tensor_of(array.astype(np.int64 if whole else np.float32))
+    return found if cast is None else found.to(cast)
+
+
+def _with_sizes(
+    names: tuple[str, ...], given: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The runtime's tensors; but sizes as qtool has them, which its readers want as numbers."""
+    sizes = {n: found[n] for n in names if isinstance(found.get(n), np.ndarray)}
+    return {**{n: given[n] for n in names}, **sizes}

@@ -1,0 +1,103 @@
+"""A file whose weights lie beside it, in external data: mapped, and read where they are needed."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qtool.backends.onnx.storage import stored_bytes
+from qtool.core.errors import CaptureError
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES
+from qtool.core.paths import is_file
+from qtool.frontends.onnx.node_calls import Array
+
+__all__ = ["NOTHING", "Apart", "Mapped", "take_apart"]
+
+_LEAST = 1 << 12
+"""Elements; what is smaller is read: sizes are made of it, and operators look at its values."""
+
+
+class Mapped(np.ndarray[Any, Any]):
+    """An array whose values lie on the disk."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The stored tensors of a model that lie in other files.
+
+    Attributes:
+        arrays: by name. maps: the files.
+    """
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    maps: tuple[mmap.mmap, ...] = ()
+
+    def give_back(self) -> None:
+        """The memory of what was read; it is read again where it is asked for again."""
+        for each in self.maps:
+            if hasattr(mmap, "MADV_DONTNEED"):
+                each.madvise(mmap.MADV_DONTNEED)
+
+
+NOTHING = Apart()
+
+
+def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
+    """Makes inputs of the large tensors that lie in other files, and maps those; reads small ones.
+
+    Raises:
+        CaptureError: a file is missing or cut off, or lies elsewhere than beside the model.
+    """
+    graph, arrays, maps = model.graph, dict[str, Array](), dict[str, mmap.mmap]()
+    stored = list(graph.initializer)
+    given = {i.name for i in graph.input}
+    for tensor in stored:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        try:
+            array = _array(tensor, folder, maps)
+        except ValueError as error:
+            raise CaptureError(f"'{tensor.name}' is not where the file says ({error})") from error
+        if array.size < _LEAST:
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+            continue
+        arrays[tensor.name] = array.view(Mapped)
+        if tensor.name not in given:
+            kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            graph.input.append(onnx.ValueInfoProto(name=tensor.name, type=kind))
+    del graph.initializer[:]
+    graph.initializer.extend(t for t in stored if t.name not in arrays)
+    return Apart(arrays, tuple(maps.values()))
+
+
+def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    name, start, size = said.get("location", ""), int(said.get("offset", 0)), stored_bytes(tensor)
+    if name not in maps:
+        maps[name] = _map(folder, name, tensor.name)
+    held = maps[name]
+    kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
+    if start + size > len(held):
+        raise CaptureError(
+            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
+        )
+    if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
+        raise CaptureError(f"'{tensor.name}' is of a type that torch has no tensors of")
+    return np.frombuffer(held, kind, size // kind.itemsize, start).reshape(shape)
+
+
+def _map(folder: Path, name: str, tensor: str) -> mmap.mmap:
+    """Copied where it is written to, which nobody does: torch takes no memory that it may not
+    write."""
+    file = folder / name
+    if not file.resolve().is_relative_to(folder.resolve()) or not is_file(file):
+        raise CaptureError(f"{folder} lacks {name}, which holds '{tensor}'")
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,0 +1,291 @@
+"""ONNX operators that compute, as calls of torch: layers, pools, norms, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from qtool.core.ops import recurrent as cells
+from qtool.core.ops.pools import last_pad
+from qtool.frontends.onnx.node_calls import Array, Call, axes_of
+
+__all__ = ["padded"]
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVG_POOL: Mapping[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+def _sides(
+    call: Call, x: Any, kernel: Sequence[int], dilated: bool = True
+) -> tuple[list[int], list[int]]:
+    """Pads at the beginnings and at the ends. `dilated`: whether they are those of dilated windows,
+    where an operator's own word is that the size stays the same."""
+    rank, kind = len(kernel), call.get("auto_pad", "NOTSET")
+    if kind in ("NOTSET", "VALID"):
+        pads = list(call.get("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
+        return pads[:rank], pads[rank:]
+    strides, dilations = _windows(call, rank)
+    begins, ends = [], []
+    for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
+        if s != 1 and not isinstance(size, int):
+            raise call.refuse("auto_pad of a dynamic size")
+        covered = d * (k - 1) + 1 if dilated else k
+        total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
+        if total < 0 and not dilated and d != 1:
+            raise call.refuse("strides longer than a dilated window, which the runtime cuts by")
+        total = max(0, total)
+        less, more = total // 2, total - total // 2
+        begins.append(less if kind == "SAME_UPPER" else more)
+        ends.append(more if kind == "SAME_UPPER" else less)
+    return begins, ends
+
+
+def _windows(call: Call, rank: int) -> tuple[list[int], list[int]]:
+    strides, dilations = (list(call.get(k, [1] * rank)) for k in ("strides", "dilations"))
+    return strides, dilations
+
+
+def padded(x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], fill: float) -> Any:
+    pairs = zip(reversed(begins), reversed(ends), strict=True)
+    return F.pad(x, [w for pair in pairs for w in pair], value=fill)
+
+
+def conv(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    rank = weight.dim() - 2
+    begins, ends = _sides(call, x, weight.shape[2:])
+    if begins != ends:
+        x, begins = padded(x, begins, ends, 0.0), [0] * rank
+    strides, dilations = _windows(call, rank)
+    return _CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
+
+
+def conv_transpose(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    rank = weight.dim() - 2
+    call.only("auto_pad", "NOTSET", "VALID")
+    begins, ends = _sides(call, x, weight.shape[2:])
+    if begins != ends:
+        raise call.refuse("pads that differ at the two ends")
+    strides, dilations = _windows(call, rank)
+    extra, groups = call.get("output_padding", [0] * rank), call.get("group", 1)
+    return _TRANSPOSED[rank](x, weight, bias, strides, begins, extra, groups, dilations)
+
+
+def gemm(call: Call, a: Any, b: Any, c: Any = None) -> torch.Tensor:
+    """As a linear layer where it is one; the loader has turned constant weights to [out, in]."""
+    a = a.t() if call.get("transA", 0) else a
+    alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
+    plain = c is None or (c.dim() < 2 and beta == 1.0)
+    if call.get("transB", 0) and alpha == 1.0 and plain:
+        return F.linear(a, b, c)
+    product = torch.matmul(a, b.t() if call.get("transB", 0) else b)
+    product = product if alpha == 1.0 else product * alpha
+    return product if c is None else product + (c if beta == 1.0 else c * beta)
+
+
+def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    return F.linear(x, weight, bias)
+
+
+def dropout(call: Call, x: Any, ratio: Any = None) -> torch.Tensor:
+    """When nothing is trained: nothing."""
+    _tested(call)
+    found: torch.Tensor = x
+    return found
+
+
+def max_pool(call: Call, x: Any) -> torch.Tensor:
+    kernel = call.get("kernel_shape")
+    strides, dilations = _windows(call, len(kernel))
+    begins, ends = _sides(call, x, kernel, dilated=False)  # as the runtime counts
+    covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
+    missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
+    ceil = bool(call.get("ceil_mode", 0))
+    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
+        if ceil:
+            sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
+            ends, ceil = [last_pad(*each) for each in sizes], False
+        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
+    return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
+
+
+def average_pool(call: Call, x: Any) -> torch.Tensor:
+    kernel = call.get("kernel_shape")
+    begins, ends = _sides(call, x, kernel)
+    strides, dilations = _windows(call, len(kernel))
+    counts, ceil = bool(call.get("count_include_pad", 0)), bool(call.get("ceil_mode", 0))
+    if any(d != 1 for d in dilations) or (ceil and any(begins + ends)):
+        raise call.refuse("dilations, or pads with ceil_mode")
+    if begins != ends:
+        if not counts:
+            raise call.refuse("pads that differ at the two ends and do not count")
+        x, begins = padded(x, begins, ends, 0.0), [0] * len(kernel)
+    found: torch.Tensor = _AVG_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
+    return found
+
+
+def _tested(call: Call) -> None:
+    """Before opset 7 an attribute says that nothing is trained."""
+    if call.opset < 7 and not call.get("is_test", 0):
+        raise call.refuse("it is trained")
+
+
+def batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
+    call.only("training_mode", 0)
+    _tested(call)
+    epsilon = call.get("epsilon", 1e-5)
+    if not call.get("spatial", 1):  # before opset 9: of each element
+        each: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
+        return each
+    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
+
+
+def layer_norm(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    call.only("stash_type", 1)
+    axis = call.get("axis", -1) % x.dim()
+    sizes, epsilon = list(x.shape[axis:]), call.get("epsilon", 1e-5)
+    if all(t is None or list(t.shape) == sizes for t in (weight, bias)):
+        return F.layer_norm(x, sizes, weight, bias, epsilon)
+    plain: torch.Tensor = F.layer_norm(x, sizes, None, None, epsilon) * weight
+    return plain if bias is None else plain + bias
+
+
+def instance_norm(call: Call, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+    return F.instance_norm(x, weight=weight, bias=bias, eps=call.get("epsilon", 1e-5))
+
+
+def group_norm(call: Call, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+    """Before opset 21 there is one weight for each group, since then one for each channel."""
+    call.only("stash_type", 1)
+    groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
+    if len(weight) != x.shape[1]:
+        weight, bias = (t.repeat_interleave(x.shape[1] // groups) for t in (weight, bias))
+    inside = list(x.shape[1:])
+    if all(isinstance(size, int) for size in inside) and math.prod(inside) == groups:
+        alone: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
+        return alone  # each value is its own mean, which torch refuses
+    return F.group_norm(x, groups, weight, bias, epsilon)
+
+
+def recurrent(kind: str) -> Callable[..., Any]:
+    """LSTM, GRU or RNN: the forms that torch has, too."""
+    activations = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}
+
+    def apply(call: Call, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
+        lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
+        count = len(w)
+        call.only("direction", *(["forward"] if count == 1 else ["bidirectional"]))
+        for name in ("layout", "input_forget"):
+            call.only(name, 0)
+        if kind == "gru" and not call.get("linear_before_reset", 0):
+            raise call.refuse("linear_before_reset = 0")
+        given = [a.decode().title() for a in call.get("activations", [])]
+        single = given[0] if kind == "rnn" and given else "Tanh"
+        usual = (activations.get(kind) or [single]) * count
+        known = single in ("Tanh", "Relu") and (not given or given == usual)
+        if lengths is not None or peepholes is not None or b is None or not known:
+            raise call.refuse("lengths, peepholes, other activations or no bias")
+        if kind == "lstm":
+            return cells.lstm(x, w, r, b, h, c)
+        return (
+            cells.gru(x, w, r, b, h) if kind == "gru" else cells.rnn(x, w, r, b, h, single.lower())
+        )
+
+    return apply
+
+
+def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def apply(call: Call, x: Any) -> torch.Tensor:
+        if call.opset >= 13:
+            return function(x, call.get("axis", -1))
+        axis = call.get("axis", 1) % x.dim()  # before opset 13 over all dimensions from there
+        return function(x.flatten(axis), axis).reshape(x.shape)
+
+    return apply
+
+
+def clip(call: Call, x: Any, low: Array | None = None, high: Array | None = None) -> torch.Tensor:
+    low = call.get("min") if low is None else low
+    high = call.get("max") if high is None else high
+    kind = float if x.is_floating_point() else int
+    bounds = [None if b is None else kind(b) for b in (low, high)]
+    if any(b is not None and math.isnan(b) for b in bounds):
+        raise call.refuse("a bound that is NaN")
+    if bounds == [None, None]:
+        found: torch.Tensor = x
+        return found
+    return torch.relu(x) if bounds == [0.0, None] else torch.clamp(x, *bounds)
+
+
+def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
+    """`noop`: what it makes of each element alone is the element."""
+
+    def apply(call: Call, x: Any, axes: Array | None = None) -> torch.Tensor:
+        where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
+        if not where and call.get("noop_with_empty_axes", 0):
+            if not noop:
+                raise call.refuse("no axes")
+            found: torch.Tensor = x
+            return found
+        return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
+
+    return apply
+
+
+def cumulative_sum(call: Call, x: Any, axis: Array) -> torch.Tensor:
+    call.only("exclusive", 0)
+    call.only("reverse", 0)
+    return torch.cumsum(x, int(axis), dtype=x.dtype)
+
+
+def arg_max(call: Call, x: Any) -> torch.Tensor:
+    call.only("select_last_index", 0)
+    return torch.argmax(x, call.get("axis", 0), bool(call.get("keepdims", 1)))
+
+
+def divide(call: Call, a: Any, b: Any) -> Any:
+    whole = not any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in (a, b))
+    return torch.div(a, b, rounding_mode="trunc") if whole and not isinstance(b, float) else a / b
+
+
+def power(call: Call, a: Any, b: Any) -> Any:
+    """The result is of the base's type."""
+    found = torch.pow(a, b)
+    return found if found.dtype == a.dtype else found.to(a.dtype)
+
+
+def gelu(call: Call, x: Any) -> torch.Tensor:
+    return F.gelu(x, approximate=call.get("approximate", "none"))
+
+
+def quick_gelu(call: Call, x: Any) -> torch.Tensor:
+    alpha = call.get("alpha", 1.702)
+    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+
+
+def swish(call: Call, x: Any) -> torch.Tensor:
+    alpha = call.get("alpha", 1.0)
+    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+
+
+def hard_sigmoid(call: Call, x: Any) -> torch.Tensor:
+    alpha, beta = call.get("alpha", 0.2), call.get("beta", 0.5)
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return F.hardsigmoid(x)
+    return torch.clamp(x * alpha + beta, 0.0, 1.0)
+
+
+def prelu(call: Call, x: Any, slope: Any) -> torch.Tensor:
+    """A slope for each channel is a layer; any other one is broadcast as it stands."""
+    if slope.numel() == 1:
+        return F.prelu(x, slope.reshape(-1))
+    sizes = [1] * (x.dim() - slope.dim()) + list(slope.shape)
+    if x.dim() > 1 and sizes[1] == slope.numel() == x.shape[1]:
+        return F.prelu(x, slope.reshape(-1))
+    return torch.where(x < 0, slope * x, x)

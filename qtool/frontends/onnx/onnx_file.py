@@ -1,0 +1,243 @@
+"""From a float ONNX file to the float graph, shown to compute what ONNX Runtime computes.
+
+Names of inputs, outputs, weights and nodes are those of the file; a dimension that the file leaves
+open is dynamic, one that it fixes is fixed. What depends on constants alone is calculated when the
+file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.errors import CaptureError
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part
+from qtool.core.graph.unique_names import unique
+from qtool.core.paths import is_file
+from qtool.frontends.onnx.check import checked
+from qtool.frontends.onnx.compare_with_runtime import agree
+from qtool.frontends.onnx.external_weights import take_apart
+from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.onnx.runtime_values import run
+from qtool.frontends.torch.export_module import capture_module
+from qtool.frontends.torch.exported_program import first_line
+
+__all__ = ["capture_onnx", "load_onnx", "map_onnx"]
+
+FEW = 2  # samples that a model is looked at with that may be larger than memory
+_STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
+_STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
+Dynamic = Mapping[str, Mapping[int, str]]
+
+
+def load_onnx(path: str | Path) -> OnnxModule:
+    """The network of a float ONNX file, in eval mode.
+
+    Operators of any domain that ONNX Runtime knows are taken; those that qtool has no reader for
+    are kept as they are.
+
+    Raises:
+        CaptureError: not a readable or not a valid ONNX file, quantized already, or one that draws
+            random numbers, or takes something else than tensors.
+    """
+    file = Path(path)
+    return _module(file, lambda: OnnxModule(checked(_message(file, onnx.load))))
+
+
+def map_onnx(path: str | Path) -> OnnxModule:
+    """As `load_onnx`, of a file whose weights lie beside it, without reading them.
+
+    Raises:
+        CaptureError: as `load_onnx`; or the data that the file names is missing or cut off.
+    """
+
+    def made() -> OnnxModule:
+        model = _message(file, partial(onnx.load, load_external_data=False))
+        apart = take_apart(model, file.parent)
+        return OnnxModule(checked(model), apart)
+
+    file = Path(path)
+    return _module(file, made)
+
+
+def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelProto:
+    if not is_file(file):
+        raise CaptureError("no such file")
+    try:
+        return load(file)
+    except Exception as error:
+        raise CaptureError(f"not a readable ONNX file ({first_line(error)})") from error
+
+
+def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
+    try:
+        return make().eval()
+    except CaptureError as error:
+        raise CaptureError(f"{file}: {error}") from error
+
+
+def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:
+    """The float graph, with the names of the file; its outputs on the example are those that ONNX
+    Runtime gives for the file, which is not asked where weights lie apart.
+
+    Args:
+        example: one batch; by position, or by the names of the file's inputs.
+        dynamic: as for `capture_module`; by default what the file leaves open, or of it what the
+            example has at least 2 of, or nothing where the file, for all it says, only runs with
+            the sizes of the example.
+
+    Raises:
+        CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool reads an
+            operator otherwise than the runtime (names it), or torch.export cannot trace the model.
+    """
+    batch = Batch(_in_order(model, example))
+    wanted = _open(model, batch) if dynamic is None else dynamic
+    for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
+        _check(name, kind, tensor, wanted)
+    if model.apart.arrays:
+        pairs = zip(model.inputs, batch.args, strict=True)
+        few = [t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs]
+        model.observe(few, whole=False)
+        model.apart.give_back()
+    else:
+        _show(model, batch)
+    less = (_varying(model, batch, wanted), {}) if dynamic is None and any(wanted.values()) else ()
+    tried = [wanted, *(sizes for sizes in less if sizes != wanted)]
+    while (graph := _first(model, batch, tried)) is None:
+        model.kept |= model.untraced
+    graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
+    graph.outputs = model.outputs
+    _name_nodes(graph, model)
+    return graph
+
+
+def _show(model: OnnxModule, batch: Batch) -> None:
+    """That the file is read as ONNX Runtime runs it."""
+    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
+    expected = run(model.model, arrays)
+    _refuse_odd(expected)
+    agree(model, arrays, expected, model.observe(batch.args))
+
+
+def _first(model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]) -> G.FloatGraph | None:
+    """With the first of these dynamic sizes with which the model can be captured; None where it
+    may be with what could not be traced kept as it is."""
+    names = {old: new for new, old in model.arguments.items()}
+    sizes, *others = tried
+    try:
+        return _captured(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
+    except CaptureError:
+        if not others and not model.untraced <= model.kept:
+            return None
+        if not others:
+            raise
+    return _first(model, batch, others)
+
+
+def _captured(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
+    """`capture_module`; what it refuses is called as in the file."""
+    try:
+        return capture_module(model, batch, dynamic, filled=not model.apart.arrays)
+    except CaptureError as error:
+        text = _STEP_SAID.sub(lambda found: model.nodes[int(found[1])].label, str(error))
+        raise CaptureError(text) from error
+
+
+def _open(model: OnnxModule, batch: Batch) -> Dynamic:
+    """What the file leaves open; of an input without a shape the first dimension."""
+    found: dict[str, Mapping[int, str]] = {}
+    for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
+        ranked = kind.HasField("shape")
+        found[name] = model.dynamic[name] if ranked else {0: "batch"} if tensor.dim() else {}
+    return found
+
+
+def _refuse_odd(outputs: Mapping[str, Any]) -> None:
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray) or value.dtype == object:
+            raise CaptureError(
+                f"output '{name}' of the file is no tensor of numbers; cut the file before it"
+            )
+
+
+def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
+    weights = {attribute: name for name, attribute in model.attributes.items()}
+    last: dict[str, str] = {}  # step -> the name of the call that gives its result
+    for node in G.calls(graph.graph):
+        found = _STEP.fullmatch(G.name_of(node))
+        if found and not _takes_out(node):
+            last[found[1]] = G.name_of(node)
+    taken = {G.OUTPUT}
+    for node in graph.graph.nodes:
+        if node.op == "output":
+            continue
+        old = G.name_of(node)
+        found = _STEP.fullmatch(old)
+        if node.op == "placeholder":
+            new = model.arguments[str(node.target)]
+        elif found and node.op == "call_function":
+            label = model.nodes[int(found[1])].label
+            part = f"{node.args[1]}" if _takes_out(node) else found[2]
+            new = label if last.get(found[1]) == old else f"{label}.{part}"
+        else:
+            new = weights.get(old, old)
+        node.meta[G.NAME] = unique(new, taken)
+        taken.add(node.meta[G.NAME])
+
+
+def _takes_out(node: Any) -> bool:
+    """One of the results of what is kept."""
+    return bool(node.args) and getattr(node.args[0], "target", None) is onnx_part
+
+
+def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
+    given = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
+    if set(given) != set(model.inputs) or len(given) != len(example.args) + len(example.kwargs):
+        raise CaptureError(
+            f"the batch gives {', '.join(given) or 'nothing'}; the inputs of the file are "
+            f"{', '.join(model.inputs)}"
+        )
+    other = next((n for n, v in given.items() if not isinstance(v, torch.Tensor)), None)
+    if other is not None:
+        kind = type(given[other]).__name__
+        raise CaptureError(f"input '{other}' is a {kind} in the batch, not a tensor")
+    return tuple(given[n] for n in model.inputs)
+
+
+def _varying(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
+    """Without dimensions of which the example shows too little: torch.export takes 0 and 1 as they
+    are."""
+    return {
+        name: {axis: dim for axis, dim in wanted.get(name, {}).items() if tensor.shape[axis] > 1}
+        for name, tensor in zip(model.inputs, batch.args, strict=True)
+    }
+
+
+def _check(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
+    wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    sizes: list[int | str] = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim
+    ]
+    fits = not kind.HasField("shape") or (
+        len(sizes) == tensor.dim()
+        and all(
+            isinstance(s, str) or s == n or axis in dynamic.get(name, {})
+            for axis, (s, n) in enumerate(zip(sizes, tensor.shape, strict=True))
+        )
+    )
+    if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
+        raise CaptureError(
+            f"input '{name}' of the file is {wanted}{sizes}, the batch gives "
+            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; give batches of that "
+            "form, or export the file with a dynamic batch"
+        )

@@ -1,0 +1,265 @@
+"""The network of an ONNX file as an nn.Module, captured like any other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+from qtool.core import graph as G
+from qtool.core.errors import DataError
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part, tensor_of
+from qtool.frontends.onnx.external_weights import NOTHING, Apart, Mapped
+from qtool.frontends.onnx.node_calls import Array, Unreadable
+from qtool.frontends.onnx.read_nodes import Node, nodes_of
+from qtool.frontends.onnx.runtime_parts import part_for, read_by
+from qtool.frontends.onnx.shape_operators import calculated, cast_types
+from qtool.frontends.onnx.value_names import identifiers
+
+__all__ = ["OnnxModule"]
+
+_SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
+_SMALL = 16  # elements of a constant that may stand in a part; a larger one is a weight
+_CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
+Values = dict[str, Any]
+
+
+class _Step(nn.Module):
+    """A module of its own for each node, so that torch.export tells them apart."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+
+    def forward(self, function: Callable[..., Any], *values: Any) -> Any:
+        return function(*values)
+
+
+class OnnxModule(nn.Module):
+    """The network of a file. Its arguments are the inputs of the file, in order or by name.
+
+    Attributes:
+        model: the file; what lies apart from it is an input of its.
+        inputs: name -> its type in the file. outputs: names.
+        dynamic: input -> {dimension: name}.
+        nodes: what is run, in order; `kept`: the positions of those that the runtime runs.
+        untraced: those that could not be traced with sizes that vary.
+    """
+
+    def __init__(self, model: onnx.ModelProto, apart: Apart = NOTHING) -> None:
+        super().__init__()
+        self.model, self.apart = model, apart
+        self.known, self.nodes, self.source = nodes_of(model, apart.arrays)
+        self.cast = cast_types(p for node in self.nodes for p in node.protos)
+        graph = model.graph
+        self.outputs = tuple(o.name for o in graph.output)
+        stored = {i.name for i in graph.initializer} | set(apart.arrays)
+        self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
+        self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
+        self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
+        self.kept = {i for i, node in enumerate(self.nodes) if node.row is None}
+        self.untraced: set[int] = set()
+        self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
+        for node in self.nodes:
+            known, fixed = ((), ()) if node.row is None else (node.row.known, node.row.fixed)
+            for i, name in enumerate(node.inputs):
+                if name in self.known and i not in known and name not in self.attributes:
+                    self._hold(name, self.known[name], i not in fixed)
+        for name in self.outputs:
+            if name in self.known and name not in self.attributes:
+                self._hold(name, self.known[name], False)
+        self.steps = nn.ModuleList(_Step(n) for n in self.nodes)
+        self.forward = _with_parameters(self._run, list(self.arguments))
+
+    def _hold(self, name: str, array: Array, trained: bool) -> None:
+        if np.asarray(array).dtype not in _HELD:
+            return  # text, 4-bit numbers: they stand in a part
+        attribute = G.free_name(self, name)
+        apart = isinstance(array, Mapped)
+        data = torch.from_numpy(array) if apart else tensor_of(np.asarray(array))
+        if trained and data.is_floating_point():
+            self.register_parameter(attribute, nn.Parameter(data))
+        else:
+            self.register_buffer(attribute, data)
+        self.attributes[name] = attribute
+
+    def blank(self, samples: int) -> tuple[torch.Tensor, ...]:
+        """A batch of zeros, of as many samples where their number is open.
+
+        Raises:
+            DataError: another size is open; names it.
+        """
+        found = []
+        for name, kind in self.inputs.items():
+            sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
+            if 0 in sizes[1:]:
+                raise DataError(
+                    f"there is no data, and dimension {sizes.index(0, 1)} of input '{name}' may "
+                    "have any size; give data"
+                )
+            shape = [s or samples for s in sizes]
+            found.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
+        return tuple(found)
+
+    def observe(self, inputs: Sequence[torch.Tensor], whole: bool = True) -> Values:
+        """All values on a batch, by name. What it shows of types and ranks is remembered.
+
+        Args:
+            whole: False drops what nothing reads any more.
+        """
+        with torch.no_grad():
+            return self._values(inputs, learn=True, whole=whole)
+
+    def replay(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results of one node on given values."""
+        with torch.no_grad():
+            return self._results(index, values)
+
+    def _run(self, *inputs: torch.Tensor) -> Any:
+        values = self._values(inputs)
+        found = [self.as_tensor(n, values[n]) for n in self.outputs]
+        pairs = zip(self.outputs, found, strict=True)
+        outputs = tuple(t.clone() if n in self.known else t for n, t in pairs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _values(
+        self, inputs: Sequence[torch.Tensor], learn: bool = False, whole: bool = True
+    ) -> Values:
+        values: Values = {"": None, **self.known}
+        values.update(zip(self.inputs, inputs, strict=True))
+        if learn:
+            self._remember(values)
+        last = {n: i for i, node in enumerate(self.nodes) for n in (*node.outputs, *node.inputs)}
+        for index, node in enumerate(self.nodes):
+            made = dict(zip(node.outputs, self._results(index, values, learn), strict=False))
+            values.update(made)
+            if learn:
+                self._remember(made)
+            for name in () if whole else (*node.inputs, *node.outputs):
+                if last[name] == index and name not in self.outputs:
+                    values[name] = None
+        return values
+
+    def _remember(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                self.source.seen[name] = _CODES[value.dtype], value.dim()
+
+    def _results(
+        self, index: int, values: Mapping[str, Any], learn: bool = False
+    ) -> tuple[Any, ...]:
+        node = self.nodes[index]
+        if node.row is not None and index not in self.kept:
+            given, begun = [values[n] for n in node.inputs], False
+            try:
+                if all(v is None or isinstance(v, np.ndarray) for v in given):
+                    found = calculated(node.key, node.call, given)
+                    if found is not None:
+                        return (found,)
+                mixed = any(isinstance(v, torch.Tensor) for v in given)
+                arguments = [self._value(node, i, v, mixed) for i, v in enumerate(given)]
+                begun = True
+                found = self.steps[index](node.row.function, node.call, *arguments)
+            except Exception:  # a form of the operator that its row has not
+                if learn:
+                    self.kept.add(index)
+                elif begun and torch.compiler.is_exporting():
+                    self.untraced.add(index)
+                    raise  # the tracer is in the midst of it: once more, with it kept
+            else:
+                return found if isinstance(found, tuple) else (found,)
+        return self._kept(index, node, values)
+
+    def _kept(self, index: int, node: Node, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """As the runtime computes it."""
+        tensors: dict[str, torch.Tensor] = {}
+        stored: dict[str, Array] = {}
+        for name in read_by(node.protos):
+            value = values[name]
+            if name in self.known and (name not in self.attributes or _is_small(value)):
+                stored[name] = value
+            elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
+                kind = _CODES[self.cast.get(name, torch.int64)]
+                stored[name] = value.astype(helper.tensor_dtype_to_np_dtype(kind))
+            else:
+                tensors[name] = self.as_tensor(name, value)
+        outputs = [o for o in node.outputs if o in self.source.used]
+        part = part_for(node.protos, outputs, list(tensors), stored, self.source, node.label)
+        found = self.steps[index](onnx_part, list(tensors.values()), part.text)
+        results = dict(zip(outputs, found, strict=True))
+        return tuple(results.get(o) for o in node.outputs)
+
+    def _value(self, node: Node, index: int, value: Any, mixed: bool) -> Any:
+        """A value as a row takes it: sizes known, constants as tensors, or as numbers where
+        another operand is a tensor."""
+        assert node.row is not None
+        if index in node.row.known:
+            if isinstance(value, torch.Tensor):
+                raise Unreadable(f"input '{node.inputs[index]}' is computed from data")
+            return value
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.dtype != object:
+            if value.ndim == 0 and node.key in _SCALARS and mixed:
+                return value.item()
+            if node.key == "Gather" and index == 1 and value.ndim == 0:
+                return value
+        elif value.size == 1 and node.key in _SCALARS and mixed:
+            return value.item()
+        return self.as_tensor(node.inputs[index], value)
+
+    def as_tensor(self, name: str, value: Any) -> torch.Tensor:
+        """A value of the network as a tensor: sizes and constants are none before."""
+        if not isinstance(value, np.ndarray):
+            found: torch.Tensor = value
+            return found
+        if name in self.attributes:
+            held: torch.Tensor = getattr(self, self.attributes[name])
+            return held
+        if value.dtype != object:
+            return tensor_of(value)
+        return _sizes_as_tensor(value, self.cast.get(name, torch.int64))
+
+
+_HELD = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
+
+
+def _is_small(array: Array) -> bool:
+    return (array.dtype.kind in "iub" and array.size <= 1024) or array.size <= _SMALL
+
+
+def _sizes_as_tensor(value: Array, whole: torch.dtype) -> torch.Tensor:
+    """Sizes as the runtime has them: integers, or float32 where they were cast."""
+    flat = value.ravel().tolist()
+    if all(isinstance(v, int) for v in flat):
+        return torch.tensor(flat, dtype=whole).reshape(value.shape)
+    symbolic = any(isinstance(v, torch.SymInt) for v in flat)
+    dtype = whole if symbolic else torch.float32
+    parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
+    return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _open_dims(kind: Any) -> dict[int, str]:
+    return {
+        axis: d.dim_param or ("batch" if axis == 0 else f"dim{axis}")
+        for axis, d in enumerate(kind.shape.dim)
+        if not d.HasField("dim_value")
+    }
+
+
+def _with_parameters(run: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """`run` with named parameters, as torch.export reads them."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return run(*signature.bind(*args, **kwargs).arguments.values())
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    return forward

@@ -1,0 +1,278 @@
+"""From the nodes of a file to what is run: constants calculated, layers put together.
+
+A product with a constant matrix becomes the linear layer it was; a branch that constants decide is
+the part of it that is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from qtool.core.errors import CaptureError
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, reads, session
+from qtool.frontends.onnx.external_weights import Mapped
+from qtool.frontends.onnx.node_calls import Array, Call
+from qtool.frontends.onnx.operator_table import OPERATORS, Row
+from qtool.frontends.onnx.runtime_parts import Source, grouped, made_by, part_for, read_by
+from qtool.frontends.onnx.runtime_values import odd_values
+from qtool.frontends.onnx.value_names import label_of
+
+__all__ = ["Node", "key_of", "nodes_of"]
+
+LINEAR = "qtool.Linear"
+_GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
+_LARGE = 2**20  # elements that a constant may be calculated to, if it grows
+_MESSAGE = 2**31 - 2**24  # bytes of constants that one protobuf message takes beside its nodes
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step: an operator that a row reads, or nodes that are kept (`row` is None).
+
+    Attributes:
+        label: its readable name. key: the operator, with its domain if that is not ONNX's own.
+        inputs, outputs: names, as its row takes and gives them.
+        protos: the nodes as they stand in the file.
+    """
+
+    label: str
+    key: str
+    row: Row | None
+    call: Call
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    protos: tuple[onnx.NodeProto, ...]
+
+
+def nodes_of(
+    model: onnx.ModelProto, apart: Mapping[str, Array]
+) -> tuple[dict[str, Any], tuple[Node, ...], Source]:
+    """Constants by name, what is left to run in order, and what the nodes have in common.
+
+    Args:
+        apart: constants that do not stand in the model, which has them as inputs.
+
+    Raises:
+        CaptureError: ONNX Runtime cannot load the file.
+    """
+    graph = model.graph
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    known: dict[str, Any] = {**{i.name: _stored(i) for i in graph.initializer}, **apart}
+    source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
+    protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
+    rows = {id(p): _row_for(p, source.used) for p in protos}
+    asked = any(rows[id(p)] is None or _casts_oddly(p) for p in protos)
+    odd = odd_values(model) if asked else frozenset[str]()
+    readers = Counter(n for p in protos for n in reads(p))
+    readers.update(o.name for o in graph.output)
+    nodes: list[Node] = []
+    for group in grouped(protos, odd):
+        node = _node(group, rows, known, opset, readers)
+        node = _as_linear(node, known)
+        if not _takes_bias(nodes, node, known, readers):
+            nodes.append(node)
+    return known, tuple(nodes), source
+
+
+def _casts_oddly(node: onnx.NodeProto) -> bool:
+    """To a type that torch has no tensors of, or that numpy has no numbers of."""
+    kinds = [a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
+    return any(k not in TORCH_TYPES or k == onnx.TensorProto.BFLOAT16 for k in kinds)
+
+
+def _stored(tensor: onnx.TensorProto) -> Array:
+    try:
+        return numpy_helper.to_array(tensor)
+    except ValueError as error:
+        raise CaptureError(
+            f"the data of '{tensor.name}' is not of the size that it states, {list(tensor.dims)}"
+        ) from error
+
+
+def key_of(node: onnx.NodeProto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _used(graph: onnx.GraphProto) -> frozenset[str]:
+    return frozenset([*(n for p in graph.node for n in reads(p)), *(o.name for o in graph.output)])
+
+
+def _left(graph: onnx.GraphProto, known: dict[str, Any], source: Source) -> Iterator[Any]:
+    """The nodes that depend on more than constants; `known` takes what the others give."""
+    queue = deque(graph.node)
+    while queue:
+        proto = queue.popleft()
+        if proto.op_type == "If" and proto.input[0] in known and key_of(proto) == "If":
+            queue.extendleft(reversed(_branch(proto, bool(known[proto.input[0]]), known)))
+        elif (values := _values(proto, known, source)) is not None:
+            known.update(values)
+        else:
+            yield proto
+
+
+def _alive(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    """Those that an output depends on."""
+    kept = []
+    for proto in reversed(protos):
+        if wanted & set(proto.output):
+            kept.append(proto)
+            wanted.update(reads(proto))
+    return kept[::-1]
+
+
+def _branch(proto: onnx.NodeProto, taken: bool, known: dict[str, Any]) -> list[onnx.NodeProto]:
+    """The nodes of one branch of an If, whose results get the names of its own."""
+    name = "then_branch" if taken else "else_branch"
+    graph = next(a.g for a in proto.attribute if a.name == name)
+    known.update({i.name: numpy_helper.to_array(i) for i in graph.initializer})
+    ends = [
+        helper.make_node("Identity", [inner.name], [outer], f"{proto.name}.{outer}")
+        for inner, outer in zip(graph.output, proto.output, strict=True)
+        if outer
+    ]
+    return [*graph.node, *ends]
+
+
+def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> Any:
+    """What a node gives that reads nothing but constants, by name; None if it is to be run."""
+    if key_of(proto) == "Constant":
+        value = helper.get_attribute_value(proto.attribute[0])
+        if isinstance(value, onnx.TensorProto):
+            return {proto.output[0]: numpy_helper.to_array(value)}
+        kinds = {"value_float": np.float32, "value_floats": np.float32}
+        if proto.attribute[0].name.startswith(("value_float", "value_int")):
+            kind = kinds.get(proto.attribute[0].name, np.int64)
+            return {proto.output[0]: np.asarray(value, kind)}
+        return None
+    names = reads(proto)
+    if not names or any(n not in known for n in names):
+        return None
+    given = {n: known[n] for n in names}
+    if any(isinstance(a, Mapped) for a in given.values()):
+        return _seen_otherwise(proto, given)
+    if proto.op_type in _GROWS and _grown(given) > _LARGE:
+        return None
+    _refuse_huge(proto, given)
+    made = [o for o in proto.output if o]
+    part = part_for([proto], made, [], given, source, label_of(proto))
+    try:
+        values: Any = session(part.model).run(None, {})
+    except Exception:  # noqa: BLE001  # the runtime raises what its code does
+        try:  # the runtime has no kernel for every type
+            values = ReferenceEvaluator(part.model).run(None, {})
+        except Exception:  # noqa: BLE001  # whatever a numpy formula raises: it is left to be run
+            return None
+    if not all(isinstance(v, np.ndarray | np.generic) for v in values):
+        return None
+    return dict(zip(made, map(np.asarray, values), strict=True))
+
+
+def _refuse_huge(proto: onnx.NodeProto, given: Mapping[str, Array]) -> None:
+    """A few nodes that double a constant (Concat with itself) make any number of elements."""
+    size = sum(a.nbytes for a in given.values())
+    if size > _MESSAGE:
+        raise CaptureError(
+            f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the file "
+            f"calculates, at most {_MESSAGE:,} are taken; is it what you think it is?"
+        )
+
+
+def _seen_otherwise(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
+    """What a node makes of a mapped array without reading it; else it is run with what reads it."""
+    if key_of(proto) not in ("Transpose", "Identity"):
+        return None
+    (array,) = given.values()
+    if proto.op_type == "Transpose":
+        orders = [list(a.ints) for a in proto.attribute if a.name == "perm"]
+        array = array.transpose(*orders)
+    return {proto.output[0]: array}
+
+
+def _grown(given: Mapping[str, Array]) -> float:
+    """How many elements at most: the product of what may be sizes, and of what there is."""
+    sizes = [abs(float(v)) for a in given.values() if a.dtype.kind in "if" for v in a.ravel()[:16]]
+    whole = [max(1.0, s) for s in sizes if np.isfinite(s)]
+    return float(np.prod(whole)) if whole else 0.0
+
+
+def _row_for(proto: onnx.NodeProto, used: frozenset[str]) -> Row | None:
+    """The operator's row, if it knows all that the node has."""
+    row = OPERATORS.get(key_of(proto))
+    if row is None or not {a.name for a in proto.attribute} <= row.attributes:
+        return None
+    outputs = [i for i, o in enumerate(proto.output) if o in used]
+    fits = len(proto.input) <= row.inputs and all(i < row.outputs for i in outputs)
+    return row if fits else None
+
+
+def _node(
+    protos: tuple[onnx.NodeProto, ...],
+    rows: Mapping[int, Row | None],
+    known: Mapping[str, Any],
+    opset: int,
+    readers: Mapping[str, int],
+) -> Node:
+    last = protos[-1]
+    row = rows[id(last)] if len(protos) == 1 else None
+    inputs, outputs = tuple(last.input), tuple(last.output)
+    if row is None:
+        inside = Counter(n for p in protos for n in reads(p))
+        inputs = tuple(read_by(protos))
+        outputs = tuple(o for o in made_by(protos) if readers[o] > inside[o])
+    attributes = {a.name: _attribute(a) for a in last.attribute}
+    constants = {i: known[n] for i, n in enumerate(inputs) if n in known}
+    label = label_of(last)
+    call = Call(label, attributes, len(outputs), opset, constants)
+    return Node(label, key_of(last), row, call, inputs, outputs, protos)
+
+
+def _attribute(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _as_linear(node: Node, known: dict[str, Any]) -> Node:
+    """A product with a constant matrix as a linear layer, whose weight is [out, in]."""
+    if node.row is None or node.key not in ("MatMul", "Gemm") or node.inputs[1] not in known:
+        return node
+    weight, get = known[node.inputs[1]], node.call.get
+    plain = get("alpha", 1.0) == get("beta", 1.0) == 1.0 and not get("transA", 0)
+    bias = known.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    biased = len(node.inputs) > 2 and node.inputs[2] != ""
+    columns = 0 if weight.ndim != 2 else weight.shape[0 if get("transB", 0) else 1]
+    fits = not biased or (bias is not None and bias.shape == (columns,))
+    if weight.ndim != 2 or weight.dtype.kind != "f" or not plain or not fits:
+        return node
+    name = node.inputs[1]
+    if not get("transB", 0):
+        name += ".transposed"
+        turned = weight.T if isinstance(weight, Mapped) else np.ascontiguousarray(weight.T)
+        known.setdefault(name, turned)
+    inputs = (node.inputs[0], name, *(node.inputs[2:] if biased else ()))
+    return replace(node, key=LINEAR, row=OPERATORS[LINEAR], inputs=inputs)
+
+
+def _takes_bias(
+    nodes: list[Node], node: Node, known: Mapping[str, Any], readers: Mapping[str, int]
+) -> bool:
+    """Whether `node` adds a constant vector to the linear layer right before it: its bias."""
+    before = nodes[-1] if nodes else None
+    if node.key != "Add" or before is None or before.key != LINEAR or len(before.inputs) > 2:
+        return False
+    result = before.outputs[0]
+    others = [n for n in node.inputs if n != result]
+    bias = known.get(others[0]) if len(others) == 1 else None
+    outputs = known[before.inputs[1]].shape[0]
+    if bias is None or bias.shape != (outputs,) or readers[result] != 1:
+        return False
+    inputs, protos = (*before.inputs, others[0]), (*before.protos, *node.protos)
+    nodes[-1] = replace(before, inputs=inputs, outputs=node.outputs, protos=protos)
+    return True

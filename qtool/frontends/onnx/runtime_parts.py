@@ -1,0 +1,136 @@
+"""What is not read is kept: nodes of the file as parts that the runtime runs.
+
+A part is one node; or several, where what one gives the other is nothing that torch has tensors of:
+a sequence, text, numbers of 4 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import helper, numpy_helper
+
+from qtool.core.graph.onnx_subgraph import Part, reads
+from qtool.frontends.onnx.node_calls import Array
+
+__all__ = ["Source", "grouped", "made_by", "part_for", "read_by"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the nodes of a file have in common.
+
+    Attributes:
+        opsets, ir_version: of the file.
+        known: what is constant in it.
+        seen: tensor -> element type and rank, as a run has shown them.
+        used: what some node or the file's outputs read.
+    """
+
+    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    ir_version: int
+    known: Mapping[str, Array]
+    used: frozenset[str]
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def made_by(protos: Iterable[onnx.NodeProto]) -> list[str]:
+    return [o for p in protos for o in p.output if o]
+
+
+def read_by(protos: Sequence[onnx.NodeProto]) -> list[str]:
+    """What nodes read that none of them makes, in order."""
+    made = set(made_by(protos))
+    return list(dict.fromkeys(n for p in protos for n in reads(p) if n not in made))
+
+
+def part_for(
+    protos: Sequence[onnx.NodeProto],
+    outputs: Sequence[str],
+    tensors: Sequence[str],
+    stored: Mapping[str, Array],
+    source: Source,
+    label: str,
+) -> Part:
+    """The part of these nodes.
+
+    Args:
+        outputs: what others read of it.
+        tensors: what it is given when it runs. stored: constants that stand in the part.
+    """
+    infos = []
+    for name in outputs:
+        if name in source.seen:
+            kind, rank = source.seen[name]
+            infos.append(helper.make_tensor_value_info(name, kind, [None] * rank))
+        else:
+            infos.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto()))
+    inputs = [onnx.ValueInfoProto(name=n) for n in tensors]
+    arrays = [numpy_helper.from_array(a, n) for n, a in stored.items()]
+    graph = helper.make_graph([_bare(p) for p in protos], label, inputs, infos, arrays)
+    model = helper.make_model(graph, opset_imports=source.opsets, ir_version=source.ir_version)
+    return Part(model)
+
+
+def _bare(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """Without what the exporter notes of the source, which differs from machine to machine."""
+    bare = onnx.NodeProto()
+    bare.CopyFrom(proto)
+    bare.ClearField("doc_string")
+    del bare.metadata_props[:]
+    return bare
+
+
+def grouped(
+    nodes: Sequence[onnx.NodeProto], joined: frozenset[str]
+) -> list[tuple[onnx.NodeProto, ...]]:
+    """Nodes in an order in which they run, those together that one of the `joined` values joins;
+    and what lies between them."""
+    makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+    before = [{makers[n] for n in reads(node) if n in makers} for node in nodes]
+    group = list(range(len(nodes)))
+    for i, node in enumerate(nodes):
+        for name in reads(node):
+            if name in joined and name in makers:
+                _join(group, group[makers[name]], group[i])
+    while (between := _between(before, group)) is not None:
+        _join(group, *between)
+    if len(set(group)) == len(nodes):
+        return [(n,) for n in nodes]
+    return [tuple(nodes[i] for i in members) for members in _ordered(before, group)]
+
+
+def _ordered(before: Sequence[set[int]], group: Sequence[int]) -> list[list[int]]:
+    """The members of each group, groups in an order in which they run."""
+    members: dict[int, list[int]] = {}
+    for i, g in enumerate(group):
+        members.setdefault(g, []).append(i)
+    found: list[int] = []
+    done: set[int] = set()
+    while len(found) < len(members):
+        for g, own in members.items():
+            if g not in done and {group[b] for i in own for b in before[i]} <= done | {g}:
+                done.add(g)
+                found.append(g)
+    return [members[g] for g in found]
+
+
+def _join(group: list[int], a: int, b: int) -> None:
+    for i, g in enumerate(group):
+        group[i] = a if g == b else g
+
+
+def _between(before: Sequence[set[int]], group: Sequence[int]) -> tuple[int, int] | None:
+    """A group of several, and a node outside on a way from it back into it."""
+    sizes = {g for g in group if group.count(g) > 1} if len(set(group)) < len(group) else set()
+    for g in sizes:
+        behind: set[int] = set()  # nodes outside that depend on the group
+        for i, sources in enumerate(before):
+            reached = any(group[b] == g or b in behind for b in sources)
+            if group[i] != g and reached:
+                behind.add(i)
+            elif group[i] == g and (way := sources & behind):
+                return g, group[min(way)]
+    return None

@@ -1,0 +1,78 @@
+"""What ONNX Runtime makes of a file: the types of its values, and their values on a batch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from qtool.backends.onnx.storage import fits, save
+from qtool.core.errors import CaptureError
+from qtool.core.graph.onnx_subgraph import runtime_says, session
+from qtool.frontends.onnx.node_calls import Array
+
+__all__ = ["odd_values", "run"]
+
+_NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
+_TENSORS = frozenset(f"tensor({name})" for name in _NUMBERS.split())
+
+
+def odd_values(model: onnx.ModelProto) -> frozenset[str]:
+    """The values between nodes that torch has no tensors of: sequences, text, 4-bit numbers.
+
+    Raises:
+        CaptureError: the runtime cannot load the file.
+    """
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    names = _between(model)
+    asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+    try:
+        outputs = _opened(asked).get_outputs()
+    except Exception as error:
+        raise _failed(error) from error
+    return frozenset(o.name for o in outputs if o.type not in _TENSORS)
+
+
+def run(
+    model: onnx.ModelProto, inputs: Mapping[str, Array], every: bool = False
+) -> dict[str, Array]:
+    """The outputs of a file by name; `every`: and all tensors on the way.
+
+    Raises:
+        CaptureError: the runtime cannot run the file on this batch.
+    """
+    asked = model
+    if every:
+        odd = odd_values(model)
+        asked = onnx.ModelProto()
+        asked.CopyFrom(model)
+        between = [n for n in _between(model) if n not in odd]
+        asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
+    try:
+        found = _opened(asked).run(None, dict(inputs))
+    except Exception as error:
+        raise _failed(error) from error
+    return dict(zip((o.name for o in asked.graph.output), found, strict=True))
+
+
+def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
+    if fits(model):
+        return session(model)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        save(model, path)
+        return session(path)
+
+
+def _between(model: onnx.ModelProto) -> list[str]:
+    outputs = {o.name for o in model.graph.output}
+    made = dict.fromkeys(o for n in model.graph.node for o in n.output if o)
+    return [n for n in made if n not in outputs]
+
+
+def _failed(error: Exception) -> CaptureError:
+    return CaptureError(f"ONNX Runtime cannot run the file: {runtime_says(error)}")

@@ -1,0 +1,153 @@
+"""Operators on sizes, calculated in numpy when the graph is captured.
+
+A size may be a symbol, so that the arrays are of dtype object; a size that was cast to float is a
+number of float32, as in the runtime. What is not calculated here is calculated on tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES
+from qtool.frontends.onnx import moves
+from qtool.frontends.onnx.node_calls import Array, Call, Unreadable
+
+__all__ = ["SIZES", "calculated", "cast_types"]
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+def calculated(op: str, call: Call, arrays: list[Array | None]) -> Array | None:
+    """The result on known arrays of which one holds sizes, or None where it takes tensors."""
+    if op not in SIZES or not any(a is not None and a.dtype == object for a in arrays):
+        return None
+    try:
+        found: Array = SIZES[op](call, *arrays)
+    except Unreadable:
+        return None
+    return found
+
+
+def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
+    """Where the nodes, in order, cast to integers, and what is calculated of these -> its type.
+    The arrays here do not tell; sizes are int64 unless cast."""
+    found: dict[str, torch.dtype] = {}
+    for proto in protos:
+        if proto.op_type == "Cast":
+            kind = TORCH_TYPES.get(next(a.i for a in proto.attribute if a.name == "to"))
+        else:
+            values = proto.input[:1] if proto.op_type == "Gather" else proto.input
+            kind = next((found[n] for n in values if n in found), None)
+        if proto.op_type in SIZES and kind in _INTEGERS:
+            found[proto.output[0]] = kind
+    return found
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(call: Call, *inputs: Any) -> Any:
+        return function(*inputs)
+
+    return apply
+
+
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One element after the other."""
+
+    def apply(call: Call, *inputs: Array) -> Array:
+        given = np.broadcast_arrays(*(np.asarray(a, object) for a in inputs))
+        found = np.empty(given[0].shape, object)
+        for at in np.ndindex(found.shape):
+            found[at] = function(*(_number(g[at]) for g in given))
+        return found
+
+    return apply
+
+
+def _number(value: Any) -> Any:
+    """Integers of numpy are those of Python, which do not overflow; floats stay float32."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _divided(a: Any, b: Any) -> Any:
+    if isinstance(a, np.floating) or isinstance(b, np.floating):
+        return a / b
+    if any(isinstance(v, torch.SymFloat | float) for v in (a, b)):
+        raise Unreadable("a division of symbols")
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # towards zero
+    return a // b  # sizes are not negative
+
+
+def _cast(call: Call, x: Array) -> Array:
+    kind = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
+    symbolic = any(isinstance(v, torch.SymInt) for v in x.ravel())
+    if kind.kind not in "iu" and (kind != np.float32 or symbolic):
+        raise Unreadable("a symbol as a float")
+    found: Array = _each(_whole if kind.kind in "iu" else np.float32)(call, x)
+    return found
+
+
+def _whole(value: Any) -> Any:
+    return value if isinstance(value, torch.SymInt) else int(value)
+
+
+def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    return _each(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
+
+
+def _take(call: Call, x: Array, index: Array) -> Array:
+    return np.asarray(np.take(x, index.astype(np.int64), call.get("axis", 0)), object)
+
+
+def _filled(call: Call, shape: Array) -> Array:
+    fill = np.asarray(call.get("value", np.zeros(1, np.float32)))
+    if fill.dtype != np.int64:
+        raise Unreadable("no sizes")
+    return np.full([int(s) for s in shape], fill.item(), object)
+
+
+def _equal(call: Call, a: Array, b: Array) -> Array:
+    return np.asarray(_each(_are_equal)(call, a, b), bool)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Without asking a symbol for its value, which would fix it."""
+    symbols = [v for v in (a, b) if isinstance(v, torch.SymInt)]
+    if not symbols:
+        return bool(a == b)
+    if any(not isinstance(v, torch.SymInt) and v < 0 for v in (a, b)):
+        return False  # no size is negative
+    if len(symbols) == 2 and a.node.expr == b.node.expr:
+        return True
+    raise Unreadable("a comparison of symbols")
+
+
+SIZES: Mapping[str, Callable[..., Any]] = {
+    "Identity": _plain(lambda x: x),
+    "Cast": _cast,
+    "Gather": _take,
+    "Slice": moves.cut,
+    "Concat": _plain(lambda *parts: np.concatenate([np.atleast_1d(p) for p in parts])),
+    "Unsqueeze": moves.unsqueeze,
+    "Squeeze": _plain(lambda x, *_: np.squeeze(x)),
+    "Reshape": _plain(lambda x, shape: x.reshape([int(s) for s in shape])),
+    "Add": _each(lambda a, b: a + b),
+    "Sub": _each(lambda a, b: a - b),
+    "Mul": _each(lambda a, b: a * b),
+    "Div": _each(_divided),
+    "Floor": _rounded(math.floor),
+    "Ceil": _rounded(math.ceil),
+    "Sqrt": _rounded(np.sqrt),
+    "Neg": _each(lambda v: -v),
+    "ConstantOfShape": _filled,
+    "Equal": _equal,
+    "Where": _each(lambda chosen, a, b: a if chosen else b),
+}
+"""Every input is an array, of sizes or constant."""

@@ -1,0 +1,60 @@
+"""Names of a file as a person would have given them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+from torch import nn
+
+from qtool.core import graph as G
+from qtool.core.graph.unique_names import unique
+
+__all__ = ["identifiers", "label_of"]
+
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})
+
+
+def label_of(node: onnx.NodeProto) -> str:
+    """The module where the exporter kept it: torch.onnx in metadata, its predecessor in the name,
+    `/layer1/layer1.0/conv1/Conv` for layer1.0.conv1. Else the node's name."""
+    notes = {p.key: p.value for p in node.metadata_props if p.key.startswith("pkg.torch.onnx")}
+    scopes, kinds = (
+        _listed(notes.get(f"pkg.torch.onnx.{key}", "[]"))
+        for key in ("name_scopes", "class_hierarchy")
+    )
+    if len(scopes) > 1 and scopes[-2] and len(kinds) == len(scopes):
+        leaf = str(kinds[-2]).startswith("torch.nn.modules.")
+        return str(scopes[-2]) if leaf else f"{scopes[-2]}.{node.op_type.lower()}"
+    kept: list[str] = []
+    made = next((o for o in node.output if o), node.op_type)
+    for part in (node.name or made).split("/"):
+        if kept and part.startswith(f"{kept[-1]}."):
+            kept[-1] = part
+        elif part:
+            kept.append(part)
+    if len(kept) > 1 and re.fullmatch(rf"{re.escape(node.op_type)}(_\d+)?", kept[-1]):
+        last = kept.pop()  # a layer has its module's name; a relu may be any of that module's
+        kept += [] if node.op_type in _LAYERS else [last.lower()]
+    return ".".join(kept) or made
+
+
+def _listed(text: str) -> list[Any]:
+    """A list as Python prints it; anybody may have written something else there."""
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def identifiers(names: Iterable[str]) -> list[str]:
+    """Names as Python's, in order, each once; in small letters, as torch.export has them."""
+    found: list[str] = []
+    for name in names:
+        ascii_only = "".join(c if c.isascii() else "_" for c in name.lower())
+        found.append(unique(G.free_name(nn.Module(), ascii_only), found))
+    return found

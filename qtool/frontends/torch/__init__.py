@@ -1,0 +1,1 @@
+"""PyTorch frontend: an `nn.Module` or an ExportedProgram becomes the float graph."""

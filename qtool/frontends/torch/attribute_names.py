@@ -1,0 +1,64 @@
+"""Names of parameters that a graph can be written with.
+
+torch writes a graph as Python text, each weight as an attribute of its modules. A module may be
+called `class` all the same (a head in an nn.ModuleDict, say), or `graph`, as what every module of
+that text has itself: its weights get an underscore. So do names that would end the text.
+"""
+
+from __future__ import annotations
+
+import copy
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+
+from qtool.core.graph.unique_names import unique
+
+__all__ = ["writable"]
+
+_TAKEN = frozenset(dir(fx.GraphModule)) - frozenset(dir(nn.Module))
+_BREAKING = re.compile(r'["\\\r\n]')
+
+
+def writable(program: ExportedProgram) -> ExportedProgram:
+    """The program, or one with other names of the same tensors where it cannot be written."""
+    signature = program.graph_signature
+    targets = [s.target for s in signature.input_specs if s.target is not None]
+    names = _renamed([*targets, *program.state_dict, *program.constants])
+    if not names:
+        return program
+
+    def of(spec: Any) -> Any:
+        return replace(spec, target=names[spec.target]) if spec.target in names else spec
+
+    other = copy.copy(program)
+    specs = [of(s) for s in signature.input_specs], [of(s) for s in signature.output_specs]
+    other._graph_signature = ExportGraphSignature(*specs)
+    other._state_dict = _keyed(program.state_dict, names)
+    other._constants = _keyed(program.constants, names)
+    return other
+
+
+def _keyed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in state.items()}
+
+
+def _renamed(names: Iterable[str]) -> dict[str, str]:
+    known = set(names)
+    found: dict[str, str] = {}
+    for name in sorted(known):
+        new = ".".join(map(_plain, name.split(".")))
+        if new != name:
+            found[name] = unique(new, known | set(found.values()))
+    return found
+
+
+def _plain(part: str) -> str:
+    odd = keyword.iskeyword(part) or part in _TAKEN
+    return f"{part}_" if odd else _BREAKING.sub("_", part)

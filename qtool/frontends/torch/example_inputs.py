@@ -1,0 +1,92 @@
+"""An example as torch.export takes it: the arguments of one call of a module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import wraps
+from inspect import Parameter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from qtool.core.data import Batch
+from qtool.core.errors import CaptureError
+
+__all__ = ["apart", "at_least_two", "check_dynamic", "spell_out"]
+
+_NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # for who calls
+
+
+def check_dynamic(dynamic: Any) -> None:
+    """Raises CaptureError where it is nothing that names dimensions of inputs."""
+    if dynamic is None:
+        return
+    good = isinstance(dynamic, Mapping) and all(map(_is_named, dynamic.values()))
+    if not good:
+        raise CaptureError(
+            f"dynamic is {dynamic!r:.80}; give a dict of inputs with a name for each dimension "
+            "that varies, such as {'tokens': {1: 'length'}}"
+        )
+
+
+def _is_named(dimensions: Any) -> bool:
+    return isinstance(dimensions, Mapping) and all(
+        type(axis) is int and isinstance(name, str) and name and not name.isdecimal()
+        for axis, name in dimensions.items()
+    )
+
+
+def at_least_two(
+    model: nn.Module, example: Batch, dynamic: Mapping[str, Mapping[int, str]] | None
+) -> Batch:
+    """torch.export takes a size of 1 for a constant: a batch of one is doubled."""
+    if example.size != 1:
+        return example
+    named = example.named(model)
+    batched = named if dynamic is None else [n for n in named if 0 in dynamic.get(n, {})]
+    chosen = {id(leaf) for n in batched for leaf in pytree.tree_leaves(named[n])}
+
+    def double(x: Any) -> Any:
+        one = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == 1
+        return torch.cat([x, x]) if one and id(x) in chosen else x
+
+    return Batch(*pytree.tree_map(double, (example.args, example.kwargs)))
+
+
+def apart(example: Batch) -> Batch:
+    """A tensor that is given for two inputs is one input to torch.export, and the other is lost."""
+    seen: set[int] = set()
+
+    def own(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or id(x) not in seen:
+            seen.add(id(x))
+            return x
+        return x.clone()
+
+    return Batch(*pytree.tree_map(own, (example.args, example.kwargs)))
+
+
+def spell_out(model: nn.Module, example: Batch) -> None:
+    """Gives a forward that takes `**kwargs` a signature with the names that the example has:
+    torch.export loses which size is whose otherwise. The attribute is the caller's to remove."""
+    forward = model.forward
+    signature = inspect.signature(forward)
+    own = [p for p in signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    if len(own) == len(signature.parameters):
+        return
+    named = {p.name: p.kind for p in own}
+    names = [n for n in example.kwargs if n not in named]
+    clash = any(named.get(n) in _NAMELESS for n in example.kwargs)
+    if clash or not names or not all(map(str.isidentifier, names)):
+        return
+    more = [Parameter(n, Parameter.KEYWORD_ONLY) for n in names]
+
+    @wraps(forward)
+    def spelled(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    spelled.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]  # read by inspect
+    model.forward = spelled

@@ -1,0 +1,341 @@
+"""From an nn.Module to the float graph, through torch.export."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx, nn
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.errors import CaptureError, said
+from qtool.core.graph.float_tolerance import COMPARED, TOLERANCE, own_noise, worst
+from qtool.core.graph.process_lock import quiet, rarely_collecting
+from qtool.core.shield import shielded
+from qtool.frontends.torch.example_inputs import apart, at_least_two, spell_out
+from qtool.frontends.torch.exported_program import first_line, from_program
+from qtool.frontends.torch.fast_shapes import quick_shapes
+from qtool.frontends.torch.module_state import counts_of, kept_as_it_was
+from qtool.frontends.torch.shape_decisions import called, conditions
+
+__all__ = ["capture_module"]
+
+DynamicShapes = Mapping[str, Mapping[int, str]]
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OWN = str(Path(__file__).parents[2]) + os.sep
+_FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
+_USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
+_CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
+_REMEDIES = (
+    (
+        re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
+        (
+            "the model takes or returns a cache of keys and values; call it with use_cache=False, "
+            "wrap it in an nn.Module that takes and returns them as tensors, or make torch know "
+            "it (transformers.integrations.executorch.register_dynamic_cache_export_support())"
+        ),
+    ),
+    (
+        re.compile(r"Found <class '[^']+'> in output, which is not a known type"),
+        (
+            "the model returns an object that torch cannot look into; return a tensor, or a tuple "
+            "or dict of tensors, or make torch know a dataclass (torch.export.register_dataclass)"
+        ),
+    ),
+    (
+        re.compile("found a fake tensor in the exported program constant's list"),
+        (
+            "the model takes a tensor past torch's sight (.data, or one that it kept from another "
+            "call); use .detach(), and let it keep nothing between calls"
+        ),
+    ),
+    (
+        re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
+        (
+            "pack_padded_sequence makes sizes of its data; give the padded tensor to the layer, "
+            "and a mask to what reads its result"
+        ),
+    ),
+    (
+        re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
+        (
+            "a detector decides by its scores which boxes it keeps; quantize its backbone and its "
+            "heads, and keep what selects boxes (NMS) outside"
+        ),
+    ),
+)
+"""What torch.export cannot trace, and what to do about it instead."""
+
+
+@rarely_collecting()
+def capture_module(
+    model: nn.Module,
+    example: Batch,
+    dynamic: DynamicShapes | None = None,
+    filled: bool = True,
+) -> G.FloatGraph:
+    """Captures a model in eval mode with torch.export.
+
+    Args:
+        model: the user's module; it is read, never changed.
+        example: one batch of inputs.
+        dynamic: input name -> {dimension: name} of the dimensions that vary at run time; by default
+            dimension 0 of every tensor input that has one ("batch").
+        filled: False for a model whose weights hold no values: nothing can be run then, and the
+            graph is not compared with the model.
+
+    Raises:
+        CaptureError: a module is in training mode, the inputs do not fit the model's forward, or
+            torch.export cannot trace it; with the line of the user's code where it is known.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "the model is a TorchScript module, which torch.export does not take; give the "
+            "nn.Module that it was made of"
+        )
+    _refuse_training(model)
+    if filled:
+        _refuse_empty(model)
+    with kept_as_it_was(model):
+        spell_out(model, example)
+        two = apart(at_least_two(model, example, dynamic))
+        graph = from_program(_exported(model, example, two, dynamic))
+        _name_dims(graph, two.named(model), dynamic)
+    if filled:
+        with kept_as_it_was(model):
+            _show(model, graph)
+            graph.decided = conditions(model, graph, ranges=dynamic is not None)
+    return graph
+
+
+def _exported(
+    model: nn.Module, example: Batch, two: Batch, dynamic: DynamicShapes | None
+) -> ExportedProgram:
+    spec = _dynamic_spec(model, two, dynamic)
+    try:
+        with kept_as_it_was(model), quiet(), _plain_transformers(), quick_shapes(), shielded():
+            return torch.export.export(
+                model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
+            )
+    except (Exception, SystemExit) as error:
+        raise _explained(model, example, two, error) from error
+
+
+def _show(model: nn.Module, graph: G.FloatGraph) -> None:
+    """That the graph computes on the example what the model does when it is called.
+
+    Raises:
+        CaptureError: it does not.
+    """
+    batch = graph.fewer(Batch(*graph.example), COMPARED)
+    before = counts_of(model)
+    try:
+        expected = called(model, batch)
+        again = expected if counts_of(model) == before else called(model, batch)
+    except (Exception, SystemExit) as error:
+        raise CaptureError(
+            f"the model was captured, and fails when it is called again: {said(error)}"
+        ) from error
+    with torch.no_grad(), quiet():
+        runner = _Sized(graph.module)
+        given = graph.leaves_of(batch)
+        found = pytree.tree_leaves(runner.run(*given, enable_io_processing=False))
+    if runner.other is not None:
+        node, sizes = runner.other
+        raise CaptureError(
+            f"{G.name_of(node)} has the sizes {sizes} on the example, where torch.export takes "
+            f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
+            "write that size as a number in the model, or give an example in which it is more"
+        )
+    index, off = max(worst(expected, found), worst(expected, again), key=lambda pair: pair[1])
+    if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):
+        name = graph.outputs[index]
+        raise CaptureError(
+            f"the captured graph gives another output '{name}' than the model does when it is "
+            f"called (off by {off:.2g} of its range): something in the model changes between "
+            "calls, or depends on what torch.export does not see; make it depend on inputs alone"
+        )
+
+
+class _Sized(fx.Interpreter):
+    """Runs a graph and holds its results to the sizes that it states as numbers.
+
+    Attributes:
+        other: the first node that gives other sizes, and those; None while there is none.
+    """
+
+    other: tuple[fx.Node, list[int]] | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and self.other is None:
+            pairs = zip(G.shape(n), result.shape, strict=True)
+            if any(_number(stated) not in (None, size) for stated, size in pairs):
+                self.other = n, list(result.shape)
+        return result
+
+
+def _number(size: Any) -> int | None:
+    """A size that is known, or that torch.export has settled on; None for one that varies."""
+    return size if isinstance(size, int) else size.node.maybe_as_int()
+
+
+@contextmanager
+def _plain_transformers() -> Iterator[None]:
+    """nn.Transformer layer by layer, as it is without its fast paths, which no graph can hold.
+
+    One is a single fused operator, the other a look at the values of a mask to see whether it is
+    the causal one. The result is the same without: the mask is applied as it is given.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with mock.patch("torch.nn.modules.transformer._detect_is_causal_mask", _as_given):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _as_given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return bool(is_causal)
+
+
+def _refuse_training(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if module.training and (not path or type(module).__module__.startswith("torch.nn")):
+            where = f"module '{path}' ({type(module).__name__})" if path else "the model"
+            raise CaptureError(f"{where} is in training mode; call model.eval() first")
+
+
+def _refuse_empty(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise CaptureError(
+                f"'{name}' is on the device meta, which holds no values; load the weights first"
+            )
+
+
+def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:
+    named = example.named(model)
+    if dynamic is not None:
+        unknown = sorted(set(dynamic) - set(named))
+        if unknown:
+            raise CaptureError(
+                f"dynamic dimensions were asked for '{unknown[0]}', which is no input; "
+                f"the inputs are {', '.join(named)}"
+            )
+
+    def spec(path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        if dynamic is None:
+            return {0: Dim.AUTO} if leaf.dim() else None
+        name = str(getattr(path[0], "key", path[0]))
+        wanted = dynamic.get(name, {})
+        for axis in wanted:
+            if not 0 <= axis < leaf.dim() or leaf.shape[axis] < 2:
+                raise CaptureError(
+                    f"dimension {axis} of input '{name}' is to be dynamic; give an example that "
+                    f"has at least 2 there: this one has the shape {list(leaf.shape)}"
+                )
+        return dict.fromkeys(wanted, Dim.DYNAMIC) or None
+
+    leaves, tree = pytree.tree_flatten_with_path(dict(named))
+    return _nested(tree, iter([spec(path, leaf) for path, leaf in leaves]))
+
+
+def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Leaves in the containers of Python that torch.export takes: for one of the user's own kind
+    (a cache of keys and values) a list of what it holds."""
+    if tree.is_leaf():
+        return next(leaves)
+    below = tree.children() if hasattr(tree, "children") else tree.children_specs  # torch < 2.10
+    children = [_nested(child, leaves) for child in below]
+    if tree.type.__module__ in ("builtins", "collections"):
+        return pytree.SUPPORTED_NODES[tree.type].unflatten_fn(children, tree.context)
+    return children
+
+
+def _name_dims(
+    graph: G.FloatGraph, given: Mapping[str, Any], dynamic: DynamicShapes | None
+) -> None:
+    """Dimensions the user named keep that name; those of an input are of all tensors in it."""
+    if dynamic is None:
+        return
+
+    def of(name: str) -> Mapping[int, str]:
+        inside = (n for n in dynamic if name not in given and name.startswith(f"{n}_"))
+        return dynamic.get(max(inside, key=len, default=name), {})
+
+    for node in G.placeholders(graph.graph):
+        for axis, name in of(str(node.target)).items():
+            graph.dims[str(G.shape(node)[axis])] = name
+    graph.inputs = tuple(
+        G.Input(i.name, i.dtype, tuple(of(i.name).get(k, s) for k, s in enumerate(i.shape)))
+        for i in graph.inputs
+    )
+
+
+def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
+    text = str(error)
+    lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
+    where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
+    if not lines and (cause := _CAUSE.search(text)):
+        where = " at {}:{} in {}".format(*cause.groups())
+    where = where or _raised(error)
+    if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
+        return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
+    if "data-dependent" in text:
+        return CaptureError(
+            f"the model decides by the values of its data{where}; a graph has one path: replace "
+            "the branch by torch.where, a loop by one of a fixed length, or fix the decision by a "
+            "constructor argument"
+        )
+    if fixed := _FIXED.search(text):
+        name, axis, size = fixed.groups()
+        return CaptureError(
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
+            "len(x), int(...) and loops over a size fix it where x.shape does not; mend that line, "
+            "or leave the dimension out of dynamic"
+        )
+    if problem := _eager_problem(model, example):
+        return CaptureError(f"the model does not run on the given inputs: {problem}")
+    if problem := _eager_problem(model, two):
+        return CaptureError(
+            "the model takes one sample but not two; the first dimension of every input has to be "
+            f"the batch (or give dynamic={{}}, and every size is fixed): {problem}"
+        )
+    return CaptureError(
+        f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs "
+        "when it is called and not when it is traced: rewrite what is named, or quantize the rest "
+        "without it"
+    )
+
+
+def _raised(error: BaseException) -> str:
+    """The innermost line that is neither torch's nor qtool's; "" where there is none."""
+    frames = [f for f in extract_tb(error.__traceback__) if f.line]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
+    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+def _eager_problem(model: nn.Module, example: Batch) -> str | None:
+    """What the model itself says of these inputs, if it refuses them."""
+    try:
+        with torch.no_grad():
+            model(*example.args, **example.kwargs)
+    except SystemExit as error:
+        return said(error)
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        return f"{type(error).__name__}: {first_line(error)}"
+    return None

@@ -1,0 +1,311 @@
+"""From an ExportedProgram to the float graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, ExportGraphSignature
+from torch.utils import _pytree as pytree
+
+from qtool.core import graph as G
+from qtool.core.data.archive_limits import bomb
+from qtool.core.errors import CaptureError
+from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.unique_names import all_unique
+from qtool.core.paths import is_file
+from qtool.core.shield import shielded
+from qtool.frontends.torch.attribute_names import writable
+from qtool.frontends.torch.functionalize import make_functional
+from qtool.frontends.torch.node_names import assign_names
+
+__all__ = ["from_program", "load_program"]
+
+aten = torch.ops.aten
+_RECURRENT = (
+    aten.lstm.input,
+    aten.gru.input,
+    aten.rnn_tanh.input,
+    aten.rnn_relu.input,
+)
+_DROPOUTS = (
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+)
+
+
+def load_program(path: str | Path) -> ExportedProgram:
+    """Reads a `.pt2` file written by `torch.export.save`.
+
+    Pickled objects and compiled libraries in it are refused. It is a program all the same: load
+    only files whose author you trust.
+
+    Raises:
+        CaptureError: missing, truncated or foreign file.
+    """
+    if not is_file(path):
+        raise CaptureError(f"{path}: no such file")
+    if (why := bomb(Path(path))) is not None:
+        raise CaptureError(f"{path} is not read: {why}")
+    try:
+        with quiet(), _no_unpickling():
+            return torch.export.load(path)
+    except Exception as error:
+        raise CaptureError(
+            f"{path} is not a readable .pt2 file ({first_line(error)}); "
+            "write it with torch.export.save(program, path)"
+        ) from error
+
+
+@contextmanager
+def _no_unpickling() -> Iterator[None]:
+    """torch.export.load falls back to full unpickling, which runs code from the file: not here."""
+    load = torch.load
+
+    def safe_load(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{**kwargs, "weights_only": True})
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CaptureError("the file holds pickled objects or libraries, which are not loaded")
+
+    package = "torch.export.pt2_archive._package"
+    with (
+        mock.patch("torch.load", safe_load),
+        mock.patch(f"{package}.pickle.loads", refuse),
+        mock.patch(f"{package}._load_aoti", refuse),
+    ):
+        yield
+
+
+_LIFTED, _TRACES = "lifted_tensor_", 2  # what torch calls them, and how often it traces again
+_WRITES = "if the model writes to its own inputs, let it write to a copy"
+_LOST = (
+    "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
+    "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
+)
+
+
+def _with_lifted(program: ExportedProgram) -> ExportedProgram:
+    """The program with the tensors that it makes while it runs under the names, too, that tracing
+    it again gives them: torch calls them anew, and looks for them by those names."""
+    lifted = [t for path, t in program.constants.items() if _LIFTED in path.rpartition(".")[2]]
+    if not lifted:
+        return program
+    free = (name for i in count() if (name := f"{_LIFTED}{i}") not in program.constants)
+    other = copy.copy(program)
+    other._constants = {**program.constants, **dict(zip(free, lifted * _TRACES, strict=False))}
+    return other
+
+
+def from_program(program: ExportedProgram) -> G.FloatGraph:
+    """The float graph of an exported program: functional ATen, parameters as attributes, named.
+
+    Raises:
+        CaptureError: the program was exported in training mode, mutates its buffers, takes or
+            returns something that is not a tensor, has branches or single images.
+    """
+    if program.example_inputs is None:
+        raise CaptureError("the program holds no example inputs; export it again with torch.export")
+    dims = _dimension_names(program)
+    try:
+        with quiet(), shielded():
+            program = writable(program)
+            module = program.module(check_guards=False)
+            if not make_functional(module):
+                # no in-place operators are left
+                program = copy.copy(_with_lifted(program))
+                program._guards_code = []  # they fail to parse where inputs are nested
+                program = program.run_decompositions({})
+                module = program.module(check_guards=False)
+    except Exception as error:
+        raise CaptureError(
+            f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
+            f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
+        ) from error
+    assert isinstance(module, fx.GraphModule)
+    _drop_effects(module)
+    _refuse(program, module)
+    _clean(module)
+    assign_names(module.graph)
+    args, kwargs = program.example_inputs
+    return G.FloatGraph(
+        module=module,
+        inputs=tuple(_input(n, dims) for n in G.placeholders(module.graph)),
+        outputs=_output_names(program, module),
+        example=(tuple(args), dict(kwargs)),
+        constraints=dict(program.range_constraints),
+        dims=dims,
+    )
+
+
+def _drop_effects(module: fx.GraphModule) -> None:
+    """The graph is functional but for torch.export's assertions, which return nothing, and the
+    copies back into inputs that the model wrote to."""
+    for node in G.calls(module.graph):
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and not schema.returns and not node.users:
+            module.graph.erase_node(node)
+        elif node.target is aten.copy_.default:
+            G.replace(node, node.args[1])  # type: ignore[arg-type]  # the node of the new value
+
+
+def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
+    if changed := _changed(program.graph_signature):
+        names = ", ".join(changed[:3])
+        raise CaptureError(
+            f"the model changes its own buffers when it runs ({names}): it was exported in "
+            "training mode, or keeps state between calls; call model.eval() and export again"
+        )
+    for node in module.graph.nodes:
+        if (objection := _objection(node)) is not None:
+            raise CaptureError(objection)
+    leaves = pytree.tree_leaves(module.graph.output_node().args[0])
+    if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
+        raise CaptureError(
+            "the model returns something that is not a tensor (None, a number); "
+            "wrap it in an nn.Module that returns tensors only"
+        )
+
+
+def _changed(signature: ExportGraphSignature) -> list[str]:
+    """Buffers that end with another value; `self.table = self.table.to(x.device)` keeps its own."""
+    written = set(signature.buffers_to_mutate.items()) - set(signature.inputs_to_buffers.items())
+    return sorted({buffer for _, buffer in written})
+
+
+def _objection(node: fx.Node) -> str | None:
+    """Why no graph with this node can be quantized, and what to do about it."""
+    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
+        return (
+            f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
+            "takes tensors only and fixes the other arguments"
+        )
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return (
+            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path: "
+            "use torch.where, or write the loop out"
+        )
+    if _draws_random_numbers(node):
+        return (
+            f"the model draws random numbers ({node.target}); if that is dropout, call "
+            "model.eval() and give F.dropout training=self.training; if it is noise, give it to "
+            "the model as an input"
+        )
+    if node.target is aten.lstm.input and _has_projections(node):
+        return (
+            "an LSTM with projections (proj_size) has no form in ONNX; give it the hidden size of "
+            "the projection, or a linear layer behind it"
+        )
+    if str(node.target).startswith("transformers.grouped_mm"):
+        return (
+            f"a mixture of experts computes with {node.target}, which has no form in ONNX; load "
+            'the model with experts_implementation="batched_mm"'
+        )
+    if str(node.target).startswith("aten.conv"):
+        if isinstance(G.argument(node, 6, "groups", 1), fx.Node):
+            return (
+                "a convolution has as many groups as there are samples, each with weights of its "
+                "own; ONNX has no form of it: compute it as a product of matrices, or fix the "
+                "batch with dynamic={}"
+            )
+        x, weight = node.args[:2]
+        if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
+            return f"a convolution gets one sample, {list(G.shape(x))}, where it has to get a batch"
+    return None
+
+
+def _has_projections(lstm: fx.Node) -> bool:
+    states: Any = lstm.args[1]
+    hidden, cell = (G.shape(state) for state in states)
+    return int(hidden[-1]) != int(cell[-1])
+
+
+def _draws_random_numbers(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
+    if node.target in _RECURRENT:
+        inactive = not (node.args[5] and node.args[6])
+    if node.target is torch.ops.aten.rrelu.default:
+        inactive = not G.argument(node, 3, "training", False)
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        inactive = not G.argument(node, 4, "dropout_p", 0.0)
+    return torch.Tag.nondeterministic_seeded in tags and not inactive
+
+
+def _clean(module: fx.GraphModule) -> None:
+    """Drops unused attributes; gives every get_attr a fake value; outputs keep their structure."""
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            module.graph.erase_node(node)
+        elif node.op == "get_attr" and G.value(node) is None:
+            G.set_attr_value(module, node)
+    G.finish(module)
+
+
+def _dimension_names(program: ExportedProgram) -> dict[str, str]:
+    """Symbols of dynamic dimensions -> readable names; the leading one is the batch."""
+    names: dict[str, str] = {}
+    user = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in user:
+            continue
+        for axis, size in enumerate(getattr(G.value(node), "shape", ())):
+            symbol = str(size)
+            if _is_dynamic(size) and symbol not in names:
+                wanted = "batch" if axis == 0 else f"{node.name}_dim{axis}"
+                names[symbol] = wanted if wanted not in names.values() else f"{node.name}_batch"
+    return names
+
+
+def _is_dynamic(size: Any) -> bool:
+    """Not a number; a symbol that the model itself fixed to one is not dynamic."""
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+
+
+def _input(node: fx.Node, dims: dict[str, str]) -> G.Input:
+    value = G.value(node)
+    shape = tuple(dims.get(str(s), str(s)) if _is_dynamic(s) else int(s) for s in value.shape)
+    return G.Input(str(node.target), str(value.dtype).removeprefix("torch."), shape)
+
+
+def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str, ...]:
+    """`output`, `output_0` ..., or the keys where the model returns a dict or a dataclass."""
+    nodes = G.output_nodes(module.graph)
+    paths = _output_paths(program, len(nodes))
+    names = [".".join(p) or "output" for p in paths]
+    names = [f"output_{n}" if n.isdigit() else n for n in names]
+    taken = {str(n.target) for n in G.placeholders(module.graph)}
+    return all_unique((f"{n}_out" if n in taken else n for n in names), taken)
+
+
+def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:
+    each = [torch.zeros(1, 1, 1, 1)] * count  # a container may compute with what it is given
+    try:
+        tree = pytree.tree_unflatten(each, program.call_spec.out_spec)
+        found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
+    except Exception:  # noqa: BLE001  # a user's own, which may know no names or take no such tensors
+        return [(str(i),) for i in range(count)]
+    return [tuple(_key(k) for k in path) for path, _ in found]
+
+
+def _key(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1].strip(' -')}"
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,232 @@
+"""A graph as torch.export gives it, made functional by rules: no second trace where none is needed.
+
+`run_decompositions({})` traces a program again, twice, which costs more than capturing it did. Most
+graphs hold little that it would change: batch norms, reshapes, casts, inactive dropouts, operators
+that write into a fresh result. Those are rewritten here into what the trace gives, node for node. A
+graph with anything else is left as it is, for torch to trace.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+
+__all__ = ["make_functional"]
+
+aten = torch.ops.aten
+Edit = Callable[[], None]
+Rule = Callable[[fx.Node], Edit | None]
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def make_functional(module: fx.GraphModule) -> bool:
+    """Rewrites the graph in place, and tells whether it is functional now; else it is as it was."""
+    mode = G.fake_mode(module.graph)
+    # contiguity is asked of symbolic sizes: that must not pin a dynamic dimension
+    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
+    edits: list[Edit] = []
+    with guards:
+        for node in G.calls(module.graph):
+            rule = RULES.get(node.target) or (_write if _is_write(node) else None)
+            if rule is None and not _is_kept(node):
+                return False
+            if rule is not None:
+                edit = rule(node)
+                if edit is None:
+                    return False
+                edits.append(edit)
+        for edit in edits:
+            edit()
+    return True
+
+
+def _is_write(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _is_kept(node: fx.Node) -> bool:
+    """Whether the trace leaves the operator as it is; it takes apart what may return an alias."""
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target in _TRACED:
+        return False
+    return not _composite_alias(node.target)
+
+
+def _composite_alias(target: torch._ops.OpOverload) -> bool:
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), _COMPOSITE)
+    return (composite and _aliases(target)) or torch.Tag.maybe_aliasing_or_mutating in target.tags
+
+
+def _aliases(target: torch._ops.OpOverload) -> bool:
+    return any(a.alias_info is not None for a in target._schema.arguments)
+
+
+def _becomes(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
+    """Another operator on the node's first argument, as it is by then: it may have vanished."""
+
+    def edit() -> None:
+        node.target, node.args, node.kwargs = target, (node.args[0], *args), kwargs
+
+    return edit
+
+
+def _vanishes(node: fx.Node) -> Edit:
+    return lambda: G.replace(node, node.args[0])  # type: ignore[arg-type]  # a tensor's node
+
+
+def _batch_norm(node: fx.Node) -> Edit | None:
+    """x, weight, bias, mean, variance, training, momentum, epsilon, cudnn."""
+    _, weight, bias, mean, variance, training, momentum, epsilon = node.args[:8]
+    if training or mean is None or variance is None:
+        return None
+
+    def edit() -> None:
+        arguments = (node.args[0], weight, bias, mean, variance, momentum, epsilon)
+        with node.graph.inserting_before(node):
+            norm = node.graph.call_function(
+                aten._native_batch_norm_legit_no_training.default, arguments
+            )
+        norm.meta = dict(node.meta)
+        empty = G.value(node).new_empty(0)
+        norm.meta["val"] = (G.value(node), empty, empty)
+        node.target, node.args, node.kwargs = operator.getitem, (norm, 0), {}
+
+    return edit
+
+
+def _dropout(node: fx.Node) -> Edit | None:
+    return None if node.args[2] else _becomes(node, aten.clone.default)
+
+
+def _contiguous(node: fx.Node) -> Edit | None:
+    if len(node.args) > 1 or node.kwargs:
+        return None
+    if G.value(node.args[0]).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
+        return _vanishes(node)
+    layout = {"memory_format": torch.contiguous_format}
+    return _becomes(node, aten.clone.default, **layout)
+
+
+def _cast(node: fx.Node) -> Edit | None:
+    before, after = G.value(node.args[0]), G.value(node)  # type: ignore[arg-type]  # a tensor's node
+    same_place = before.device == after.device and before.layout == after.layout
+    if not same_place or node.kwargs.get("memory_format") is not None or True in node.args[2:]:
+        return None
+    if before.dtype == after.dtype:
+        return _vanishes(node)
+    asked = G.argument(node, 1, "device") if node.target is aten.to.device else None
+    device = asked or node.kwargs.get("device")
+    options = {"dtype": after.dtype} | ({"device": device} if device is not None else {})
+    return _becomes(node, aten._to_copy.default, **options)
+
+
+def _reshape(node: fx.Node) -> Edit | None:
+    x, sizes = node.args
+    if not G.value(x).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
+        return None
+    return _becomes(node, aten.view.default, sizes)
+
+
+def _flatten(node: fx.Node) -> Edit | None:
+    """A view of sizes that are known, but for those that are an input's own."""
+    x: Any = node.args[0]
+    if not G.value(x).is_contiguous():
+        return None
+    before, after = G.shape(x), G.shape(node)
+    if G.same_sizes(before, after):
+        return _vanishes(node)
+    at = [_where(node.graph, size) for size in after]
+    if None in at:
+        return None
+
+    def edit() -> None:
+        sizes = [_size(node, found) if isinstance(found, tuple) else found for found in at]
+        node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
+
+    return edit
+
+
+def _where(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
+    """The number, or the input and the dimension of it that a symbolic size is; None otherwise."""
+    if isinstance(size, int):
+        return size
+    for node in G.placeholders(graph):
+        for axis, own in enumerate(getattr(G.value(node), "shape", ())):
+            if isinstance(own, torch.SymInt) and str(own) == str(size):
+                return node, axis
+    return None
+
+
+def _size(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
+    """The node of a size behind the inputs, made where there is none."""
+    source, axis = found
+    for user in source.users:
+        if user.target is aten.sym_size.int and user.args == (source, axis):
+            return user
+    with node.graph.inserting_after(G.placeholders(node.graph)[-1]):
+        made = node.graph.call_function(aten.sym_size.int, (source, axis))
+    made.meta = {"val": G.shape(source)[axis]}
+    return made
+
+
+def _write(node: fx.Node) -> Edit | None:
+    """x.relu_() is x.relu() from here on, where x was made for it and nobody holds a view of it."""
+    target: Any = node.target
+    name = target._schema.name.removesuffix("_")
+    packet = getattr(aten, name.removeprefix("aten::"), None)
+    plain = getattr(packet, target._overloadname, None)
+    x = node.args[0] if node.args else None
+    if plain is None or not isinstance(x, fx.Node) or not _is_fresh(x):
+        return None
+    if sum(a.alias_info is not None for a in target._schema.arguments) != 1:
+        return None
+    before, after = G.value(x), G.value(node)
+    if before.dtype != after.dtype or not G.same_sizes(before.shape, after.shape):
+        return None
+    if any(_holds(user) for user in x.users if user < node):
+        return None
+
+    def edit() -> None:
+        node.target = plain
+        x.replace_all_uses_with(node, delete_user_cb=lambda user: user > node)
+
+    return edit
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    """Memory of its own: not an input, a weight, or a view of another tensor."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target is aten.batch_norm.default or _is_write(node):  # those have rules of their own
+        return True
+    return not _holds(node)
+
+
+def _holds(node: fx.Node) -> bool:
+    """Whether the result may share the memory of an argument, for all that its schema says."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return _aliases(node.target) or torch.Tag.maybe_aliasing_or_mutating in node.target.tags
+
+
+_TRACED = (aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
+"""Without an alias in their schema that says so, the trace makes something else of these."""
+
+RULES: Mapping[Any, Rule] = {
+    aten.batch_norm.default: _batch_norm,
+    aten.contiguous.default: _contiguous,
+    aten.dropout.default: _dropout,
+    aten.flatten.using_ints: _flatten,
+    aten.reshape.default: _reshape,
+    aten.to.device: _cast,
+    aten.to.dtype: _cast,
+    aten.to.dtype_layout: _cast,
+}

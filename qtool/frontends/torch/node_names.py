@@ -1,0 +1,69 @@
+"""Readable names: every node is named after the module of the user's model that it came from.
+
+A call made by a leaf module of torch.nn takes the module's own path (`layer1.0.conv2`); any other
+call takes the path of the module whose forward made it, and the operator (`layer1.0.add`). The
+second use of a name gets `_2`, and so on.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph.unique_names import unique
+
+__all__ = ["assign_names"]
+
+# modules of torch.nn that are made of others, or of many operators
+_COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")
+
+
+def assign_names(graph: fx.Graph) -> None:
+    """Gives every node of a freshly captured graph its name (in `meta`)."""
+    taken = {G.OUTPUT}
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        name = unique(_wanted(node), taken)
+        taken.add(name)
+        node.meta[G.NAME] = name
+
+
+def _wanted(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return str(node.target)
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return f"{G.name_of(node.args[0])}.{node.args[1]}"
+    path, kind = _module_of(node)
+    single = kind.startswith("torch.nn.modules.") and not kind.startswith(_COMPOSED)
+    if path and single and _computes(node):
+        return path
+    op = _operator_name(node)
+    return f"{path}.{op}" if path else op
+
+
+def _computes(node: fx.Node) -> bool:
+    """Not a size, and not zeros to begin with: they would take the name of what the layer is."""
+    results = G.value(node)
+    tensors = results if isinstance(results, list | tuple) else [results]
+    made = all(isinstance(t, torch.Tensor) for t in tensors)
+    return made and any(isinstance(G.value(n), torch.Tensor) for n in node.all_input_nodes)
+
+
+def _module_of(node: fx.Node) -> tuple[str, str]:
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return "", ""
+    path, kind = list(stack.values())[-1]
+    if str(path).startswith("_empty_nn_module_stack"):  # torch.export, for calls it adds itself
+        return "", ""
+    return str(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _operator_name(node: fx.Node) -> str:
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target.overloadpacket.__name__).strip("_")
+    return str(getattr(node.target, "__name__", node.name))

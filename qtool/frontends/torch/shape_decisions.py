@@ -1,0 +1,126 @@
+"""Sizes that a model decides by: where the captured graph is another function than the model.
+
+torch.export follows the sizes of the example. A branch on one of them, or int(size / 2), becomes
+what it was there; what has to hold for that is a guard of its shape environment, and of those that
+are no plain range nothing is heard. So where a guard fails at sizes near those of the example,
+model and graph are run there. Most guards tell apart nothing but strides, and nobody hears of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]  # it ships no type information
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
+
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph.float_tolerance import COMPARED, worst
+from qtool.core.graph.process_lock import quiet
+
+__all__ = ["called", "conditions"]
+
+LEAST = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
+RUNS = 6  # of the model, at most
+APART = 0.01  # of the range: another function, not another rounding
+
+
+def called(model: nn.Module, batch: Batch) -> list[Any]:
+    """What a model gives; it may write to what it is given."""
+    args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))
+    with torch.no_grad(), quiet():
+        return pytree.tree_leaves(model(*args, **kwargs))
+
+
+def conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
+    """In sentences, what has to hold of the sizes for the graph to compute what the model does.
+
+    Args:
+        ranges: also the bounds that `FloatGraph.constraints` has.
+    """
+    guards, found, runs = _guards(graph), dict[Any, None](), 0
+    batch = graph.fewer(Batch(*graph.example), COMPARED)
+    for sizes in _near(graph, batch, ranges) if guards else ():
+        failing = [g for g in guards if not _holds(g, graph, sizes)]
+        if not failing or not found.keys().isdisjoint(failing):
+            continue
+        if _differs(model, graph, batch, sizes):
+            found[failing[0]] = None
+        runs += 1
+        if runs == RUNS:
+            break
+    return tuple(_told(guard, graph) for guard in found)
+
+
+def _guards(graph: G.FloatGraph) -> list[Any]:
+    env = G.fake_mode(graph.graph).shape_env
+    exprs = [] if env is None else [guard.expr for guard in env.guards]
+    named = [e for e in exprs if {str(s) for s in e.free_symbols} <= graph.dims.keys()]
+    return [e for e in named if e.free_symbols]
+
+
+def _near(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
+    """Sizes of a batch of which one is another."""
+    own: dict[str, int] = {}
+    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
+        own |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
+    for name, size in own.items():
+        for other in dict.fromkeys((size - 1, size // 2, size + 1, size - 2)):
+            if other >= LEAST and (ranges or _inside(graph, name, other)):
+                yield {**own, name: other}
+
+
+def _inside(graph: G.FloatGraph, name: str, size: int) -> bool:
+    bounds = [b for s, b in graph.constraints.items() if graph.dims.get(str(s)) == name]
+    return all(b.lower <= size <= b.upper for b in bounds)
+
+
+def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
+    """True where it cannot be told."""
+    names = {s: graph.dims[str(s)] for s in guard.free_symbols}
+    known = {s: sympy.Integer(sizes[n]) for s, n in names.items() if n in sizes}
+    try:
+        return bool(guard.xreplace(known) != sympy.false)
+    except (ArithmeticError, TypeError, ValueError, AssertionError):  # a size of 0 in between
+        return True
+
+
+def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> bool:
+    """Whether the model runs at these sizes and gives something else than the graph."""
+    tensors = []
+    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
+        for axis, name in enumerate(given.shape):
+            if isinstance(name, str) and sizes[name] != t.shape[axis]:
+                places = torch.arange(sizes[name], device=t.device) % t.shape[axis]
+                t = t.index_select(axis, places)
+        tensors.append(t)
+    batch = graph.call_of(tensors)
+    try:
+        expected = [x for x in called(model, batch) if isinstance(x, torch.Tensor)]
+    except (Exception, SystemExit):  # noqa: BLE001  # the user's code: no sizes for it
+        return False
+    try:
+        leaves = graph.leaves_of(batch)  # node by node: the module would check the ranges
+        with torch.no_grad():
+            results = fx.Interpreter(graph.module).run(*leaves, enable_io_processing=False)
+        found = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
+    except Exception:  # noqa: BLE001  # torch's, by operator
+        return True
+    return len(expected) != len(found) or worst(expected, found)[1] > APART
+
+
+def _told(guard: Any, graph: G.FloatGraph) -> str:
+    names = {s: sympy.Symbol(graph.dims[str(s)], integer=True) for s in guard.free_symbols}
+    text = str(PythonPrinter().doprint(guard.xreplace(names)))
+    text = re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")
+    remedy = "; // keeps a size where int(a / b) fixes it" if "trunc(" in text else ""
+    return f"the file is right only where {text}: the model decides by that{remedy}"
+
+
+def _copied(x: Any) -> Any:
+    return x.clone() if isinstance(x, torch.Tensor) else x

@@ -1,0 +1,84 @@
+"""The range with the least squared error, of values that are all at hand: weights.
+
+`ranges.mse` knows values by a histogram. A block of weights is 16 to 256 numbers, and a layer has
+thousands of blocks: so they are searched together, each by its own values.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from qtool.core.types import QType
+from qtool.observers.ranges import Range
+from qtool.observers.scale_and_zero_point import solve
+
+__all__ = ["least_error"]
+
+_TOGETHER = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
+_APART = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there
+_AT_ONCE = 1 << 22  # values whose candidates are tried together, as many as stay near the cache
+
+
+def least_error(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
+    """The range of each row that `solve` turns into the least squared quantization error.
+
+    Candidates are the extremes, both ends shrunk alike, and then each end by itself, where the grid
+    has a zero point. Of equals the first wins. Deterministic.
+
+    Args:
+        values: finite floats [C, n].
+
+    Returns: float64 [C], [C].
+    """
+    parts = values.split(max(1, _AT_ONCE // max(1, values.shape[-1])))
+    found = [_search(part, qtype, symmetric) for part in parts]
+    low, high = (torch.cat(ends) for ends in zip(*found, strict=True))
+    return low, high
+
+
+def _search(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
+    values = values.float()
+    low = values.amin(1).double().clamp(max=0)
+    high = values.amax(1).double().clamp(min=0)
+    if symmetric:
+        high = torch.maximum(-low, high)
+        low = -high
+    best = _Best(values, qtype, symmetric, low, high)
+    for ratio in _TOGETHER:
+        best.try_range(low * ratio, high * ratio)
+    if not symmetric:
+        for ratio in _APART:
+            best.try_range(best.low * ratio, best.high)
+        for ratio in _APART:
+            best.try_range(best.low, best.high * ratio)
+    return best.low, best.high
+
+
+class _Best:
+    """Of each row, the best range so far."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        qtype: QType,
+        symmetric: bool,
+        low: torch.Tensor,
+        high: torch.Tensor,
+    ) -> None:
+        self._values, self._qtype, self._symmetric = values, qtype, symmetric
+        self.low, self.high = low, high
+        self._error = self._error_of(low, high)
+
+    def try_range(self, low: torch.Tensor, high: torch.Tensor) -> None:
+        error = self._error_of(low, high)
+        better = error < self._error
+        self.low = torch.where(better, low, self.low)
+        self.high = torch.where(better, high, self.high)
+        self._error = torch.where(better, error, self._error)
+
+    def _error_of(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        params = solve(low, high, self._qtype, self._symmetric, axis=0)
+        scale, zero = (t[:, None] for t in (params.scale, params.zero_point.float()))
+        codes = self._qtype.codes(self._values, scale, zero)
+        off = codes.sub_(zero).mul_(scale).sub_(self._values)  # as `round_trip`, in one place
+        return off.square_().sum(1)

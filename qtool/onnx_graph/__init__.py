@@ -1,1 +1,0 @@
-"""ONNX files: what qtool writes into them and reads out of them again."""

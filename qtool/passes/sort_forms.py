@@ -1,0 +1,143 @@
+"""Values by place and by rank, in forms that ONNX has: scatters, medians.
+
+A scatter there takes exactly as many values as indices, where torch leaves the rest alone; a median
+is the last of the smaller half.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.passes.rewrite_rules import Rule, again, made
+
+__all__ = ["ORDER_RULES"]
+
+aten = torch.ops.aten
+
+
+def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    index, source = node.args[2:4]
+    assert isinstance(index, fx.Node)
+    assert isinstance(source, fx.Node)
+    cut, pairs = source, zip(G.shape(index), G.shape(source), strict=True)
+    for axis, (wanted, size) in enumerate(pairs):
+        if isinstance(wanted, int) and not G.same_sizes([wanted], [size]):
+            cut = made(node, aten.slice.Tensor, (cut, axis, 0, wanted), f"source{axis}")
+    if cut is source:
+        return None
+    new = again(node, node.target, (*node.args[:3], cut, *node.args[4:]))
+    new.kwargs = node.kwargs
+    return new
+
+
+def _ranked(node: fx.Node, x: Any, rank: int, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
+    """The value of that rank (from 1) among those along an axis, and its place."""
+    least = made(node, aten.topk.default, (x, rank, axis, False, True), "least")
+    found = []
+    for i, what in enumerate(("values", "indices")):
+        all_ = made(node, operator.getitem, (least, i), f"least.{what}")
+        last = made(node, aten.slice.Tensor, (all_, axis, rank - 1, rank), f"{what}.kept")
+        found.append(last if keep else made(node, aten.squeeze.dim, (last, axis), what))
+    return found[0], found[1]
+
+
+def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
+    """The last of the smaller half along an axis whose size is dynamic, and its place."""
+    ordered = made(node, aten.sort.default, (x, axis), "ordered")
+    size = made(node, aten.sym_size.int, (x, axis), "size")
+    rank = made(node, operator.floordiv, (made(node, operator.sub, (size, 1), "last"), 2), "rank")
+    found = []
+    for i, what in enumerate(("values", "indices")):
+        all_ = made(node, operator.getitem, (ordered, i), f"ordered.{what}")
+        one = made(node, aten.select.int, (all_, axis, rank), what)
+        found.append(
+            made(node, aten.unsqueeze.default, (one, axis), f"{what}.kept") if keep else one
+        )
+    return found[0], found[1]
+
+
+def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x: Any = node.args[0]
+    sizes = G.shape(x)
+    flat = made(node, aten.reshape.default, (x, [-1]), "flat")
+    if not all(isinstance(size, int) for size in sizes):
+        return _middle(node, flat, 0, keep=False)[0]
+    return _ranked(node, flat, (prod(map(int, sizes)) + 1) // 2, 0, keep=False)[0]
+
+
+def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """median, kthvalue of one axis: each reader gets its part."""
+    x: Any = node.args[0]
+    is_rank = node.target is aten.kthvalue.default
+    axis = int(G.argument(node, 2 if is_rank else 1, "dim", -1))
+    keep = bool(G.argument(node, 3 if is_rank else 2, "keepdim", False))
+    users = list(node.users)
+    if not G.rank(x) or any(u.target is not operator.getitem for u in users):
+        return None
+    size = G.shape(x)[axis]
+    if is_rank or isinstance(size, int):
+        rank: Any = node.args[1] if is_rank else (size + 1) // 2
+        found = _ranked(node, x, rank, axis % G.rank(x), keep)
+    else:
+        found = _middle(node, x, axis % G.rank(x), keep)
+    for user in users:
+        G.replace(user, found[0 if user.args[1] == 0 else 1])
+    return found[0]
+
+
+def _of_numbers(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
+    """The same without what is NaN, which stands as Inf behind all others; NaN of nothing."""
+    odd = made(node, aten.isnan.default, (x,), "odd")
+    filled = made(node, aten.masked_fill.Scalar, (x, odd, torch.inf), "filled")
+    ordered = made(node, aten.sort.default, (filled, axis), "ordered")
+    values = made(node, operator.getitem, (ordered, 0), "ordered.values")
+    ones = made(node, aten.ones_like.default, (filled,), "ones")
+    counted = made(node, aten.masked_fill.Scalar, (ones, odd, 0.0), "counted")
+    count = made(node, aten.sum.dim_IntList, (counted, [axis], True), "count")
+    last = made(node, aten.sub.Tensor, (count, 1.0), "last")
+    half = made(
+        node, aten.floor.default, (made(node, aten.mul.Tensor, (last, 0.5), "half"),), "floor"
+    )
+    least = made(node, aten.clamp.default, (half, 0.0), "least")
+    rank = made(node, aten.to.dtype, (least, torch.int64), "rank")
+    none = made(node, aten.lt.Scalar, (count, 1.0), "none")
+    value = made(node, aten.gather.default, (values, axis, rank), "value")
+    value = made(node, aten.masked_fill.Scalar, (value, none, torch.nan), "known")
+    return value if keep else made(node, aten.squeeze.dim, (value, axis), "kept")
+
+
+def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """The places of those of one axis have no form."""
+    x: Any = node.args[0]
+    if not G.is_float(x):
+        return None
+    if node.target is aten.nanmedian.default:
+        flat = made(node, aten.reshape.default, (x, [-1]), "flat")
+        return _of_numbers(node, flat, 0, keep=False)
+    axis, users = int(G.argument(node, 1, "dim", -1)), list(node.users)
+    if not G.rank(x) or any(u.target is not operator.getitem or u.args[1] for u in users):
+        return None
+    keep = bool(G.argument(node, 2, "keepdim", False))
+    found = _of_numbers(node, x, axis % G.rank(x), keep)
+    for user in users:
+        G.replace(user, found)
+    return found
+
+
+ORDER_RULES: Mapping[Any, Rule] = {
+    aten.scatter.src: _scatter,
+    aten.scatter_add.default: _scatter,
+    aten.scatter_reduce.two: _scatter,
+    aten.median.default: _median,
+    aten.median.dim: _along,
+    aten.kthvalue.default: _along,
+    aten.nanmedian.default: _nanmedian,
+    aten.nanmedian.dim: _nanmedian,
+}

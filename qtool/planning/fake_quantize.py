@@ -1,0 +1,190 @@
+"""Quant points: modules that stand where the plan quantizes a tensor.
+
+A point is the identity until it is given parameters; then it rounds its input to the values that
+the integer model can hold. A dynamic point finds its parameters in each batch, as the integer model
+does. The gradient passes straight through (Bengio et al. 2013), and is zero
+where the value is clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtool.core import graph as G
+from qtool.core import value_names
+from qtool.core.graph.torch_ops import range_of_batch
+from qtool.core.types import INT32, Dynamic, QType, QuantParams, Requantized
+from qtool.planning.plan import Kind, Point, Probe, QuantPlan
+
+__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
+
+
+class _FakeQuantize(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
+    ) -> Any:
+        codes = q.unbounded(x, scale, zero)
+        kept = codes.clamp(q.qmin, q.qmax)
+        ctx.save_for_backward(codes == kept)
+        return (kept - zero) * scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (inside,) = ctx.saved_tensors
+        return gradients[0] * inside, None, None, None
+
+
+class QuantPoint(nn.Module):
+    """One quantized tensor of the plan.
+
+    Buffers: scale (float32) and zero_point (int64) as in QuantParams; empty until `set_params` is
+    called, so that a state_dict tells a calibrated point from a fresh one.
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.point = name
+        self.qtype: QType | None = None
+        self.axis: int | None = None
+        self.block: int | None = None
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("zero_point", torch.empty(0, dtype=torch.int64))
+
+    @property
+    def params(self) -> QuantParams | None:
+        if self.qtype is None:
+            return None
+        return QuantParams(self.qtype, self.scale, self.zero_point, self.axis, self.block)
+
+    def set_params(self, params: QuantParams) -> None:
+        self.qtype, self.axis, self.block = params.qtype, params.axis, params.block
+        self.scale, self.zero_point = params.scale.clone(), params.zero_point.clone()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float in, float of the same shape out, on the grid of this point's parameters."""
+        params = self.params
+        if params is None:
+            return x
+        exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
+        scale = params.along(self.scale.to(exact), x.shape)
+        zero = params.along(self.zero_point.to(exact), x.shape)
+        return _on_grid(x.to(exact), scale, zero, params.qtype).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.point}, {self.qtype or 'identity'}"
+
+
+class DynamicPoint(nn.Module):
+    """A tensor whose parameters are those of its range in each batch."""
+
+    def __init__(self, name: str, qtype: QType) -> None:
+        super().__init__()
+        self.point = name
+        self.qtype = qtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float in, float of the same shape out; the range is a constant to the gradient."""
+        scale, zero = range_of_batch(x.detach(), self.qtype.qmin, self.qtype.qmax)
+        return _on_grid(x, scale, zero, self.qtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.point}, {self.qtype}"
+
+
+def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType) -> torch.Tensor:
+    if torch.is_grad_enabled() and x.requires_grad:
+        found: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
+            x, scale, zero, q
+        )
+        return found
+    return q.codes(x, scale, zero).sub_(zero).mul_(scale)
+
+
+def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
+    """A copy of the graph with a QuantPoint on every edge the plan names; tensors are shared."""
+    module = G.clone(module)
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    placed: dict[str, fx.Node] = {}
+    for point in plan.placed:
+        source = nodes[point.edges[0].source if point.edges else point.name]
+        path = _free_path(module, "quant_points", point.name)
+        if isinstance(point.spec, Dynamic):
+            module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
+            _insert_dynamic(module, path, point, nodes[point.edges[0].user])
+            continue
+        module.add_submodule(path, QuantPoint(point.name))
+        if isinstance(point.spec, Requantized):
+            rounded = placed[point.spec.point]
+            with module.graph.inserting_after(rounded):
+                call = module.graph.call_module(path, (rounded,))
+        else:
+            with _place(point, source, nodes):
+                call = module.graph.call_module(path, (source,))
+        placed[point.name] = call
+        call.meta[G.NAME] = value_names.quant_point(point.name)
+        call.meta["val"] = G.value(source)
+        for user in {e.user for e in point.edges}:
+            nodes[user].replace_input_with(source, call)
+    module.graph.lint()
+    module.recompile()
+    return module
+
+
+def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
+    """A module beside each watched tensor, in place, that is called with its values and changes
+    nothing; by the names of the probes."""
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    found: dict[str, nn.Module] = {}
+    for probe in probes:
+        path = _free_path(module, "probes", probe.name)
+        found[probe.name] = nn.Identity()
+        module.add_submodule(path, found[probe.name])
+        with _behind(nodes[probe.tensor]):
+            call = module.graph.call_module(path, (nodes[probe.tensor],))
+        call.meta[G.NAME] = probe.name
+        call.meta["val"] = G.value(nodes[probe.tensor])
+    module.recompile()
+    return found
+
+
+def _free_path(module: nn.Module, parent: str, name: str) -> str:
+    """Where a module can stand; `block.1` and `block_1` are not to take each other's place."""
+    return f"{parent}.{G.free_name(getattr(module, parent, nn.Module()), name)}"
+
+
+def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
+    """At the layer, on what the layer reads: that may be a quantized tensor already."""
+    source = user.args[0]
+    assert isinstance(source, fx.Node)
+    with module.graph.inserting_before(user):
+        call = module.graph.call_module(path, (source,))
+    call.meta[G.NAME] = value_names.quant_point(point.name)
+    call.meta["val"] = G.value(source)
+    user.args = (call, *user.args[1:])
+
+
+def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
+    """Activations right behind their source (inputs behind all inputs), constants at their use."""
+    if point.kind is not Kind.ACTIVATION:
+        return source.graph.inserting_before(nodes[point.edges[0].user])
+    return _behind(source)
+
+
+def _behind(source: fx.Node) -> Any:
+    graph = source.graph
+    return graph.inserting_after(
+        G.placeholders(graph)[-1] if source.op == "placeholder" else source
+    )
+
+
+def points_of(module: nn.Module) -> dict[str, QuantPoint]:
+    """The quant points of a prepared graph by the names of the plan."""
+    return {m.point: m for m in module.modules() if isinstance(m, QuantPoint)}

@@ -1,0 +1,119 @@
+"""Which points share their parameters.
+
+A pass-through node moves codes, so its output has the parameters of its input. A concat copies the
+inputs that have its output's parameters and rescales the others: where everything behind an input
+is read by that concat alone, the input takes the output's parameters, which cost nothing, since its
+codes would be rescaled to them anyway; an input that others read too keeps its own, finer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.ops import Role, data_inputs, row_of
+from qtool.core.types import Bounds, Observed, SharedWith
+from qtool.planning.plan import Kind, Point
+
+__all__ = ["bounds_of", "share"]
+
+
+def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple[Point, ...]:
+    """The points with `SharedWith` where parameters must or may agree.
+
+    `moves`: names of the nodes that pass codes through.
+    """
+    nodes = {G.name_of(n): n for n in graph.nodes}
+    reads = {(e.source, e.user): p.name for p in points for e in p.edges}
+    free = {p.name for p in points if _shareable(p)}
+    parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
+
+    def root(name: str) -> tuple[str, float]:
+        factor = 1.0
+        while name in parent:
+            name, f = parent[name]
+            factor *= f
+        return name, factor
+
+    for point in points:
+        node = nodes.get(point.name)
+        if node is not None and point.name in moves:
+            source = reads.get((G.name_of(node.args[0]), point.name))  # of a pass-through
+            if source is not None:
+                parent[point.name] = (source, _factor(node))
+    for point in points:
+        node = nodes.get(point.name)
+        concat = _concat_behind(node) if node is not None else None
+        if concat is None:
+            continue
+        inputs = data_inputs(concat)
+        for source in inputs:
+            if not isinstance(source, fx.Node):
+                continue
+            as_it_is = reads.get((G.name_of(source), point.name)) == G.name_of(source)
+            owner, _ = root(G.name_of(source))
+            if owner == root(point.name)[0] or owner not in free:
+                continue
+            if as_it_is and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
+                parent[owner] = (point.name, 1.0)
+    return tuple(
+        replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
+        for p in points
+    )
+
+
+def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
+    """Whether a clamp fused into the producer of `source` still saturates with the parameters of
+    the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
+    negative results would not be free any more, and its layer would fall back to float.)"""
+    low, high = bounds_of(source)
+    others = [bounds_of(other) for other in inputs if other is not source]
+    below = low is None or all(o[0] is not None and o[0] >= low for o in others)
+    above = high is None or all(o[1] is not None and o[1] <= high for o in others)
+    return below and above
+
+
+def bounds_of(value: object) -> Bounds:
+    """The bounds of the clamp that gives a value, directly or through operators that move it."""
+    while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
+        if row.role is Role.CLIP:
+            return row.bounds(value)
+        if row.role is not Role.PASS or row.factor is not None:
+            break
+        value = value.args[0]
+    return None, None
+
+
+def _factor(node: fx.Node) -> float:
+    row = row_of(node)
+    factor = 1.0 if row is None or row.factor is None else node.args[row.factor]
+    assert isinstance(factor, float)
+    return factor
+
+
+def _shareable(point: Point) -> bool:
+    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
+
+
+def _concat_behind(node: fx.Node) -> fx.Node | None:
+    """The concat whose result this point quantizes, directly or through a fused clamp."""
+    row = row_of(node)
+    if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
+        # a clamp changes the range: inputs of the concat below zero must keep their own parameters
+        return None
+    return node if row is not None and row.role is Role.JOIN else None
+
+
+def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
+    """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
+    while True:
+        if len(node.users) != 1 or node.op != "call_function" or _factor(node) != 1.0:
+            return False
+        if G.name_of(node) not in parent:
+            return True
+        if not isinstance(node.args[0], fx.Node):  # a concat that has a concat's codes
+            return False
+        node = node.args[0]

@@ -1,0 +1,69 @@
+"""Targets: one file per runtime on a kind of hardware."""
+
+from qtool.core.errors import ExportError, PlanError
+from qtool.planning.targets.base import STORED, KernelRule, Target
+from qtool.planning.targets.onnxruntime import ONNXRUNTIME
+from qtool.planning.targets.onnxruntime_arm import ONNXRUNTIME_ARM
+from qtool.planning.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
+from qtool.planning.targets.openvino import OPENVINO
+from qtool.planning.targets.qnn import QNN
+from qtool.planning.targets.tensorrt import TENSORRT
+from qtool.planning.targets.tflite import TFLITE
+
+__all__ = [
+    "DEFAULT",
+    "FORMER_NAMES",
+    "STORED",
+    "TARGETS",
+    "KernelRule",
+    "Target",
+    "check_format",
+    "current_name",
+    "register",
+    "target",
+]
+
+_CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM)
+_ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, QNN)
+TARGETS = {t.name: t for t in _ALL}
+DEFAULT = ONNXRUNTIME.name
+FORMER_NAMES = {
+    "onnxruntime-x86": ONNXRUNTIME_X86_VNNI.name,
+    "onnxruntime-x86-novnni": ONNXRUNTIME.name,
+}
+"""Names in existing recipes, files and calibrations."""
+
+
+def target(name: str) -> Target:
+    """The target of that name, which may be a former one.
+
+    Raises:
+        PlanError: there is none; the message lists those there are.
+    """
+    if current_name(str(name)) not in TARGETS:  # whatever it is
+        raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
+    return TARGETS[current_name(name)]
+
+
+def current_name(name: str) -> str:
+    """The name that a target has today; any other text as it is."""
+    return FORMER_NAMES.get(name, name)
+
+
+def register(added: Target) -> None:
+    """Adds a target. Raises PlanError when its name is taken."""
+    if added.name in TARGETS or added.name in FORMER_NAMES:
+        raise PlanError(f"target '{added.name}' is registered already; give it a name of its own")
+    TARGETS[added.name] = added
+
+
+def check_format(name: str, wanted: str) -> None:
+    """Before anything is calibrated.
+
+    Raises:
+        ExportError: files for that target do not have this form. PlanError: unknown target.
+    """
+    chosen = target(name)
+    if wanted not in chosen.file.formats:
+        known = ", ".join(chosen.file.formats)
+        raise ExportError(f"target {name} takes no format '{wanted}'; it takes: {known}")

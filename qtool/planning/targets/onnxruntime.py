@@ -1,0 +1,112 @@
+"""ONNX Runtime on any CPU: one file whose integer kernels give the same codes everywhere.
+
+uint8 activations with int8 weights are the only pair that is fast on x86; scales and zero points of
+activations have to be scalars, weights symmetric. Two things keep codes equal on x86 with and
+without VNNI, on ARM and in WebAssembly: no pair of weights can saturate 16 bits (saturation.py),
+and scales for which the formulas of all kernels agree (conversion/agreement.py). What its CPU
+provider fuses into integer kernels was measured on ONNX Runtime 1.31.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.schemes import Scales, Scheme, When
+from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT8
+from qtool.planning.targets import rules
+from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.planning.targets.saturation import pair_limit
+
+__all__ = ["ONNXRUNTIME"]
+
+_LINEAR = (
+    *INTEGER,
+    *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),
+    *STORED,
+    *(
+        Scheme(When.NEVER, weights=t, scales=scales)  # MatMulNBits
+        for t in (INT8_NARROW, UINT4, INT4, UINT8)
+        for scales in (32, 16, 64, 128, 256, Scales.CHANNEL)
+    ),
+)
+
+
+def _conv(node: fx.Node) -> str | None:
+    """Beside weights at run time: volumes and clips of few channels under windows that overlap,
+    unless each channel has its own kernel (measured: 3 channels take 1.3 to 4 times the float
+    kernel's time, 1 up to 60 times, narrow groups 20 times)."""
+    if (reason := rules.constant_weights(node)) is not None or G.rank(node) != 5:
+        return reason
+    _, weight, _, steps, _, _, groups = node.args
+    width, *kernel = (int(size) for size in G.shape(weight)[1:])  # type: ignore[arg-type]  # a node
+    patches = all(step >= size for step, size in zip(steps, kernel, strict=True))  # type: ignore[arg-type]  # numbers
+    few = width <= 3 if groups == 1 else 1 < width < 8
+    slow = few and not patches
+    return "in 3-d convolutions of so few channels the integer kernel is slower" if slow else None
+
+
+ONNXRUNTIME = Target(
+    name="onnxruntime",
+    description="ONNX Runtime, CPU provider, the same codes on x86-64, ARM and WebAssembly",
+    types=Types(UINT8),
+    kernels={
+        "conv": KernelRule(_conv),
+        "linear": KernelRule(
+            rules.constant_weights, float_output=True, one_output=True, schemes=_LINEAR
+        ),
+        "add": KernelRule(rules.tensors_only, follows=True),
+        "mul": KernelRule(rules.tensors_only, follows=True),
+        "concat": KernelRule(rules.float32, follows=True),
+        "sigmoid": KernelRule(rules.float32, follows=True),
+        "leaky_relu": KernelRule(rules.float32, follows=True),
+        "silu": KernelRule(rules.float32, follows=True, in_float=True),
+        "gelu": KernelRule(rules.float32, follows=True, in_float=True),
+        "hard_swish": KernelRule(rules.float32, follows=True, in_float=True),
+        "hard_sigmoid": KernelRule(rules.float32, follows=True, in_float=True),
+        "tanh": KernelRule(rules.float32, follows=True, in_float=True),
+        "elu": KernelRule(rules.float32, follows=True, in_float=True),
+        "prelu": KernelRule(rules.float32, follows=True, in_float=True),
+        "global_average_pool": KernelRule(rules.float32, follows=True),
+        "average_pool": KernelRule(rules.average_pool, follows=True),
+        "max_pool": KernelRule(rules.float32),
+        "pad": KernelRule(rules.zero_fill),
+        "rescale": KernelRule(rules.float32),
+        "pass": KernelRule(rules.moved),
+    },
+    no_kernel={
+        **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
+        "softmax": "ONNX Runtime's integer softmax is slower than the float one",
+    },
+    weights_only={
+        # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
+        "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
+        "embedding": "rows of a table are looked up as codes, and dequantized then",
+        **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
+    },
+    dynamic=frozenset({"lstm"}),
+    rewrites=(
+        "batch_norm_as_conv",
+        "average_pool_as_conv",
+        "channel_shuffle",
+        "hard_swish",
+        "merge_groups",
+        "pad_channels",
+        "rotary",
+    ),
+    file=FileForm(
+        formats=("qdq", "qoperator"),
+        contrib=True,
+        on_codes=frozenset({"pad", "rescale"}),
+        fused_unasked=frozenset(
+            [
+                *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
+                *("average_pool", "global_average_pool"),
+            ]
+        ),
+    ),
+    pair_limit=pair_limit(UINT8),
+    agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),
+    profile="onnxruntime-x64",
+    runtime="onnxruntime",
+)

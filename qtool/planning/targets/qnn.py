@@ -1,0 +1,63 @@
+"""Qualcomm's neural processors, by ONNX Runtime's QNN provider: 8- and 16-bit activations.
+
+From the configuration that ONNX Runtime's own quantizer makes for
+it (onnxruntime.quantization: execution_providers/qnn/quant_config.py): activations per tensor,
+uint8 or uint16 with any zero point; weights int8, symmetric, of convolutions per output channel and
+of matrix products per tensor; biases int32. An operator takes and gives one type: between 8 and 16
+bits stands a DequantizeLinear and a QuantizeLinear. Sigmoid and Tanh of 16 bits have fixed
+parameters, and so has Softmax here: ONNX Runtime's CPU provider, which takes what the processor
+leaves, gives wrong codes at other scales (seen in 1.31). 16-bit codes need opset 21.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from qtool.core.schemes import Scales
+from qtool.core.types import UINT8, UINT16, QType, QuantParams
+from qtool.planning.targets import rules
+from qtool.planning.targets.base import INTEGER, FileForm, KernelRule, Target, Types
+
+__all__ = ["QNN"]
+
+_TYPES = tuple(replace(s, activations=a) for a in (UINT8, UINT16) for s in INTEGER)
+_PER_TENSOR = tuple(replace(s, scales=Scales.TENSOR) for s in _TYPES)
+_BETWEEN = ("concat", "sigmoid", "tanh", "softmax", "gelu", "hard_swish", "elu", "leaky_relu")
+
+
+def _fixed(qtype: QType, scale: float, zero_point: int = 0) -> QuantParams:
+    return QuantParams(qtype, torch.tensor(scale), torch.tensor(zero_point))
+
+
+QNN = Target(
+    name="qnn",
+    description="Qualcomm QNN, provider of ONNX Runtime",
+    types=Types(UINT8),
+    kernels={
+        "conv": KernelRule(rules.constant_weights, schemes=_TYPES),
+        "linear": KernelRule(rules.constant_weights, schemes=_PER_TENSOR),
+        "add": KernelRule(rules.tensors_only, follows=True, schemes=_TYPES),
+        "mul": KernelRule(rules.tensors_only, follows=True, schemes=_TYPES),
+        **{key: KernelRule(rules.float32, follows=True, schemes=_TYPES) for key in _BETWEEN},
+        "global_average_pool": KernelRule(rules.float32, follows=True, schemes=_TYPES),
+        "average_pool": KernelRule(rules.average_pool, follows=True, schemes=_TYPES),
+        "max_pool": KernelRule(rules.float32),
+        "pad": KernelRule(rules.zero_fill),
+        "pass": KernelRule(rules.moved),
+    },
+    no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
+        **dict.fromkeys(rules.PRODUCTS, "left in float: not proven on this target"),
+        "conv_transpose": "left in float: not proven on this target",
+        "silu": "QNN has no such operator; write x * sigmoid(x)",
+    },
+    rewrites=("batch_norm_as_conv",),
+    file=FileForm(opset=21),
+    fixed_outputs={
+        "sigmoid": (_fixed(UINT16, 2.0**-16),),
+        "softmax": (_fixed(UINT8, 2.0**-8), _fixed(UINT16, 2.0**-16)),
+        "tanh": (_fixed(UINT16, 2.0**-15, 2**15),),
+    },
+)

@@ -1,0 +1,71 @@
+"""TFLite (LiteRT): int8 as its quantization specification has it, codes of the reference kernels.
+
+Activations int8, any zero point; weights int8, zero point 0, per output channel; biases int32. The
+outputs of LOGISTIC and SOFTMAX have scale 1/256 and zero point -128, of TANH 1/128 and 0; pools
+have the parameters of their input; inputs of a concat have those of its output, by sharing or by a
+QUANTIZE in front (tensorflow: lite/g3doc/performance/quantization_spec.md). qtool writes a QDQ
+model in ONNX, not a TFLite file; its integer program computes the codes of the profile.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.types import INT8, QuantParams
+from qtool.planning.targets import rules
+from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+
+__all__ = ["TFLITE"]
+
+
+def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
+    return (QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),)
+
+
+def _planar(node: fx.Node) -> str | None:
+    """Images and, as images one high, signals."""
+    if G.rank(node) > 4:
+        return "TFLite has no integer convolution over three dimensions"
+    return rules.constant_weights(node)
+
+
+TFLITE = Target(
+    name="tflite",
+    description="TFLite (LiteRT), reference kernels",
+    types=Types(INT8),
+    kernels={
+        "conv": KernelRule(_planar),
+        "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER, *STORED)),
+        "add": KernelRule(rules.tensors_only, follows=True),
+        "mul": KernelRule(rules.tensors_only, follows=True),
+        "concat": KernelRule(rules.float32, follows=True),
+        "sigmoid": KernelRule(rules.float32, follows=True),
+        "softmax": KernelRule(rules.float32, follows=True),
+        "tanh": KernelRule(rules.float32, follows=True),
+        "leaky_relu": KernelRule(rules.float32, follows=True),
+        "global_average_pool": KernelRule(rules.float32, follows=True),
+        "average_pool": KernelRule(rules.average_pool_inside, follows=True),
+        "max_pool": KernelRule(rules.float32),
+        "pad": KernelRule(rules.zero_fill),
+        "pass": KernelRule(rules.moved),
+    },
+    no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
+        "conv_transpose": "left in float: its integer form is not planned yet",
+        "gelu": "left in float: its integer form is not planned yet",
+        "hard_swish": "left in float: its integer form is not planned yet",
+        **dict.fromkeys(rules.PRODUCTS, "left in float: its integer form is not planned yet"),
+        "silu": "TFLite has no such operator; write x * sigmoid(x)",
+    },
+    rewrites=("batch_norm_as_conv",),
+    file=FileForm(on_codes=frozenset({"pad"})),
+    fixed_outputs={
+        "sigmoid": _fixed(1 / 256, -128),
+        "softmax": _fixed(1 / 256, -128),
+        "tanh": _fixed(1 / 128, 0),
+    },
+    same_parameters=frozenset({"average_pool"}),
+    profile="tflite",
+)

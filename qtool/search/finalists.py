@@ -1,0 +1,64 @@
+"""The finalists beside each other: what is chosen among near equals is timed in the same sessions.
+
+A file is timed beside float when it is evaluated. Both see the same machine then, but another load
+may change what one gains over the other, and two files of the same kernels, timed minutes apart,
+may differ by a tenth with narrow intervals. So those that might be the fastest run again, in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from qtool.core.store import Store
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.search.archive import Evaluated
+from qtool.search.goals import TuneGoals
+
+__all__ = ["Beside", "compared", "finalists"]
+
+APART = 1.25  # of the least cost: what two sessions may differ by, and a little more
+MOST = 6
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Speeds beside float, and so beside each other, with the ends of their intervals."""
+
+    speeds: tuple[tuple[float, float, float], ...]
+
+    @classmethod
+    def of(cls, ratios: Sequence[Ratio]) -> Beside:
+        return cls(tuple((r.median, r.low, r.high) for r in ratios))
+
+
+def finalists(goals: TuneGoals, evaluated: Sequence[Evaluated]) -> tuple[Evaluated, ...]:
+    """Those among which time decides; none where there is nothing to decide."""
+    if goals.smallest:
+        return ()
+    near = sorted(replace(goals, min_speedup=None).nearest(evaluated), key=goals.cost)
+    alike = [e for e in near if goals.cost(e) <= goals.cost(near[0]) * APART][:MOST]
+    return tuple(alike) if len(alike) > 1 else ()
+
+
+def compared(
+    goals: TuneGoals,
+    evaluated: Sequence[Evaluated],
+    store_of: Callable[[str], Store],
+    timed: Callable[[Sequence[Evaluated]], Sequence[Ratio]],
+) -> tuple[Evaluated, ...]:
+    """The finalists with speeds of the same sessions, which the archive keeps; none where there is
+    nothing to decide.
+
+    Args:
+        store_of: a place for what holds under a key. timed: files beside float, in turns.
+    """
+    found = finalists(goals, evaluated)
+    if not found:
+        return ()
+    store = store_of(" ".join(e.key for e in found))
+    beside = store.once("finals", Beside, lambda: Beside.of(timed(found)))
+    return tuple(
+        replace(e, speedup=speed, speedup_low=low, speedup_high=high)
+        for e, (speed, low, high) in zip(found, beside.speeds, strict=True)
+    )

@@ -1,0 +1,79 @@
+"""The error that rounding each single tensor makes in the outputs, from one pass over some samples.
+
+The float values of every tensor are computed once for a chunk of samples. With one point switched
+on, only the part of the network behind it is computed again: half of it for an average tensor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qtool.conversion.quantized import Quantized
+from qtool.core.data import Batch
+from qtool.core.graph.executor import Executor
+from qtool.core.progress import counted
+from qtool.core.store import Store
+from qtool.core.types import Array
+from qtool.evaluation.measure.layer_facts import signal_and_noise
+from qtool.search.cost_model import Item, point_items
+
+__all__ = ["point_errors"]
+
+SECONDS = 120.0
+"""After so many the samples so far have to do; at least one chunk is run."""
+
+
+def point_errors(
+    models: Sequence[Quantized],
+    wanted: Sequence[Item],
+    chunks: Sequence[Batch],
+    store: Store,
+    seconds: float = SECONDS,
+) -> dict[Item, float]:
+    """Noise of the outputs over their signal, with each of these points alone.
+
+    Args:
+        models: quantized in all the ways that the items come from; each item is measured in the
+            first that has it. An item that none has is left out.
+        chunks: samples as the graph takes them, few at a time: all values of a chunk are held.
+        store: keeps the sums; an interrupted pass goes on behind the chunks that it has done.
+    """
+    asked: dict[Item, int] = {}
+    for number, model in enumerate(models):
+        for item in sorted(point_items(model.plan) & set(wanted)):
+            asked.setdefault(item, number)
+    items = list(asked)
+    sums, done = np.zeros((len(items), 2)), 0
+    if (kept := store.load("errors")) is not None:
+        sums, done = kept["sums"], int(kept["done"])
+    executors = [Executor(replace(m.graph, module=m.module)) for m in models]
+    start = time.monotonic()
+    for number, chunk in enumerate(counted("errors of single tensors", chunks, len(chunks))):
+        if number < done or (done and time.monotonic() - start > seconds):
+            continue
+        for which, executor in enumerate(executors):
+            own = {i: item for i, item in enumerate(items) if asked[item] == which}
+            sums += _measured(executor, chunk, own, len(items))
+        done = number + 1
+        store.save("errors", {"sums": sums, "done": np.array(done)})
+    return {
+        item: float(noise / signal) if signal else 0.0
+        for item, (signal, noise) in zip(items, sums, strict=True)
+    }
+
+
+def _measured(executor: Executor, chunk: Batch, own: Mapping[int, Item], count: int) -> Array:
+    sums = np.zeros((count, 2))
+    if not own:
+        return sums
+    real = executor.run(chunk, frozenset())
+    for i, (point, _) in own.items():
+        only = executor.again(real, {point}, {point})
+        for output in executor.outputs:
+            after = only[output] if output in only else real[output]
+            sums[i] += signal_and_noise(real[output], after)
+    return sums

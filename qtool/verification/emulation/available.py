@@ -1,0 +1,176 @@
+"""Which emulators are here, and what to type for those that are not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
+from qtool.core.errors import EmulationError
+from qtool.core.formats import table
+from qtool.core.records import to_json
+from qtool.verification.emulation.cache_folder import arm_folder, sysroot, web_folder, web_version
+from qtool.verification.emulation.cpus import CPUS, Cpu, Family
+from qtool.verification.emulation.processes import run_command
+
+__all__ = ["Emulator", "Emulators", "check_available", "emulators", "machine_type"]
+
+QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
+_LEAST = (7, 2)  # QEMU's first version whose translator has AVX2
+_SECONDS = 60.0
+_OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web"}  # of `qtool emulators install`
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A program or a set of packages that emulation needs.
+
+    Attributes:
+        name: what it is.
+        family: of the processors that need it.
+        version: empty where it is missing.
+        where: the path of the program, or the folder.
+        problem: why it is of no use here; empty where it works.
+        installable: whether `qtool emulators install` helps against the problem.
+    """
+
+    name: str
+    family: Family
+    version: str
+    where: str
+    problem: str = ""
+    installable: bool = True
+
+
+@dataclass(frozen=True)
+class Emulators:
+    """What is installed, and which processors that makes available.
+
+    Attributes:
+        parts: programs and packages.
+        cpus: processor -> why it is not available; empty where it is.
+    """
+
+    parts: tuple[Emulator, ...]
+    cpus: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_json(self)
+        return found
+
+    def __str__(self) -> str:
+        rows = [(p.name, p.version or "-", p.problem or p.where) for p in self.parts]
+        first = table(("emulator", "version", "where"), rows, align="lll")
+        said = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
+        second = table(("CPU", "what it is", "state"), said, align="lll")
+        advice = _advice(self.parts).removeprefix("; ")
+        return "\n".join((first, "", second, *([advice] if advice else [])))
+
+
+def emulators() -> Emulators:
+    """Say which emulators are installed, and which processors `verify_on` can run files on.
+
+    Raises:
+        EmulationError: a program that is installed does not tell its version.
+    """
+    parts = tuple(part for make in _PARTS.values() for part in make())
+    return Emulators(parts, {cpu.name: _missing(cpu, parts) for cpu in CPUS.values()})
+
+
+def check_available(cpus: Iterable[Cpu]) -> None:
+    """Check that files can be run on all of these processors.
+
+    Raises:
+        EmulationError: some cannot be emulated; with the command that installs what is missing.
+    """
+    wanted = tuple(cpus)
+    families = dict.fromkeys(cpu.family for cpu in wanted)
+    parts = [part for family in families for part in _PARTS[family]()]
+    lacking: dict[str, list[str]] = {}
+    for cpu in wanted:
+        if why := _missing(cpu, parts):
+            lacking.setdefault(why, []).append(cpu.name)
+    if lacking:
+        said = "; ".join(f"{', '.join(names)} ({why})" for why, names in lacking.items())
+        raise EmulationError(f"cannot emulate {said}{_advice(parts)}")
+
+
+def machine_type() -> str:
+    """Return this machine's kind of processor: x86_64, aarch64 or another."""
+    import platform
+
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def _missing(cpu: Cpu, parts: Iterable[Emulator]) -> str:
+    """Why a processor cannot be emulated; empty where it can."""
+    bad = [p for p in parts if p.family is cpu.family and p.problem]
+    return ", ".join(f"{p.name} {p.problem}" for p in bad)
+
+
+def _advice(parts: Iterable[Emulator]) -> str:
+    """What to type against the problems; empty where nothing helps."""
+    families = {p.family for p in parts if p.problem and p.installable}
+    options = "".join(text for family, text in _OPTIONS.items() if family in families)
+    return f"; install what is missing with `qtool emulators install{options}`" if families else ""
+
+
+def _x86_parts() -> list[Emulator]:
+    return [_qemu(QEMU_X86, Family.X86)]
+
+
+def _arm_parts() -> list[Emulator]:
+    version = ONNXRUNTIME.version() or ""
+    found, where = sysroot(version), str(arm_folder(version))
+    name = f"aarch64 packages of onnxruntime {version}"
+    packages = Emulator(name, Family.ARM, "", where, "are not installed")
+    if found is not None:
+        packages = Emulator(name, Family.ARM, f"{found.onnxruntime}, Python {found.python}", where)
+    return [_qemu(QEMU_ARM, Family.ARM), packages]
+
+
+def _web_parts() -> list[Emulator]:
+    node, version = shutil.which("node"), web_version()
+    told = _version_of(node) if node else ""
+    absent = "is not installed"
+    return [
+        Emulator("node", Family.WEB, told, node or "", "" if node else absent),
+        Emulator(
+            "onnxruntime-web", Family.WEB, version, str(web_folder()), "" if version else absent
+        ),
+    ]
+
+
+_PARTS: Mapping[Family, Callable[[], list[Emulator]]] = {
+    Family.X86: _x86_parts,
+    Family.ARM: _arm_parts,
+    Family.WEB: _web_parts,
+}
+
+
+def _qemu(name: str, family: Family) -> Emulator:
+    path = shutil.which(name)
+    if family is Family.X86 and machine_type() != "x86_64":
+        here = f"runs this machine's own packages, which are for {machine_type()}, not x86_64"
+        return Emulator(name, family, "", path or "", here, installable=False)
+    if path is None:
+        return Emulator(name, family, "", "", "is not installed")
+    version = _version_of(path)
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    least = ".".join(map(str, _LEAST))
+    old = f"is version {version}, and {least} or newer is needed" if numbers < _LEAST else ""
+    return Emulator(name, family, version, path, old, installable=not old)
+
+
+@lru_cache
+def _version_of(program: str) -> str:
+    told = run_command([program, "--version"], program, _SECONDS)
+    found = re.search(r"\d+(\.\d+)+", told)
+    if found is None:
+        raise EmulationError(f"{program} --version tells no version")
+    return found[0]

@@ -1,0 +1,115 @@
+"""Counting what is equal between the outputs of two runs, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qtool.core.types import Array
+from qtool.verification.emulation.jobs import read_array
+
+_LAST_BITS = 1e-6
+
+__all__ = ["Tally", "changed_predictions", "tallies"]
+
+
+@dataclass
+class Tally:
+    """Values of one tensor over all batches, on this machine and elsewhere.
+
+    Attributes:
+        total: how many were compared.
+        identical: how many are the same to the last bit; NaN is NaN.
+        signal: sum of squares of this machine's values.
+        noise: sum of squares of the differences.
+        largest: largest magnitude of this machine's values.
+        worst: largest difference.
+    """
+
+    total: int = 0
+    identical: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+    worst: float = 0.0
+
+    def add(self, here: Array, there: Array) -> None:
+        """Count one batch. Of arrays of other shapes nothing is equal; int8 codes are equal to
+        uint8 codes that are larger by 128."""
+        here, there = _alike(here, there)
+        if here.shape != there.shape:
+            self.total += max(here.size, there.size)
+            self.noise = self.worst = np.inf
+            return
+        self.total += here.size
+        same = np.equal(here, there)
+        if here.dtype.kind == "f" and there.dtype.kind == "f":
+            same |= np.isnan(here) & np.isnan(there)
+        self.identical += int(same.sum())
+        wide = here.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = np.where(same, 0.0, wide - there.astype(np.float64))
+            off = np.nan_to_num(np.abs(off), nan=np.inf)
+            finite = np.abs(wide[np.isfinite(wide)])
+        self.signal += float(np.square(finite).sum())
+        self.noise += float(np.square(off).sum())
+        self.largest = max(self.largest, float(finite.max(initial=0.0)))
+        self.worst = max(self.worst, float(off.max(initial=0.0)))
+
+    @property
+    def equal(self) -> bool:
+        return self.identical == self.total
+
+    @property
+    def near(self) -> bool:
+        """Equal but for the last bits of float32, after a sum or two: within 1e-6 of the largest
+        value. A pair of products that saturates is off by more."""
+        return self.worst <= _LAST_BITS * self.largest or self.equal
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """10 log10(signal / noise); None where all is equal."""
+        if self.noise == 0.0:
+            return None
+        ratio = self.signal / self.noise
+        return float(10 * np.log10(ratio)) if ratio > 0 else -np.inf
+
+
+def _alike(here: Array, there: Array) -> tuple[Array, Array]:
+    if here.dtype == there.dtype:
+        return here, there
+    shift = {"int8": 128, "uint8": 0}
+    if {str(a.dtype) for a in (here, there)} <= set(shift):
+        one, other = (a.astype(np.int16) + shift[str(a.dtype)] for a in (here, there))
+        return one, other
+    return here, there
+
+
+def tallies(here: Path, there: Path, batches: int, indices: Sequence[int]) -> dict[int, Tally]:
+    """Compare some outputs of two folders; output -> its count."""
+    found = {i: Tally() for i in indices}
+    for batch in range(batches):
+        for i, tally in found.items():
+            tally.add(read_array(here, batch, i), read_array(there, batch, i))
+    return found
+
+
+def changed_predictions(here: Path, there: Path, samples: Sequence[int]) -> tuple[int, int] | None:
+    """Return the number of samples, and of those whose class changed: the largest of the first
+    output's [samples, classes]. None where that output has another shape.
+
+    Args:
+        samples: of each batch.
+    """
+    changed = 0
+    for batch, count in enumerate(samples):
+        first, second = (read_array(folder, batch, 0) for folder in (here, there))
+        if first.ndim != 2 or first.shape != second.shape:
+            return None
+        if first.shape[0] != count or first.shape[1] < 2:
+            return None
+        changed += int((first.argmax(-1) != second.argmax(-1)).sum())
+    return sum(samples), changed

@@ -1,0 +1,114 @@
+"""Other programs: run in a process group of their own, with a time limit, ended with qtool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from qtool.core.errors import EmulationError
+
+__all__ = ["TimeLimitError", "run_command"]
+
+_LONGEST = 400  # characters of a program's own words in a message
+_NOISE = ("warning: TCG doesn't support", "core dumped")
+_TAIL = 64 * 1024  # bytes of what a program printed that are looked at
+
+
+class TimeLimitError(EmulationError):
+    """A program took longer than it may."""
+
+
+def run_command(
+    command: Sequence[str | Path],
+    title: str,
+    timeout: float | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    grace: float = 2.0,
+) -> str:
+    """Run a program to its end, and return what it wrote to standard output.
+
+    The program gets a pipe as standard input that stays open as long as this process lives, so that
+    it can end when this process is killed.
+
+    Args:
+        command: the program and its arguments.
+        title: what it is, as messages call it.
+        timeout: seconds; None for no limit.
+        environment: variables in place of this process's.
+        folder: the working directory.
+        grace: seconds between a request to end and the kill, when it is stopped.
+
+    Raises:
+        EmulationError: it cannot be started, or fails. TimeLimitError: it takes longer.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        started = time.monotonic()
+        try:
+            process = subprocess.Popen(  # noqa: S603  # the caller's own list of words
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=errors,
+                env=None if environment is None else dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EmulationError(f"{title} does not start: {error}") from error
+        with _ended(process, grace):
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired as error:
+                spent = time.monotonic() - started
+                raise TimeLimitError(f"{title} was stopped after {spent:.0f} s") from error
+        if code:
+            raise EmulationError(f"{title} fails: {_summary(code, _tail(errors), _tail(out))}")
+        return _tail(out)
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes], grace: float) -> Iterator[None]:
+    """Ends the whole process group on the way out, whatever the reason is."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            _signal_group(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """The group exists as long as one of its processes does."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _tail(file: IO[Any]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL))
+    text: str = file.read().decode("utf-8", "replace")
+    return text
+
+
+def _summary(code: int, errors: str, printed: str) -> str:
+    """One sentence: the signal or the exit code, and the last line that says why."""
+    why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    lines = [line.strip() for line in (errors.strip() or printed.strip()).splitlines()]
+    words = [line for line in lines if line and not any(n in line for n in _NOISE)]
+    last = words[-1] if words else ""
+    last = f"{last[:_LONGEST]} ..." if len(last) > _LONGEST else last
+    return f"{last} ({why})" if last else why

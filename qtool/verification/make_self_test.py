@@ -1,0 +1,167 @@
+"""Making the self-test of a file: from the integer engine, for each CPU whose kernels it knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.self_test_format import MOST_BYTES, SelfTest, Sketch
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.profiles import PROFILES
+from qtool.core.errors import DataError, KernelError, VerificationError
+from qtool.core.types import Array
+from qtool.verification.exported_file import Artefact
+from qtool.verification.observed_tensors import Observer, observed_tensors
+from qtool.verification.self_test_inputs import input_specs, made_inputs, runs_of
+from qtool.verification.sketch import distance_db, sketch_of
+
+__all__ = ["exact_digests", "make_self_test", "sketches"]
+
+_GROUPS, _SKETCHES = 64, 16
+_LIMIT_DB, _MARGIN_DB = 20.0, 10.0
+_DIGITS = 16
+_RUNTIME = "onnxruntime"
+
+
+def make_self_test(artefact: Artefact, sample: Sequence[Array], macs: int = 0) -> SelfTest:
+    """The self-test of a file.
+
+    Args:
+        artefact: the file.
+        sample: inputs that the file takes, of few samples, in its order: they give the sizes of
+            dynamic dimensions, and the ranges of what the file does not quantize.
+        macs: multiply-accumulates of a sample; a small model is tested with more samples.
+
+    Raises:
+        FileError: the file cannot be read.
+    """
+    found = SelfTest(content_digest(artefact.path))
+    try:
+        specs = input_specs(artefact.file, sample)
+        found = replace(found, inputs=specs, runs=runs_of(specs, macs))
+        return _filled(artefact, found)
+    except (DataError, KernelError, RuntimeError, VerificationError):  # of torch, where sizes clash
+        return SelfTest(found.content, missing="it does not run on generated inputs")
+
+
+def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
+    """Digests of groups of consecutive exact tensors.
+
+    Args:
+        kinds: see `SelfTest`.
+        runs: the observed tensors of each run.
+        groups: how many digests; the first of them have one tensor more where it does not come out
+            even.
+    """
+    exact = [i for i, kind in enumerate(kinds) if kind == "e"]
+    parts = np.array_split(np.array(exact, np.int64), groups) if groups else []
+    return tuple(_digest([run[i] for i in part.tolist() for run in runs]) for part in parts)
+
+
+def sketches(chosen: Sequence[int], runs: Sequence[Sequence[Array]]) -> tuple[Sketch, ...]:
+    """Sketches of the tensors of these numbers."""
+    return tuple(sketch_of(i, [run[i] for run in runs]) for i in chosen)
+
+
+def _digest(arrays: Sequence[Array]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _filled(artefact: Artefact, test: SelfTest) -> SelfTest:
+    names = observed_tensors(artefact.file)
+    inputs = list(made_inputs(artefact.file, test))
+    programs = list(_programs(artefact))
+    kinds = _kinds(programs, artefact.file, names)
+    runs = {
+        p.profile: [_traced(p, artefact.file, names, kinds, i) for i in inputs] for p in programs
+    }
+    test = _with_sketches(artefact, replace(test, kinds=kinds), names, inputs)
+    for groups in (_GROUPS, _GROUPS // 2, _GROUPS // 4, _GROUPS // 8, 1):
+        few = min(groups, kinds.count("e"))
+        digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
+        found = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
+        if len(found.text()) <= MOST_BYTES:
+            return found
+    return SelfTest(test.content, missing=f"it would take more than {MOST_BYTES} bytes")
+
+
+def _programs(artefact: Artefact) -> Iterator[Program]:
+    """In the arithmetic of each CPU family that the engine knows, and can represent the file in."""
+    for name, profile in PROFILES.items():
+        if profile.family == _RUNTIME:
+            with suppress(KernelError):
+                yield artefact.program(name)
+
+
+def _kinds(programs: Sequence[Program], file: Reading, names: Sequence[str]) -> str:
+    """ "e" for what no node in float has a part in. The outputs of the graph are always compared,
+    codes within it where the engine has them."""
+    outputs = set(map(name_of, file.outputs))
+    behind = [p.behind_float for p in programs]
+    made = [{o for step in p.steps for o in step.outputs} - p.lifted for p in programs]
+
+    def kind(name: str) -> str:
+        sources = [_source(p, file, name) for p in programs]
+        if name not in outputs and (not made or any(name not in each for each in made)):
+            return "-"
+        known = programs and all(s not in b for s, b in zip(sources, behind, strict=True))
+        return "e" if known else "a"
+
+    return "".join(map(kind, names))
+
+
+def _source(program: Program, file: Reading, name: str) -> str:
+    """Of an output of the graph that is dequantized: its codes."""
+    return dict(zip(map(name_of, file.outputs), program.outputs, strict=True)).get(name, name)
+
+
+def _traced(
+    program: Program, file: Reading, names: Sequence[str], kinds: str, inputs: Sequence[Array]
+) -> list[Array]:
+    """Exact tensors as the file has them; nothing in place of others."""
+    values = program.values(*map(torch.from_numpy, inputs))
+    found = []
+    for name, kind in zip(names, kinds, strict=True):
+        source = _source(program, file, name)
+        value = values[source] if kind == "e" else torch.empty(0)
+        dequantized = kind == "e" and source != name
+        found.append((program.params[source].dequantize(value) if dequantized else value).numpy())
+    return found
+
+
+def _with_sketches(
+    artefact: Artefact, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
+) -> SelfTest:
+    """With sketches of approximate tensors: the last ones, which outputs are among, and others at
+    even distances.
+
+    Their limit is 20 dB, or 10 dB below what the file keeps beside itself without optimisation:
+    some networks amplify the last bits of float32 to more.
+    """
+    chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
+    if not chosen:
+        return test
+    outputs = [name_of(v) for v in artefact.file.outputs]
+    found = []
+    for optimise in (True, False):
+        observer = Observer(artefact.path, names, outputs, optimise)
+        found.append(sketches(chosen, [list(observer.values(each)) for each in inputs]))
+    noise = min(distance_db(*pair) for pair in zip(*found, strict=True))
+    limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
+    return replace(test, sketches=found[0], limit_db=limit)
+
+
+def _spread(numbers: Sequence[int]) -> list[int]:
+    count = min(len(numbers), _SKETCHES)
+    return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]

@@ -1,0 +1,147 @@
+"""What ONNX Runtime does not check of a QDQ file, and runs wrongly without a word.
+
+A wrong channel axis and a wrong bias scale of a Gemm are accepted and give wrong numbers; a scale
+that is no scalar makes the session fail after fusion; a float weight keeps its layer in float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from qtool.backends.onnx.checker import check_model
+from qtool.backends.onnx.reading import Reading, Source, array_of, attributes_of, input_at, stored
+from qtool.core.errors import VerificationError
+from qtool.planning.targets.saturation import largest_pairs
+
+__all__ = ["Expected", "check_structure", "check_well_formed"]
+
+_AXIS = {"Conv": 0, "Gemm": 0}  # of the output channels in the weight; Gemm is written with transB
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the target wants. integer_bias: biases are int32 codes. symmetric: activations have
+    zero point 0. pair_limit: see `Target`."""
+
+    integer_bias: bool = True
+    symmetric: bool = False
+    pair_limit: int | None = None
+
+
+def check_structure(
+    model: Source, integer_nodes: set[str], expected: Expected = Expected()
+) -> None:
+    """Checks every integer node of a QDQ model, and every scale.
+
+    Args:
+        model: as exported, read or not.
+        integer_nodes: names of the nodes that the plan computes in integers.
+        expected: what the target wants.
+
+    Raises:
+        VerificationError: naming the node and what is wrong with it.
+    """
+    for node in Reading.of(model).nodes:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            _check_scale(node, expected)
+        if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
+            _check_pairs(node, _constant(node, 1), 1, expected.pair_limit)
+        if node.op_type == "DynamicQuantizeLSTM" and expected.pair_limit is not None:
+            for index in (1, 2):  # codes [directions, in, out]
+                codes = np.swapaxes(_constant(node, index), 1, 2)
+                _check_pairs(node, codes, 1, expected.pair_limit)
+        if node.name in integer_nodes and node.op_type in _AXIS:
+            _check_layer(node, expected)
+
+
+def check_well_formed(model: Source) -> None:
+    """The ONNX checker, with inferred types and shapes against those written.
+
+    Raises:
+        VerificationError: in the checker's words.
+    """
+    try:
+        check_model(Reading.of(model).outline, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
+
+
+def _check_scale(node: ir.Node, expected: Expected) -> None:
+    scale = _constant(node, 1)
+    if scale is None:
+        raise VerificationError(f"{node.name}: its scale is not a constant")
+    weight = stored(input_at(node, 0))  # one of zeros alone may have a scale of 0
+    if not (np.isfinite(scale).all() and ((scale > 0) | (weight & (scale == 0))).all()):
+        raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
+    if not weight and scale.ndim != 0:
+        raise VerificationError(f"{node.name}: the scale of an activation must be a scalar")
+    if expected.symmetric and np.any(_constant(node, 2)):
+        raise VerificationError(f"{node.name}: its zero point must be 0 on this target")
+
+
+def _check_layer(node: ir.Node, expected: Expected) -> None:
+    x, weight = _dequantized(node, 0, "input"), _dequantized(node, 1, "weight")
+    codes, scale = _constant(weight, 0), _constant(weight, 1)
+    axis = _AXIS[node.op_type]
+    if codes is None or scale is None or codes.dtype != np.int8:
+        kind = "not stored" if codes is None else f"{codes.dtype}, not int8"
+        raise VerificationError(f"{node.name}: its weight is {kind}")
+    along = int(attributes_of(weight).get("axis", 1))
+    if scale.ndim and (along != axis or scale.shape[0] != codes.shape[axis]):
+        raise VerificationError(
+            f"{node.name}: weight scales along axis {along}, output channels on axis {axis}"
+        )
+    if node.op_type == "Gemm" and attributes_of(node).get("transB", 0) != 1:
+        raise VerificationError(f"{node.name}: Gemm without transB, its channel axis is not 0")
+    if expected.pair_limit is not None:
+        _check_pairs(node, codes, axis, expected.pair_limit)
+    bias = input_at(node, 2)
+    if bias is not None and expected.integer_bias:
+        _check_bias(node, np.asarray(_constant(x, 1)) * scale)
+    elif bias is not None and not stored(bias):
+        raise VerificationError(f"{node.name}: its bias is not a float constant")
+
+
+def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
+    """The DequantizeLinear that an input comes from."""
+    value = input_at(node, index)
+    maker = None if value is None else value.producer()
+    if maker is None or maker.op_type != "DequantizeLinear":
+        raise VerificationError(f"{node.name}: its {what} is not dequantized from codes")
+    return maker
+
+
+def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
+    groups = int(attributes_of(node).get("group", 1))
+    pairs = largest_pairs(torch.from_numpy(codes), axis, groups)
+    if bool((pairs > limit).any()):
+        raise VerificationError(
+            f"{node.name}: two weights of channel {int(pairs.argmax())} sum to {int(pairs.max())}; "
+            f"beyond {limit} their products saturate 16 bits on this target"
+        )
+
+
+def _check_bias(node: ir.Node, expected: Any) -> None:
+    value = input_at(node, 2)
+    bias = None if value is None else value.producer()
+    codes = None if bias is None else _constant(bias, 0)
+    if (
+        bias is None
+        or bias.op_type != "DequantizeLinear"
+        or codes is None
+        or codes.dtype != "int32"
+    ):
+        raise VerificationError(f"{node.name}: its bias is not dequantized from int32")
+    if not np.array_equal(_constant(bias, 1), expected.astype(np.float32)):
+        raise VerificationError(f"{node.name}: its bias scale is not input scale x weight scale")
+
+
+def _constant(node: ir.Node, index: int) -> Any:
+    """A stored input; None where it is none."""
+    return array_of(input_at(node, index))

@@ -1,0 +1,211 @@
+"""Running the self-test of a file: whether it is as qtool wrote it, and computes what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.core.errors import VerificationError
+from qtool.core.types import Array
+from qtool.core.value_names import tensor_of
+from qtool.verification.make_self_test import exact_digests, sketches
+from qtool.verification.observed_tensors import Observer, observed_tensors
+from qtool.verification.self_test_inputs import made_inputs
+from qtool.verification.sketch import distance_db
+
+__all__ = ["SelfCheck", "check_self_test"]
+
+_NEW_FILE = "take a fresh copy of the file, or convert again"
+_RATIOS = ("worst_db", "limit_db")
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What the self-test of a file gave on this machine.
+
+    Attributes:
+        present: whether the file carries a test.
+        missing: why it carries none.
+        failure: why the test could not be run.
+        unmodified: whether graph and weights are as qtool wrote them; None for a file that does
+            not say.
+        profile: the numerics profile that the codes were compared with; empty where the file has
+            none that fits this CPU.
+        tensors: how many integer tensors are compared to the last bit.
+        identical: how many of them are as stored.
+        first: the first one that differs, or the few of one digest that it is among.
+        other: another profile whose codes these are, where they differ.
+        unlike: profiles on which the file computes other codes than with `profile`.
+        approximate: how many tensors behind nodes in float are compared by sketches.
+        worst: that with the lowest signal-to-noise ratio.
+        worst_db: its estimated ratio.
+        limit_db: the least that is accepted.
+    """
+
+    present: bool = False
+    missing: str = ""
+    failure: str = ""
+    unmodified: bool | None = None
+    profile: str = ""
+    tensors: int = 0
+    identical: int = 0
+    first: tuple[str, ...] = ()
+    other: str = ""
+    unlike: tuple[str, ...] = ()
+    approximate: int = 0
+    worst: str = ""
+    worst_db: float = inf
+    limit_db: float = -inf
+
+    @property
+    def exact(self) -> bool:
+        """Every integer tensor is as stored."""
+        return self.identical == self.tensors
+
+    @property
+    def near(self) -> bool:
+        """Every tensor behind nodes in float is near the stored one."""
+        return not self.worst_db < self.limit_db
+
+    @property
+    def passed(self) -> bool:
+        """Nothing differs. A file without a test passes."""
+        return self.unmodified is not False and not self.failure and self.exact and self.near
+
+    def to_json(self) -> dict[str, Any]:
+        ratios = {n: getattr(self, n) if isfinite(getattr(self, n)) else None for n in _RATIOS}
+        return {**asdict(self), **ratios, "passed": self.passed}
+
+    def __str__(self) -> str:
+        if self.unmodified is None:
+            return f"no self-test in this file{self.missing and ': '}{self.missing}"
+        return "\n".join(filter(None, (self._content(), self._codes(), self._sketches())))
+
+    def _content(self) -> str:
+        if self.unmodified:
+            return "content: graph and weights are as qtool wrote them"
+        return f"content: modified since qtool wrote it; {_NEW_FILE}"
+
+    def _codes(self) -> str:
+        if self.missing or self.failure:
+            return f"self-test: {self.missing and 'none, '}{self.missing or self.failure}"
+        if not self.tensors:
+            return "" if self.approximate else "self-test: nothing to compare on this CPU"
+        text = (
+            f"self-test: {self.identical} of {self.tensors} integer tensors as planned "
+            f"({self.profile})"
+        )
+        if self.exact and self.unlike:
+            return f"{text}, which are others than on {', '.join(self.unlike)}"
+        if self.exact:
+            return text
+        text += f"; the first with other codes is {' or '.join(self.first)}. "
+        if self.other:
+            text += f"The codes are those of {self.other}. "
+        return text + self._advice()
+
+    def _sketches(self) -> str:
+        if not self.approximate:
+            return ""
+        text = (
+            f"self-test: {self.approximate} tensors behind nodes in float compared approximately: "
+        )
+        if self.worst_db == inf:
+            return f"{text}equal"
+        text += (
+            f"{self.worst_db:.1f} dB or more beside the stored ones (limit {self.limit_db:g} dB)"
+        )
+        return text if self.near else f"{text}, least in {self.worst}. {self._advice()}"
+
+    def _advice(self) -> str:
+        if not self.unmodified:
+            return f"The file was modified: {_NEW_FILE}"
+        return (
+            "The kernels of this CPU, or of this version of ONNX Runtime, compute something else: "
+            "convert for a target that fits this CPU (qtool quantize --target)"
+        )
+
+
+def check_self_test(path: str | Path) -> SelfCheck:
+    """Runs the self-test of a file in ONNX Runtime.
+
+    Raises:
+        FileError: not an ONNX file, or its data cannot be read.
+    """
+    try:
+        test = SelfTest.of(message_of(path))
+    except VerificationError as error:
+        return SelfCheck(present=True, unmodified=False, failure=str(error))
+    if test is None:
+        return SelfCheck()
+    unmodified = content_digest(path) == test.content if test.content else None
+    found = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
+    if test.missing:
+        return found
+    try:
+        return _compared(found, test, Path(path))
+    except VerificationError as error:
+        return replace(found, failure=f"it cannot be run ({error})")
+
+
+def _compared(found: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
+    file = Reading.of(path)
+    names = observed_tensors(file)
+    if len(names) != len(test.kinds):
+        raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")
+    observer = Observer(path, names, [name_of(v) for v in file.outputs])
+    runs = [list(observer.values(inputs)) for inputs in made_inputs(file, test)]
+    return _with_sketches(_with_codes(found, test, names, runs), test, names, runs)
+
+
+def _with_codes(
+    found: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+) -> SelfCheck:
+    groups = max(map(len, test.digests.values()), default=0)
+    if not groups:
+        return found
+    actual = exact_digests(test.kinds, runs, groups)
+    own = machine_profile()
+    fitting = next((name for name, each in test.digests.items() if each == actual), "")
+    compared = own if own in test.digests else fitting
+    if not compared:
+        return found
+    exact = [tensor_of(n) for n, kind in zip(names, test.kinds, strict=True) if kind == "e"]
+    parts = [part.tolist() for part in np.array_split(np.array(exact, object), groups)]
+    wrong = [p for p, a, b in zip(parts, test.digests[compared], actual, strict=True) if a != b]
+    return replace(
+        found,
+        profile=compared,
+        tensors=len(exact),
+        identical=len(exact) - sum(map(len, wrong)),
+        first=tuple(wrong[0]) if wrong else (),
+        other=fitting if wrong else "",
+        unlike=tuple(n for n, each in test.digests.items() if each != test.digests[compared]),
+    )
+
+
+def _with_sketches(
+    found: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+) -> SelfCheck:
+    if not test.sketches:
+        return found
+    actual = sketches([s.tensor for s in test.sketches], runs)
+    ratios = [distance_db(*pair) for pair in zip(test.sketches, actual, strict=True)]
+    least = int(np.argmin(ratios))
+    return replace(
+        found,
+        approximate=len(ratios),
+        worst=tensor_of(names[test.sketches[least].tensor]),
+        worst_db=ratios[least],
+        limit_db=test.limit_db,
+    )

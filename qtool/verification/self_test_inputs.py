@@ -1,0 +1,101 @@
+"""The inputs of a self-test: their sizes and ranges, from the file and from a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
+from qtool.core.errors import DataError, VerificationError
+from qtool.core.types import Array
+from qtool.verification.input_generator import generated
+
+__all__ = ["SAMPLES", "input_specs", "made_inputs", "runs_of"]
+
+SAMPLES, _MORE_SAMPLES = 4, 16
+_SMALL = 1 << 27  # MACs of a sample
+_CODE_RANGE = 127
+_MOST_SPAN = 2**31
+
+
+def runs_of(specs: Sequence[InputSpec], macs: int) -> int:
+    """How many runs have 4 samples together, 16 of a small model.
+
+    With 4 samples alone, a weight that is wrong by one often changes no code of a layer with few
+    positions.
+    """
+    samples = SAMPLES if macs > _SMALL else _MORE_SAMPLES
+    size = next((s.shape[0] for s in specs if s.shape), 1)
+    return max(1, -(-samples // max(size, 1)))
+
+
+def input_specs(file: Reading, sample: Sequence[Array]) -> tuple[InputSpec, ...]:
+    """How to make the inputs of a file.
+
+    Args:
+        file: the file.
+        sample: inputs that the file takes, in its order.
+
+    Raises:
+        DataError: an input has a type that cannot be made up.
+    """
+    graph = QdqGraph(file)
+    pairs = zip(file.inputs, sample, strict=True)
+    return tuple(
+        _quantized(file, graph, value, array) or _from_sample(array) for value, array in pairs
+    )
+
+
+def _quantized(file: Reading, graph: QdqGraph, value: ir.Value, array: Array) -> InputSpec | None:
+    """Of an input that is quantized: all of its codes and a little more, so that it saturates."""
+    for node in file.readers(value):
+        if node.op_type == "QuantizeLinear":
+            params = graph.params(node)
+            if params.axis is None:
+                zero, margin = int(params.zero_point), params.qtype.levels // 20
+                low, high = (q - zero for q in (params.qtype.qmin, params.qtype.qmax))
+                scale = float(np.format_float_positional(np.float32(params.scale), unique=True))
+                return InputSpec(array.shape, low - margin, high + margin, scale)
+    return None
+
+
+def _from_sample(array: Array) -> InputSpec:
+    """As far as the values of a sample go."""
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"inputs of type {array.dtype} cannot be made up")
+    if array.dtype.kind != "f":
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        return InputSpec(array.shape, low, min(high, low + _MOST_SPAN))
+    finite = array[np.isfinite(array)].astype(np.float32)
+    most = float(np.abs(finite).max(initial=0)) or 1.0
+    low = -_CODE_RANGE if (finite < 0).any() else 0
+    scale = float(np.format_float_scientific(np.float32(most / _CODE_RANGE), unique=True))
+    return InputSpec(array.shape, low, _CODE_RANGE, scale)
+
+
+def made_inputs(file: Reading, test: SelfTest) -> Iterator[list[Array]]:
+    """The inputs of each run.
+
+    Raises:
+        VerificationError: the file has other inputs than the test.
+    """
+    if len(file.inputs) != len(test.inputs):
+        raise VerificationError(
+            f"the file has {len(file.inputs)} inputs, its self-test {len(test.inputs)}"
+        )
+    for number in range(test.runs):
+        yield [
+            generated(name_of(value), spec, _dtype(value), number)
+            for value, spec in zip(file.inputs, test.inputs, strict=True)
+        ]
+
+
+def _dtype(value: ir.Value) -> np.dtype[Any]:
+    if value.dtype is None:
+        raise DataError(f"input '{value.name}' has no type")
+    return value.dtype.numpy()

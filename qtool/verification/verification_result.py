@@ -1,0 +1,59 @@
+"""What was shown of an exported file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qtool.verification.bit_exactness import Exactness
+from qtool.verification.fidelity import Fidelity
+from qtool.verification.file_parity import Parity
+from qtool.verification.integer_coverage import Coverage
+from qtool.verification.portability import Portability
+
+__all__ = ["Verification"]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was shown of an exported file.
+
+    exactness: None for a target whose arithmetic is not known to the last bit, or that runs
+        elsewhere; coverage is then that of the plan.
+    fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
+        whether the file is right, and is no part of `passed`.
+    portability: how it behaves on other CPUs; None for runtimes whose arithmetic is not known.
+    missing: a sentence where the target's runtime could be asked, but is not installed.
+    remarks: what else was measured of the file, in sentences: how fast it is.
+    """
+
+    parity: Parity
+    exactness: Exactness | None
+    coverage: Coverage
+    fidelity: Fidelity
+    portability: Portability | None = None
+    missing: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Near the simulation; and integers exact to the last bit."""
+        return self.parity.passed and (self.exactness is None or self.exactness.passed)
+
+    def to_json(self) -> dict[str, Any]:
+        parity = {**asdict(self.parity), "passed": self.parity.passed}
+        return {
+            "parity": parity,
+            "exactness": None if self.exactness is None else self.exactness.to_json(),
+            "coverage": self.coverage.to_json(),
+            "accuracy": self.fidelity.to_json(),
+            "portability": None if self.portability is None else self.portability.to_json(),
+            "missing": self.missing,
+            "remarks": list(self.remarks),
+        }
+
+    def __str__(self) -> str:
+        exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
+        measured = [self.coverage, exactness, self.parity, self.fidelity, self.portability]
+        parts = [*(part for part in measured if part is not None), self.missing, *self.remarks]
+        return "\n".join(filter(None, map(str, parts)))

@@ -1,0 +1,203 @@
+"""The step `learn`: nearer to the float network on new data, and kept only where it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.algorithms.learned_scales import training
+from qtool.calibration.solve_parameters import BIAS_LIMIT
+from qtool.core.data.calibration_samples import Kept
+from qtool.core.progress import showing
+from qtool.evaluation.restored_model import restore
+
+FOUR_BITS = [{"op": "conv", "weights": "int4"}]
+FEW_ROUNDS = 60
+
+
+class Net(nn.Module):
+    """A residual block, whose sum shares nothing, and outputs with a long tail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.body = nn.Conv2d(12, 12, 3, padding=1)
+        self.head = nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.stem(x))
+        h = torch.relu(h + self.body(h))
+        return self.head(h.mean((2, 3)))
+
+
+def images(seed: int, count: int = 96) -> torch.Tensor:
+    """Images of which some few values are far beyond the others: extremes make a poor range."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, 12, 12, generator=generator).pow(3)
+
+
+@functools.cache
+def captured() -> qtool.Captured:
+    torch.manual_seed(0)
+    return qtool.capture_model(Net().eval(), images(1)[:8])
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "ROUNDS", FEW_ROUNDS)
+
+
+def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
+    data, target = list(images(1).split(16)), "onnxruntime-x86-vnni"  # weights use all 8 bits
+    return qtool.quantize(captured(), data, recipe=recipe, recover=recover, target=target)
+
+
+def sqnr(model: qtool.QuantizedModel) -> float:
+    x = images(2, 1024)  # of fewer a few that are clipped decide
+    with torch.no_grad():
+        exact, found = captured().graph.module(x), model(x)
+    return float(10 * torch.log10(exact.square().sum() / (exact - found).square().sum()))
+
+
+@pytest.mark.parametrize(("recipe", "gain"), [(None, 0.3), (FOUR_BITS, 2.0)])
+def test_results_on_new_data_are_nearer(recipe: Any, gain: float) -> None:
+    assert sqnr(made(recipe, "learn")) > sqnr(made(recipe)) + gain
+
+
+def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
+    model = made(FOUR_BITS, "learn")
+    (change,) = [r for r in model.plan.rewrites if r.name == "learn"]
+    assert change.count > 4
+    result = model.export(tmp_path / "m.onnx")
+    assert result is not None
+    assert result.passed
+    found = restore(tmp_path / "m.onnx", captured(), model.sample)
+    x = images(3)
+    with torch.no_grad():
+        assert torch.equal(found(x), model(x))
+
+
+def test_weights_of_8_bits_are_left_alone() -> None:
+    plain, learned = made(None), made(None, "learn")
+    for name, value in plain.graph.module.state_dict().items():
+        same = torch.equal(learned.graph.module.state_dict()[name], value)
+        assert same == (value.dim() != 1)  # biases are learned
+    differs = [
+        n for n, p in plain.parameters.items() if p.scale.ne(learned.parameters[n].scale).any()
+    ]
+    assert differs
+    assert not [n for n in differs if n.endswith(".weight")]
+
+
+def test_the_same_data_gives_the_same_parameters() -> None:
+    one, other = made(FOUR_BITS, "learn"), made(FOUR_BITS, "learn")
+    for name, params in one.parameters.items():
+        assert torch.equal(params.scale, other.parameters[name].scale)
+    for name, value in one.graph.module.state_dict().items():
+        assert torch.equal(value, other.graph.module.state_dict()[name])
+
+
+def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
+    monkeypatch.setattr(training, "ROUNDS", 3)
+    model = made(None, "learn")
+    assert f"learn: {training.FURTHER}" in model.notes
+    plain = made(None)
+    for name, params in plain.parameters.items():
+        assert torch.equal(model.parameters[name].scale, params.scale)
+
+
+def raising(error: type[BaseException], after: int) -> Any:
+    """Bars that end the work called learning after so many rounds."""
+
+    def bars(title: str, total: int | None) -> Any:
+        def around(items: Iterable[Any]) -> Iterator[Any]:
+            for i, item in enumerate(items):
+                if title == "learning" and i == after:
+                    raise error
+                yield item
+
+        return around
+
+    return bars
+
+
+def test_who_interrupts_it_keeps_what_was_reached() -> None:
+    with showing(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
+        model = made(FOUR_BITS, "learn")
+    assert f"learn: {training.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
+    assert sqnr(model) > sqnr(made(FOUR_BITS))
+
+
+def test_another_signal_ends_everything() -> None:
+    class Ended(KeyboardInterrupt):
+        """As the command line makes one of SIGTERM."""
+
+    with pytest.raises(Ended), showing(raising(Ended, 2)):
+        made(None, "learn")
+
+
+def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = training.loss_of, []
+
+    def broken(*given: Any) -> torch.Tensor:
+        calls.append(given)
+        return whole(*given) * (float("nan") if len(calls) > 20 else 1.0)
+
+    monkeypatch.setattr(training, "loss_of", broken)
+    model = made(FOUR_BITS, "learn")
+    assert f"learn: {training.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
+    assert sqnr(model) > sqnr(made(FOUR_BITS))
+
+
+def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(module: nn.Module, batch: Any) -> list[torch.Tensor]:
+        return [t.detach() for t in all_outputs(module, batch)]
+
+    all_outputs = training.outputs
+    monkeypatch.setattr(training, "outputs", cut)
+    notes = made(None, "learn").notes
+    assert any(n.startswith("learn: left out, since no gradient") for n in notes)
+
+
+def test_a_calibration_without_samples_is_said() -> None:
+    calibration = qtool.calibrate(captured(), list(images(1).split(16)))
+    calibration = replace(calibration, kept=Kept(0))
+    model = qtool.convert(captured(), calibration, recover=["learn"])
+    assert f"learn: {training.NO_SAMPLES}" in model.notes
+
+
+def test_the_presets_take_it_at_best_alone() -> None:
+    data = list(images(1, 32).split(16))
+    names = {
+        accuracy: {
+            r.name for r in qtool.quantize(captured(), data, accuracy=accuracy).plan.rewrites
+        }
+        for accuracy in ("balanced", "best")
+    }
+    assert "learn" not in names["balanced"]
+    assert names["best"] - names["balanced"] <= {"learn"}
+
+
+def test_a_scale_that_a_bias_needs_stays() -> None:
+    """A bias may use half of an accumulator; a smaller scale of the input would make it more."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten()).eval()
+    with torch.no_grad():
+        net[0].weight.mul_(1e-9)  # so small that the scale of weights is the bias's
+    x = images(1)
+    model = qtool.quantize(net, list(x.split(16)), recover=["learn"])
+    plain = qtool.quantize(net, list(x.split(16)))
+    pair = (each.parameters["input"].scale for each in (model, plain))
+    torch.testing.assert_close(*pair, rtol=1e-6, atol=0)  # what a float32 bias can tell apart
+    assert not torch.equal(model.parameters["1"].scale, plain.parameters["1"].scale)
+    codes = model.graph.module.get_parameter("0.bias").abs() / model.parameters["0.bias"].scale
+    assert float(codes.max()) <= BIAS_LIMIT

@@ -1,0 +1,146 @@
+"""How far outputs are from the float network's: summed over batches, relative for each output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.algorithms import acceptance
+from qtool.algorithms.acceptance import (
+    as_near,
+    coded,
+    growths,
+    loss_of,
+    noise_by_sample,
+    noise_of,
+    outputs,
+)
+from qtool.algorithms.pipeline import Conversion
+from qtool.core.data import Batch
+from qtool.planning.recipe import Recipe
+
+
+class Two(nn.Module):
+    """A large output, a small one, and one that is no float."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x * 1000, x / 1000, x.argmax(1)
+
+
+class Off(nn.Module):
+    """The same with a tenth too much in both."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x * 1100, x / 1000 * 1.1, x.argmax(1)
+
+
+def test_outputs_are_those_of_float() -> None:
+    assert len(outputs(Two(), Batch((torch.ones(2, 3),)))) == 2
+
+
+def test_each_output_counts_by_its_own_power() -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    exact, found = outputs(Two(), Batch((x,))), outputs(Off(), Batch((x,)))
+    assert float(loss_of(exact, found)) == pytest.approx(2 * 0.01, rel=1e-4)
+    assert float(loss_of(exact, exact)) == 0
+
+
+def test_an_output_of_zeros_is_no_number_less() -> None:
+    zeros = [torch.zeros(3)]
+    assert bool(loss_of(zeros, zeros).isfinite())
+
+
+def test_noise_is_added_up_over_batches() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    calibration = qtool.calibrate(captured, [x])
+    start = Conversion.start(captured, captured.plan(), calibration)
+    work = qtool.conversion.SOLVE.run(start)
+    module = coded(work)
+    whole = noise_of(work, [module], [Batch((x,))])
+    parts = noise_of(work, [module], [Batch((part,)) for part in x.split(5)])
+    with torch.no_grad():
+        exact, found = net(x).double(), module(x)
+    by_hand = (exact - found).square().sum() / exact.square().sum()
+    assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
+    assert parts == pytest.approx(whole, rel=1e-6)
+    assert noise_of(work, [captured.graph.module], [Batch((x,))]) == [0.0]
+    samples, halves = (
+        noise_by_sample(work, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
+    )
+    each = (exact - found).square().sum(1) / exact.square().sum()
+    assert torch.allclose(samples, each, rtol=1e-6)
+    assert torch.allclose(halves, each, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("width", "counted"), [(4, 4), (1, 32)], ids=["mixed", "one number"])
+def test_flat_outputs_count_by_sample_where_each_has_one_number(width: int, counted: int) -> None:
+    """Four batches of 8 samples; else they count by the batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, width), nn.Flatten(0)).eval()
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(net, x)
+    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    work = qtool.conversion.SOLVE.run(start)
+    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
+    assert found.shape == (counted,)
+
+
+def test_what_one_plan_has_shown_is_not_taken_for_another() -> None:
+    """Their points hold the same scales: those of activations are dynamic, or there are none."""
+    torch.manual_seed(0)
+    x = torch.randn(32, 4)
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], mode="dynamic", accuracy="fast")
+    noise = []
+    for mode in ("dynamic", "weight-only"):
+        start = Conversion.start(captured, captured.plan(recipe=Recipe(mode=mode)), calibration)
+        work = qtool.conversion.SOLVE.run(start)
+        noise += noise_of(work, [coded(work)], [Batch((x,))])
+    assert noise[1] < 0.7 * noise[0]
+
+
+def test_ranks_share_the_same_task_on_the_same_networks() -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x])
+    start = Conversion.start(captured, captured.plan(), calibration)
+    work = qtool.conversion.SOLVE.run(start)
+    tasks = [("round", []), ("judge", []), ("judge", [coded(work)])]
+    marks = [acceptance._mark(each, *task) for each in (start, work) for task in tasks]
+    assert len(set(marks)) == 6
+    assert acceptance._mark(work, "judge", [coded(work)]) == marks[-1]
+
+
+def test_one_sample_far_off_does_not_decide() -> None:
+    before, after = torch.ones(64), torch.full((64,), 0.8)
+    after[0] = 30
+    assert after.sum() > before.sum()
+    assert growths(before, after).mean() < -0.1
+    assert not growths(before, before).any()
+    assert not growths(torch.zeros(4), torch.zeros(4)).any()
+    assert 0 < growths(torch.zeros(4), torch.ones(4)).mean() < 10
+
+
+@pytest.mark.parametrize(("apart", "runs"), [(0.5, 1), (0.001, 2)])
+def test_half_of_the_samples_judge_where_they_can_tell(
+    apart: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["round"])
+    work = qtool.conversion.SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
+    seen: list[int] = []
+
+    def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(sum(b.size for b in batches))
+        before = torch.linspace(1, 2, seen[-1])
+        return before, before.flip(0) * (1 + apart)
+
+    monkeypatch.setattr("qtool.algorithms.acceptance.noise_by_sample", noise)
+    assert not as_near(work, work)
+    assert seen == [32] * runs

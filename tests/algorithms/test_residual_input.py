@@ -1,0 +1,35 @@
+"""Which tensor the result of a layer is added to."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import qtool
+from qtool.algorithms.residual_input import added_to
+from qtool.core.graph.executor import Executor
+
+
+class Block(nn.Module):
+    """first: alone into a sum, through a reshape. second: read twice. third: an output as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        summed = self.first(x).reshape(-1, 2, 2) + x.reshape(-1, 2, 2)
+        twice = self.second(summed.reshape(-1, 4))
+        both = twice + twice.relu()
+        third = self.third(both)
+        return third, third + x
+
+
+def test_the_other_part_of_a_sum_is_found_where_nothing_else_reads_the_result() -> None:
+    captured = qtool.capture_model(Block().eval(), (torch.randn(3, 4),))
+    run = Executor(captured.graph)
+    other = added_to(run, run.numbers["first"])
+    assert other is not None
+    assert run.steps[other].reads == (run.numbers["x"],)
+    assert added_to(run, run.numbers["second"]) is None
+    assert added_to(run, run.numbers["third"]) is None

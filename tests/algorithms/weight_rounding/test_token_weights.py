@@ -1,0 +1,77 @@
+"""How much tokens count: those that are masked not at all."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import qtool
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.weight_rounding.token_weights import row_gains
+from qtool.core import graph as G
+from qtool.core.data import Batch
+
+
+class Tokens(nn.Module):
+    """The mean of what a layer gives for tokens that are not masked, through one more layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = torch.nn.functional.gelu(self.inner(x)) * mask[:, :, None]
+        return self.head(h.sum(1) / mask.sum(1, keepdim=True))
+
+
+def batch(count: int = 4, seed: int = 0) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    x, mask = torch.randn(count, 5, 6, generator=draw), torch.ones(count, 5)
+    mask[1, 2:] = 0
+    return Batch((x, mask), {})
+
+
+def test_a_masked_token_counts_nothing_and_layers_of_samples_are_left_out() -> None:
+    torch.manual_seed(0)
+    first = batch()
+    captured = qtool.capture_model(Tokens().eval(), first.args)
+    graph = captured.graph
+    layers = [n for n in G.calls(graph.graph) if is_product(n)]
+    found = row_gains(graph, [first, batch(3, 1)], layers)
+    assert list(found) == ["inner"]  # head has a row for each sample
+    gains = [g.reshape(-1, 5) for g in found["inner"].values()]
+    assert [len(g) for g in gains] == [4, 3]
+    for gain, mask in zip(gains, (first.args[1], batch(3, 1).args[1]), strict=True):
+        assert torch.equal(gain > 0, mask > 0)
+    three = [first, batch(4, 1), batch(4, 2)]  # those that are not asked for change no other
+    every, some = (row_gains(graph, three, layers, asked)["inner"] for asked in (None, [0, 2]))
+    assert list(some) == [0, 2]
+    assert all(torch.equal(some[i], every[i]) for i in some)
+
+
+def test_behind_a_norm_of_what_does_not_vary_rows_count_alike() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=0.0), nn.Linear(4, 2)).eval()
+    nn.init.zeros_(module[0].weight)
+    nn.init.zeros_(module[0].bias)
+    x = torch.randn(4, 7, 4)
+    graph = qtool.capture_model(module, x).graph
+    layers = [n for n in G.calls(graph.graph) if is_product(n)]
+    gains = row_gains(graph, [Batch((x,), {})], layers)["0"][0]
+    assert torch.equal(gains, torch.ones_like(gains))
+
+
+def test_without_a_derivative_nothing_is_said() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)).eval()
+    x = torch.randn(4, 7, 4)
+    graph = qtool.capture_model(module, x).graph
+    layers = [n for n in G.calls(graph.graph) if is_product(n)]
+    assert set(row_gains(graph, [Batch((x,), {})], layers)) == {"0", "2"}
+    (gelu,) = (n for n in G.calls(graph.graph) if n.target is torch.ops.aten.gelu.default)
+    gelu.target = lambda value, **_: _refuse(value)
+    graph.module.recompile()
+    assert row_gains(graph, [Batch((x,), {})], layers) == {}
+
+
+def _refuse(value: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("derivative is not implemented")

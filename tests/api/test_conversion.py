@@ -1,0 +1,262 @@
+"""calibrate, convert, quantize: every form of model and data comes to the same result."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from qtool import QuantizedModel
+from qtool.algorithms.pipeline import convert_by
+from qtool.api import conversion
+from qtool.api.conversion import calibrate, convert, quantize
+from qtool.calibration.calibration import Calibration
+from qtool.core.errors import CalibrationError, DataError, PlanError
+from qtool.core.graph.edit import copied
+from qtool.frontends.captured_model import DEFAULT_OBSERVER, capture_model
+from tests.backends.onnx.export.networks import NETWORKS, Applied, network, run, samples
+
+
+def images() -> torch.Tensor:
+    return samples("residual", 32)[0]
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(images())
+
+
+def parameters(found: QuantizedModel | Calibration) -> list[tuple[str, float, float]]:
+    if isinstance(found, Calibration):
+        return found.ranges()
+    return [
+        (name, p.scale.reshape(-1)[0].item(), p.zero_point.reshape(-1)[0].item())
+        for name, p in found.parameters.items()
+    ]
+
+
+# --- forms of data -------------------------------------------------------------------------------
+
+DATA: dict[str, Callable[[], Iterable[Any]]] = {
+    "tensors": lambda: images().split(8),
+    "arrays": lambda: [x.numpy() for x in images().split(8)],
+    "tuples": lambda: [(x,) for x in images().split(8)],
+    "with labels": lambda: [(x, torch.zeros(8)) for x in images().split(8)],
+    "lists": lambda: [[x, torch.zeros(8)] for x in images().split(8)],
+    "dicts": lambda: [{"x": x} for x in images().split(8)],
+    "generator": lambda: (x for x in images().split(8)),
+    "loader": lambda: DataLoader(TensorDataset(images(), torch.zeros(32)), batch_size=8),
+    "iterable loader": lambda: DataLoader(Stream(), batch_size=8),
+    "collated": lambda: DataLoader(
+        images(), batch_size=8, collate_fn=lambda items: {"x": torch.stack(items)}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return capture_model(network("residual"), images())
+
+
+@pytest.fixture(scope="module")
+def reference(model: Any) -> list[tuple[str, float, float]]:
+    return parameters(calibrate(model, images().split(8)))
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+def test_any_form_of_data(data: Callable, model: Any, reference: list) -> None:
+    found = calibrate(model, data())
+    assert found.samples == 32
+    assert parameters(found) == reference
+
+
+def test_a_loader_with_workers(model: Any, reference: list) -> None:
+    loader = DataLoader(TensorDataset(images()), batch_size=8, num_workers=2)
+    assert parameters(calibrate(model, loader)) == reference
+
+
+def test_inputs_by_name_in_any_order() -> None:
+    a, b = samples("two_inputs", 8)
+    net = network("two_inputs")
+    by_position = calibrate(net, [(a, b)])
+    assert parameters(calibrate(net, [{"b": b, "a": a}])) == parameters(by_position)
+
+
+def test_progress_sees_every_batch_once(model: Any) -> None:
+    seen = []
+
+    def progress(items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            seen.append(item)
+            yield item
+
+    calibrate(model, images().split(8), progress=progress)
+    assert len(seen) == 4
+
+
+# --- forms of models -----------------------------------------------------------------------------
+
+
+def test_module_program_and_captured_are_one_model(model: Any, reference: list) -> None:
+    net = network("residual")
+    program = torch.export.export(net, (images(),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    assert parameters(calibrate(net, images().split(8))) == reference
+    assert parameters(calibrate(program, images().split(8))) == reference
+    assert capture_model(program).fingerprint == model.fingerprint
+    assert capture_model(model) is model
+
+
+def test_quantize_is_calibrate_and_convert(model: Any, tmp_path: Path) -> None:
+    calibration = calibrate(model, [images()])
+    calibration.save(tmp_path / "model.calib")
+    expected = parameters(quantize(network("residual"), [images()]))
+    assert parameters(convert(model, calibration)) == expected
+    assert parameters(convert(network("residual"), tmp_path / "model.calib")) == expected
+    assert parameters(convert(network("residual"), str(tmp_path / "model.calib"))) == expected
+
+
+def test_the_default_observer_is_used(model: Any) -> None:
+    assert calibrate(model, [images()]).observer.name == DEFAULT_OBSERVER.partition(":")[0]
+    assert calibrate(model, [images()], observer="minmax").observer.name == "minmax"
+
+
+def test_a_captured_model_shows_its_plan(model: Any) -> None:
+    text = str(model.plan())
+    assert text.startswith("target onnxruntime")
+    assert all(name in text for name in NETWORKS["residual"].modules)
+    assert str(model.plan()) == text
+
+
+def test_conversion_without_data_verifies_on_made_up_inputs(model: Any, tmp_path: Path) -> None:
+    found = convert(model, calibrate(model, [images()]))
+    (x,) = (t for _, t in found.sample.tensors())
+    low, high = images().min(), images().max()
+    assert low <= x.min() < x.max() <= high
+    assert x.std() > 0.1
+    assert found.export(tmp_path / "model.onnx").passed
+
+
+def test_conversion_with_a_sample_verifies_on_it(model: Any) -> None:
+    found = convert(model, calibrate(model, [images()]), sample=images()[:5])
+    (x,) = (t for _, t in found.sample.tensors())
+    assert torch.equal(x, images()[:5])
+
+
+def test_at_most_64_samples_are_kept_for_verification(model: Any) -> None:
+    found = quantize(model, [images().repeat(5, 1, 1, 1)])
+    assert found.sample.size == 64
+
+
+def test_an_input_of_integers(tmp_path: Path) -> None:
+    table = nn.Embedding(10, 6)
+    net = Applied(lambda m, x: m.last(m.table(x).mean(1)), table=table, last=nn.Linear(6, 3)).eval()
+    tokens = torch.randint(0, 10, (8, 5))
+    calibration = calibrate(net, [tokens])
+    calibration.save(tmp_path / "model.calib")
+    found = convert(net, tmp_path / "model.calib")  # made-up inputs are valid tokens
+    assert found.export(tmp_path / "model.onnx").passed
+    (out,) = run((tmp_path / "model.onnx").read_bytes(), (tokens,))
+    np.testing.assert_allclose(out, net(tokens).detach(), atol=0.05)
+
+
+# --- dynamic dimensions --------------------------------------------------------------------------
+
+
+def fully_convolutional() -> nn.Module:
+    first, second = nn.Conv2d(4, 6, 3, padding=1), nn.Conv2d(6, 2, 1)
+    net = Applied(lambda m, x: m.second(m.first(x).relu()), first=first, second=second)
+    return net.eval()
+
+
+def test_other_dimensions_on_request(tmp_path: Path) -> None:
+    net, x = fully_convolutional(), images()
+    dynamic = {"x": {0: "n", 2: "height", 3: "width"}}
+    calibration = calibrate(net, [x, x[:, :, :6, :5]], dynamic=dynamic)
+    calibration.save(tmp_path / "model.calib")
+    for found in (
+        quantize(net, [x, x[:, :, :6, :5]], dynamic=dynamic),
+        convert(net, tmp_path / "model.calib"),  # as it was calibrated
+    ):
+        found.export(tmp_path / "model.onnx")
+        (value,) = onnx.load(tmp_path / "model.onnx").graph.input
+        sizes = [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        assert sizes == ["n", 4, "height", "width"]
+        (out,) = run((tmp_path / "model.onnx").read_bytes(), (torch.randn(3, 4, 11, 7),))
+        assert out.shape == (3, 2, 11, 7)
+
+
+def test_a_fixed_batch_on_request() -> None:
+    found = quantize(fully_convolutional(), [images()[:2]], dynamic={"x": {2: "height"}})
+    (value,) = found.to_onnx().graph.input
+    sizes = [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+    assert sizes == [2, 4, "height", 8]
+
+
+def test_one_sample_is_enough() -> None:
+    found = quantize(network("residual"), [images()[:1]])
+    (out,) = run(found.to_onnx(), (images()[:7],))
+    assert out.shape == (7, 5)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_capture_needs_a_batch() -> None:
+    with pytest.raises(DataError, match="give at least one"):
+        capture_model(network("residual"))
+
+
+def test_an_unknown_target_lists_those_there_are(model: Any) -> None:
+    with pytest.raises(PlanError, match="unknown target 'npu'; there are: onnxruntime"):
+        calibrate(model, [images()], target="npu")
+
+
+def test_an_unknown_observer_lists_those_there_are(model: Any) -> None:
+    with pytest.raises(CalibrationError, match="no observer 'median'; there are: minmax"):
+        calibrate(model, [images()], observer="median")
+
+
+def test_quantizing_leaves_the_model_alone() -> None:
+    net = copy.deepcopy(network("residual"))
+    state = {k: v.clone() for k, v in net.state_dict().items()}
+    before = net(images()).detach()
+    quantize(net, [images()])
+    assert torch.equal(net(images()), before)
+    assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
+
+
+def test_the_result_does_not_depend_on_the_random_state() -> None:
+    made = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        data = [samples("residual", 16, number) for number in range(4)]
+        made.append(quantize(network("residual"), data))
+    assert parameters(made[0]) == parameters(made[1])
+
+
+def test_what_the_last_step_left_is_gone_when_quantize_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model copies its weights; those of the conversion go in circles with their graph, and
+    nobody is to walk through all that is old to find them."""
+    left = []
+
+    def noted(*given: Any) -> Any:
+        work = convert_by(*given)
+        module = copied(work.graph.module)  # as steps do that change weights
+        left.append(weakref.ref(module))
+        return replace(work, graph=replace(work.graph, module=module))
+
+    monkeypatch.setattr(conversion, "convert_by", noted)
+    quantize(network("residual"), [images()])
+    assert [module() for module in left] == [None]

@@ -1,0 +1,198 @@
+"""verify, evaluate, compare and report: one call each, for whatever a person has at hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import qtool
+from qtool.backends.onnx import storage
+from qtool.core.errors import DataError, FileError
+from tests.evaluation.spoiled import Chain, captured, chain, images
+
+DATA = list(images(32).split(16))
+QUICK = qtool.ReportOptions(batch_sizes=(4,), seconds=0.01, samples=16)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("examine") / "int8.onnx"
+    chain().export(path)
+    return path
+
+
+def module():
+    torch.manual_seed(0)
+    return Chain().eval()
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_on_random_inputs_and_on_data(file):
+    drawn = qtool.verify(file, samples=20, batch_size=8)
+    assert (drawn.samples, drawn.exact) == (20, True)
+    seen = []
+    given = qtool.verify(
+        str(file), DATA, progress=lambda items: (seen.append(i) or i for i in items)
+    )
+    assert (given.samples, given.exact, len(seen)) == (32, True, 2)
+
+
+def test_verify_refuses(file, tmp_path):
+    with pytest.raises(DataError, match=r"batch 0, input 'x' has shape \[2, 3\]"):
+        qtool.verify(file, [torch.zeros(2, 3)])
+    with pytest.raises(FileError, match="no such file"):
+        qtool.verify(tmp_path / "no.onnx")
+
+
+# --- evaluate ------------------------------------------------------------------------------------
+
+
+def test_evaluate_whatever_the_model_is(file):
+    labels = np.zeros(32, np.int64)
+    known = qtool.evaluate(file, captured(), DATA, labels, seconds=0)
+    program = torch.export.export(
+        module(), (DATA[0],), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    for model in (module(), program):
+        found = qtool.evaluate(file, model, iter(DATA), labels, seconds=0)
+        assert (found.samples, found.agreement) == (32, known.agreement)
+        assert found.float_.accuracy == known.float_.accuracy
+        assert found.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
+
+
+def test_evaluate_takes_batches_with_labels_and_by_name(file):
+    known = qtool.evaluate(file, captured(), DATA, seconds=0)
+    pairs = [(x, torch.zeros(len(x))) for x in DATA]
+    named = [{"x": x} for x in DATA]
+    for data in (pairs, named):
+        assert qtool.evaluate(file, module(), data, seconds=0).sqnr_db == known.sqnr_db
+
+
+def test_evaluate_refuses(file):
+    with pytest.raises(DataError, match="the evaluation data is empty"):
+        qtool.evaluate(file, captured(), [])
+    with pytest.raises(DataError, match=r"batch 1, input 'x' has shape \[2, 3, 8\]"):
+        qtool.evaluate(file, captured(), [DATA[0], torch.zeros(2, 3, 8)], seconds=0)
+
+
+# --- compare and report --------------------------------------------------------------------------
+
+
+def test_compare_with_a_reference_that_stands_outside(file, tmp_path):
+    plain = captured().export_float(tmp_path / "float.onnx")
+    found = qtool.compare([file], DATA, options=QUICK, reference=plain)
+    assert [m.name for m in found.models] == ["float", "int8"]
+    assert found.title == "compared"
+    assert list(tmp_path.iterdir()) == [plain], "nothing is written without a folder"
+    again = qtool.compare([file, plain], DATA, tmp_path / "r", QUICK, reference=plain)
+    assert [m.name for m in again.models] == ["float", "int8"]
+    assert json.loads((tmp_path / "r" / "report.json").read_text())["title"] == "r"
+
+
+def test_compare_takes_two(file):
+    with pytest.raises(DataError, match="give two or more"):
+        qtool.compare([file], DATA)
+
+
+def test_a_report_is_of_a_file_a_quantized_model_or_a_model(file, tmp_path):
+    of_file = qtool.report(file, iter(DATA), tmp_path / "f", QUICK, model=module())
+    of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
+    of_model = qtool.report(
+        module(), DATA, tmp_path / "m", QUICK, calibration_data=images().split(16)
+    )
+    assert of_file.layers == of_quantized.layers == of_model.layers
+    assert of_file.title == "f"
+    assert not (tmp_path / "f" / "model.int8.onnx").exists()
+    assert (tmp_path / "q" / "model.int8.onnx").is_file()
+    origins = [r.models[1].origin.partition(",")[0] for r in (of_file, of_quantized, of_model)]
+    assert origins[0].startswith("the file int8.onnx")
+    assert origins[1:] == ["quantized by qtool", "quantized by qtool"]
+
+
+@pytest.mark.parametrize(
+    "how", [{"mode": "dynamic"}, {"recipe": [{"select": "head", "as": "float"}]}]
+)
+def test_a_report_needs_not_be_told_how_the_file_was_made(how, tmp_path):
+    file = tmp_path / "int8.onnx"
+    qtool.quantize(captured(), DATA, **how).export(file)
+    found = qtool.report(file, DATA, tmp_path / "r", QUICK, model=captured())
+    assert found.layers is not None, found.layers_note
+
+
+def test_the_reference_of_a_file_may_be_a_file(file, tmp_path):
+    plain = captured().export_float(tmp_path / "float.onnx")
+    found = qtool.report(file, DATA, tmp_path / "r", QUICK, model=plain)
+    assert found.models[0].origin == "the file float.onnx"
+    assert "pass --model" in found.layers_note
+
+
+def test_calibration_data_that_is_read_once(tmp_path):
+    found = qtool.report(module(), iter(DATA), tmp_path / "r", QUICK, mode="weight-only")
+    assert "calibrated on the evaluation data itself" in found.models[1].origin
+    assert found.accuracy.samples == 32
+
+
+def test_a_saved_calibration(tmp_path):
+    qtool.calibrate(captured(), DATA).save(tmp_path / "x.calib")
+    found = qtool.report(captured(), DATA, tmp_path / "r", QUICK, calibration=tmp_path / "x.calib")
+    assert "converted by qtool with x.calib" in found.models[1].origin
+
+
+# --- weights in a second file --------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+    """A float and an int8 file, the weights of each in another one."""
+    monkeypatch.setattr(storage, "_SMALL", 100)
+    plain = tmp_path / "float.onnx"
+    storage.save(onnx.load(captured().export_float(tmp_path / "whole.onnx")), plain, external=True)
+    chain().export(tmp_path / "int8.onnx", external_data=True)
+    assert [len(storage.files_of(tmp_path / f"{n}.onnx")) for n in ("float", "int8")] == [2, 2]
+    return plain, tmp_path / "int8.onnx"
+
+
+def test_evaluate_and_bench_read_both_files(apart, file):
+    plain, int8 = apart
+    found, known = (qtool.evaluate(f, captured(), DATA, seconds=0) for f in (int8, file))
+    assert found.sqnr_db == known.sqnr_db
+    assert found.int8.size_bytes == sum(f.stat().st_size for f in storage.files_of(int8))
+    timed = qtool.bench([plain, int8], batch_sizes=(2,), seconds=0.01)
+    assert len(timed.timings) == 1
+
+
+def test_a_report_holds_both_files(apart, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "LIMIT", 3000)  # so that exports have two files unasked
+    _, int8 = apart
+    of_file = qtool.report(int8, DATA, tmp_path / "f", QUICK, model=captured())
+    alone = qtool.report(int8, DATA, tmp_path / "a", QUICK)
+    of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
+    assert of_file.layers == of_quantized.layers
+    assert alone.accuracy.samples == 32
+    model, data = storage.files_of(tmp_path / "q" / "model.int8.onnx")
+    assert qtool.verify(model, DATA).exact
+    assert data.parent == tmp_path / "q"
+    monkeypatch.undo()
+    qtool.report(chain(), DATA, tmp_path / "q", QUICK)
+    assert storage.files_of(model) == [model]
+    assert not data.exists()
+
+
+# --- the public class ----------------------------------------------------------------------------
+
+
+def test_what_people_get_has_report_and_speed(tmp_path, monkeypatch):
+    from qtool.api import quantized_model as place
+
+    quantized = qtool.quantize(captured(), DATA)
+    assert type(quantized) is qtool.QuantizedModel
+    asked = []
+    monkeypatch.setattr(place, "speed_of", lambda *a, **k: asked.append((a, k)))
+    quantized.speed(tmp_path / "m.onnx", seconds=0.5)
+    assert asked == [((quantized, tmp_path / "m.onnx"), {"seconds": 0.5})]

@@ -1,0 +1,285 @@
+"""What a person adds from their own file stands beside what was there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import fx, nn
+
+import qtool
+from qtool.core import graph as G
+from qtool.core.errors import CalibrationError, PassError, PlanError
+from qtool.observers import MinMax, Option
+from qtool.passes import GraphPass
+from qtool.planning.plan import Execution
+from qtool.planning.targets import TARGETS, KernelRule
+from tests.core.ops.outside import Gate, GateNetwork, gate, restored, write_gate
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def _tables() -> Iterator[None]:
+    with restored():
+        yield
+
+
+def data(*shape: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(32, *shape, generator=generator) for _ in range(2)]
+
+
+def quantized(model: nn.Module, *shape: int, **options: Any) -> qtool.QuantizedModel:
+    return qtool.quantize(model.eval(), data(*shape), **options)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return GateNetwork()
+
+
+def gate_macs(x: tuple[int, ...], w: tuple[int, ...], r: tuple[int, ...], *rest: object) -> int:
+    return x[0] * (w[0] * w[1] + r[0] * r[1])
+
+
+def own_kernel(*args: torch.Tensor, slope: float) -> torch.Tensor:
+    return gate(*args, slope)
+
+
+@pytest.mark.parametrize("kernel", [None, own_kernel], ids=["runtime", "own kernel"])
+def test_an_operator_is_one_node_with_a_function(
+    tmp_path: Path, kernel: Callable[..., Any] | None
+) -> None:
+    qtool.register_operator(gate, onnx=Gate, weights=("weight", "r"), macs=gate_macs, kernel=kernel)
+    model = quantized(network(), 8)
+    found = model.export(tmp_path / "gate.onnx")
+    written = onnx.load(tmp_path / "gate.onnx")
+    types = {i.name: i.data_type for i in written.graph.initializer}
+    row = next(r for r in found.coverage.rows if r.name == "gate")
+    decided = model.plan.decision("gate")
+    assert (decided.execution, decided.macs) == (Execution.WEIGHTS, 512)
+    assert [n.op_type for n in written.graph.node if n.domain == "qtool_tests"] == ["Gate"]
+    assert [f.name for f in written.functions] == ["Gate"]
+    assert types["gate.weight.codes"] == types["gate.r.codes"] == onnx.TensorProto.INT8
+    assert (row.kernel, row.integer, row.weights_only, row.macs) == (
+        "qtool_tests",
+        False,
+        True,
+        512,
+    )
+    assert found.exactness.exact
+    assert found.parity.optimised.worst < 1e-3  # codes: floats of two libraries apart, no rounding
+
+
+def test_an_operator_is_the_nodes_that_a_person_writes(tmp_path: Path) -> None:
+    qtool.register_operator("qtool_tests::gate", onnx=write_gate, weights=("weight",))
+    model = quantized(network(), 8)
+    found = model.export(tmp_path / "gate.onnx")
+    written = onnx.load(tmp_path / "gate.onnx")
+    types = Counter(n.op_type for n in written.graph.node)
+    assert types["LeakyRelu"] == types["Tanh"] == 1
+    assert not written.functions
+    assert {n.domain for n in written.graph.node} == {""}
+    assert found.exactness.exact
+    assert found.parity.optimised.worst < 1e-3  # codes: floats of two libraries apart, no rounding
+
+
+def test_without_weights_it_stays_in_float(tmp_path: Path) -> None:
+    qtool.register_operator(torch.ops.qtool_tests.gate, onnx=Gate)
+    model = quantized(network(), 8)
+    decision = model.plan.decision("gate")
+    assert (decision.execution, decision.reason) == (
+        Execution.FLOAT,
+        "no integer kernel on onnxruntime",
+    )
+    assert model.export(tmp_path / "gate.onnx").exactness.exact
+
+
+@pytest.mark.parametrize("target", ["onnxruntime-arm", "openvino", "tensorrt", "tflite"])
+def test_it_is_written_for_every_target(tmp_path: Path, target: str) -> None:
+    body = write_gate if target == "openvino" else Gate  # OpenVINO takes no functions
+    qtool.register_operator(gate, onnx=body, weights=("weight", "r"))
+    found = quantized(network(), 8, target=target).export(tmp_path / "gate.onnx")
+    assert found.parity.passed
+
+
+def test_an_operator_is_reported(tmp_path: Path) -> None:
+    qtool.register_operator(gate, onnx=Gate, weights=("weight", "r"))
+    quantized(network(), 8).report(data(8), tmp_path / "report")
+    assert "qtool_tests::gate" in (tmp_path / "report" / "report.html").read_text()
+
+
+def _proto(**changes: Any) -> onnx.FunctionProto:
+    made = Gate.to_function_proto()
+    for name, value in changes.items():
+        made.ClearField(name)
+        if isinstance(value, str):
+            setattr(made, name, value)
+        else:
+            getattr(made, name).extend(value)
+    return made
+
+
+def _writes(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+class _Unknown:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "message"),
+    [
+        ("qtool_tests::gone", {"onnx": Gate}, "no torch operator 'qtool_tests::gone'"),
+        (_writes, {"onnx": Gate}, "is no torch operator"),
+        (aten.relu_, {"onnx": write_gate}, "changes its arguments"),
+        (aten.linear, {"onnx": write_gate}, "torch sees through aten::linear"),
+        (gate, {"onnx": Gate, "weights": ("w",)}, "no tensor 'w' .* it has: x, weight, r, bias"),
+        (gate, {"onnx": Gate, "weights": ("slope",)}, "no tensor 'slope'"),
+        (gate, {"onnx": None}, "has no ONNX form"),
+        (gate, {"onnx": [Gate, _Unknown()]}, "has no ONNX form"),
+        (gate, {"onnx": write_gate, "kernel": own_kernel}, "no node of its own"),
+        (gate, {"onnx": _proto(domain="")}, "has no domain"),
+        (gate, {"onnx": _proto(input=["x"])}, "1 inputs and 1 outputs, the operator 4 tensors"),
+        (gate, {"onnx": _proto(attribute=["alpha"])}, "disagree about 'alpha'"),
+        (aten.cat, {"onnx": _proto()}, "cannot take 'tensors'"),
+        (aten.add.Tensor, {"onnx": write_gate}, r"registered already \(add\)"),
+    ],
+)
+def test_an_operator_that_does_not_fit(operator: Any, options: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message) as raised:
+        qtool.register_operator(operator, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_operator_is_registered_once() -> None:
+    qtool.register_operator(gate, onnx=Gate)
+    with pytest.raises(PlanError, match="registered already"):
+        qtool.register_operator(gate, onnx=Gate)
+
+
+def _halves(statistic: MinMax, options: Any, qtype: Any, symmetric: bool) -> Any:
+    low, high = statistic.extent()
+    return low * options["share"], high * options["share"]
+
+
+def test_an_observer() -> None:
+    half = {"share": Option(0.5, 0.0, 1.0)}
+    qtool.register_observer("part", statistic=MinMax, estimate=_halves, options=half)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    whole = quantized(model, 8, observer="minmax").parameters["input"].scale
+    part = quantized(model, 8, observer="part:0.25").parameters["input"].scale
+    assert float(part) == pytest.approx(float(whole) / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("minmax", {"statistic": MinMax, "estimate": _halves}, "'minmax' is registered already"),
+        ("a b", {"statistic": MinMax, "estimate": _halves}, "cannot be called 'a b'"),
+        ("part", {"statistic": MinMax, "estimate": None}, "needs a statistic and a function"),
+    ],
+)
+def test_an_observer_that_does_not_fit(name: str, options: Any, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        qtool.register_observer(name, **options)
+
+
+MINE = replace(TARGETS["openvino"], name="mine", description="a runtime of mine")
+
+
+def test_a_target() -> None:
+    qtool.register_target(replace(MINE, kernels={"linear": KernelRule()}, no_kernel={}))
+    model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4))
+    plan = quantized(model, 3, 8, target="mine").plan
+    assert [(d.op, d.execution.value) for d in plan.nodes] == [
+        *(("conv", "float"), ("relu", "float"), ("pass", "float")),
+        ("linear", "integer"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "tflite"}, "'tflite' is registered already"),
+        ({"kernels": {"convolution": KernelRule()}}, "names 'convolution', which is no operator"),
+        ({"no_kernel": {"conv": "slow"}}, "has a kernel of 'conv' and a reason for none"),
+        ({"rewrites": ("faster",)}, "asks for the pass 'faster'"),
+    ],
+)
+def test_a_target_that_does_not_fit(changes: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        qtool.register_target(replace(MINE, **changes))
+
+
+def _double_negation(module: fx.GraphModule) -> int:
+    found = [
+        n
+        for n in G.calls(module.graph)
+        if n.target is aten.neg.default and n.args[0].target is aten.neg.default
+    ]
+    for node in found:
+        G.replace(node, node.args[0].args[0])
+    return len(found)
+
+
+class Negated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.neg(torch.neg(x)))
+
+
+def test_a_pass_for_every_model() -> None:
+    qtool.register_pass(GraphPass("double_negation", _double_negation), before="canonicalize")
+    plan = quantized(Negated(), 8).plan
+    assert [d.op for d in plan.nodes] == ["linear"]
+    assert "double_negation" not in {r.name for r in plan.rewrites}
+
+
+def test_a_pass_for_a_target() -> None:
+    qtool.register_pass(
+        GraphPass("double_negation", _double_negation, reason="nothing is done twice"),
+        target="openvino",
+    )
+    assert [d.op for d in quantized(Negated(), 8).plan.nodes] == ["neg.default"] * 2 + ["linear"]
+    plan = quantized(Negated(), 8, target="openvino").plan
+    assert [d.op for d in plan.nodes] == ["linear"]
+    assert (plan.rewrites[0].name, plan.rewrites[0].count) == ("double_negation", 1)
+    assert plan.rewrites[0].reason == "nothing is done twice"
+
+
+def test_a_pass_is_held_to_the_contract() -> None:
+    def drop(module: fx.GraphModule) -> int:
+        node = next(n for n in G.calls(module.graph) if n.target is aten.neg.default)
+        G.replace(node, node.args[0])
+        return 1
+
+    qtool.register_pass(GraphPass("drop", drop))
+    with pytest.raises(PassError, match="differs from the model"):
+        quantized(Negated(), 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("fold_pad", {}, PassError, "'fold_pad' is registered already"),
+        ("hard_swish", {}, PassError, "'hard_swish' is registered already"),
+        ("mine", {"before": "yours"}, PassError, "no pass 'yours' to run 'mine' before"),
+        ("mine", {"target": "toaster"}, PlanError, "unknown target 'toaster'"),
+        ("mine", {"target": "tflite"}, PassError, "has no reason; say what it is good for"),
+    ],
+)
+def test_a_pass_that_does_not_fit(name: str, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        qtool.register_pass(GraphPass(name, _double_negation), **options)

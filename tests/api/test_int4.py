@@ -1,0 +1,142 @@
+"""4-bit weights: in the int8 kernels, alone in blocks, and alone per channel."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from qtool import QuantizedModel
+from qtool.api.conversion import quantize
+from qtool.core.data import Batch
+from qtool.core.types import INT4
+from qtool.evaluation.restored_model import restore
+from qtool.planning.plan import Kind
+from tests.planning.targets.converted import captured, network, samples
+
+INT4_RULE = [{"select": "*", "weights": "int4"}]
+
+
+@cache
+def static(name: str, target: str = "onnxruntime", observer: str = "minmax") -> QuantizedModel:
+    recipe = [{**INT4_RULE[0], "weight_observer": observer}]
+    given = {"target": target, "recipe": recipe, "accuracy": "fast"}  # each to its nearest code
+    return quantize(captured(name), [samples(name)], **given)
+
+
+def codes(file: onnx.ModelProto) -> dict[str, np.ndarray]:
+    found = file.graph.initializer
+    return {i.name: numpy_helper.to_array(i) for i in found if i.name.endswith("weight.codes")}
+
+
+@pytest.mark.parametrize("name", ["residual_concat", "depthwise"])
+def test_codes_of_4_bits_run_in_the_int8_kernels(name: str, tmp_path: Path) -> None:
+    found = static(name).export(tmp_path / "model.onnx")
+    assert found.coverage.share == 1.0
+    assert found.exactness is not None
+    assert found.exactness.exact
+    stored = codes(onnx.load(tmp_path / "model.onnx"))
+    assert stored
+    for array in stored.values():
+        assert array.dtype == np.int8
+        assert array.min() >= INT4.qmin
+        assert array.max() == INT4.qmax
+
+
+def test_weights_are_on_the_grid_that_the_simulation_has() -> None:
+    model = static("residual_concat")
+    stored = codes(model.to_onnx())
+    for point in (p for p in model.plan if p.kind is Kind.WEIGHT):
+        params = model.parameters[point.name]
+        weight = network("residual_concat").get_parameter(point.name)
+        expected = torch.round(weight / params.along(params.scale, weight.shape)).clamp(-8, 7)
+        found = torch.from_numpy(stored[f"{point.name}.codes"].copy())
+        assert torch.equal(found.float(), expected)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "tensorrt", "tflite"])
+def test_every_target_takes_them(target: str, tmp_path: Path) -> None:
+    found = static("residual_concat", target).export(tmp_path / "model.onnx")
+    assert found.passed
+
+
+def test_the_observer_of_weights_is_chosen() -> None:
+    usual, by_error = static("residual_concat"), static("residual_concat", observer="mse")
+    errors = []
+    for model in (usual, by_error):
+        weight = network("residual_concat").second.weight.detach()
+        params = model.parameters["second.weight"]
+        errors.append(float((params.dequantize(params.quantize(weight)) - weight).square().sum()))
+    assert errors[1] < errors[0]
+    assert usual.parameters["x"].scale == by_error.parameters["x"].scale
+
+
+ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
+    "blocks of 16": ({"as": "int4-weights", "block": 16}, (5, 1, 8), "MatMulNBits"),
+    "blocks of 32": ({"as": "int4-weights"}, (5, 1, 16), "MatMulNBits"),
+    "signed blocks": (
+        {"as": "int4-weights", "weights": "int4", "block": 16},
+        (5, 1, 8),
+        "MatMulNBits",
+    ),
+    "per channel": ({"as": "int8-weights", "weights": "int4"}, (5, 1, 8), "MatMulNBits"),
+    "a zero point for each channel": (
+        {"as": "int4-weights", "block": "channel"},
+        (5, 1, 8),
+        "MatMulNBits",
+    ),
+    "bytes in blocks": ({"as": "int8-weights", "block": 16}, (5, 1, 16), "MatMulNBits"),
+    "bytes with zero points": (
+        {"as": "int8-weights", "weights": "uint8", "block": 32},
+        (5, 1, 32),
+        "MatMulNBits",
+    ),
+    "dynamic": ({"as": "dynamic", "weights": "int4"}, (12, 5), "DynamicQuantizeMatMul"),
+}
+
+
+@pytest.mark.parametrize(("rule", "shape", "kernel"), ALONE.values(), ids=ALONE.keys())
+def test_weights_of_a_linear_layer_alone(
+    rule: dict[str, Any], shape: tuple[int, ...], kernel: str, tmp_path: Path
+) -> None:
+    name, path = "residual_concat", tmp_path / "model.onnx"
+    recipe = [{"op": "linear", **rule}]
+    model = quantize(captured(name), [samples(name)], recipe=recipe)
+    found = model.export(path)
+    assert found.parity.as_written.worst < 2
+    assert codes(onnx.load(path))["head.weight.codes"].shape == shape
+    (row,) = (r for r in found.coverage.rows if r.name == "head")
+    assert row.kernel == kernel
+    x = samples(name)[:4]
+    with torch.no_grad():
+        assert torch.equal(restore(path, captured(name), Batch((x,)))(x), model(x))
+
+
+REFUSED = {
+    "blocks in an integer kernel": (
+        {"op": "conv", "weights": "int4", "block": 32},
+        'no kernel for int4 weights, a scale for each 32 weights (rule 1: op = "conv", weights',
+    ),
+    "weights with a zero point": (
+        {"op": "conv", "weights": "uint4"},
+        'onnxruntime has no kernel for uint4 weights (rule 1: op = "conv", weights = "uint4")',
+    ),
+    "a convolution": (
+        {"op": "conv", "as": "int4-weights"},
+        'only linear layers have a form for that (rule 1: op = "conv", as = "int4-weights")',
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_no_kernel_takes_stays_in_float_and_says_so(rule: dict[str, Any], reason: str) -> None:
+    plan = captured("residual_concat").plan(recipe=[rule])
+    found = {d.reason for d in plan.nodes if d.op == "conv"}
+    assert len(found) == 1
+    assert reason in found.pop()

@@ -1,0 +1,79 @@
+"""The QDQ graph in torch says what the file says, code for code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from qtool.api.conversion import quantize
+from qtool.backends.onnx.export import lower_to_qdq
+from qtool.core.graph import torch_ops
+from qtool.planning.fake_quantize import points_of
+from qtool.planning.plan import Execution, Kind
+from qtool.planning.targets import target
+from tests.backends.onnx.export.networks import (
+    NETWORKS,
+    codes_apart,
+    model,
+    network,
+    quantized,
+    run,
+    samples,
+)
+
+every = pytest.mark.parametrize("name", list(NETWORKS))
+
+
+@every
+def test_the_graph_computes_what_the_file_does_as_written(name: str) -> None:
+    found = quantized(name)
+    module = lower_to_qdq(found.module, found.plan, target(found.plan.target))
+    x = samples(name, 5)
+    with torch.no_grad():
+        outputs = [t.numpy() for t in pytree.tree_leaves(module(*x))]
+    file = run(model(name), x, optimise=False)
+    assert codes_apart(outputs, file, list(found._steps())) <= 1.001  # order of float sums
+
+
+@every
+def test_no_quant_point_is_left_and_the_source_is_untouched(name: str) -> None:
+    found = quantized(name)
+    points = len(points_of(found.module))
+    module = lower_to_qdq(found.module, found.plan, target(found.plan.target))
+    assert not points_of(module)
+    assert len(points_of(found.module)) == points
+
+
+def test_points_that_share_parameters_share_their_constants() -> None:
+    module = quantized("max_pool").qdq
+    kinds = (torch_ops.quantize, torch_ops.dequantize)
+    scales = {
+        str(n.args[1].target)
+        for n in module.graph.nodes
+        if n.target in kinds and n.args[0].op != "get_attr"
+    }
+    points = [p.name for p in quantized("max_pool").plan if p.kind is Kind.ACTIVATION]
+    assert len(points) == 4  # x, relu, the pool and last, of which the pool has those of relu
+    assert len(scales) == 3
+
+
+def test_only_a_pad_with_zeros_stands_on_codes() -> None:
+    """Another fill may lie outside the range of what is padded, whose codes cannot hold it."""
+    found = quantized("pad_with_ones")
+    assert not [n for n in found.qdq.graph.nodes if n.target is torch_ops.pad_codes]
+    decision = found.plan.decision("pad")
+    assert decision is not None
+    assert (decision.execution, decision.reason) == (
+        Execution.FLOAT,
+        "it pads with a number other than zero",
+    )
+
+
+def test_training_after_an_export_is_seen_by_the_next() -> None:
+    found = quantize(network("linear"), [samples("linear", 16)])
+    before = found.to_onnx()
+    with torch.no_grad():
+        for p in found.module.parameters():
+            p.neg_()
+    assert before != found.to_onnx()

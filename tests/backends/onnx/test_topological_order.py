@@ -1,0 +1,76 @@
+"""Nodes that stand before what they read: sorted, and then read as any other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+import qtool
+from qtool.backends.onnx.reading import Reading
+from qtool.backends.onnx.storage import load, message_of
+from qtool.backends.onnx.topological_order import in_order, sort_nodes
+from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.verification import compare_codes
+
+
+def graph(*nodes: onnx.NodeProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [2])], [])
+
+
+def node(name: str, *inputs: str) -> onnx.NodeProto:
+    return helper.make_node("Sum", inputs, [name], name=name)
+
+
+def names(of: onnx.GraphProto) -> list[str]:
+    return [n.name for n in of.node]
+
+
+def test_what_is_in_order_stays() -> None:
+    made = graph(node("a", "x"), node("b", "x"), node("c", "a", "b"))
+    assert in_order(made)
+    sort_nodes(made)
+    assert names(made) == ["a", "b", "c"]
+
+
+def test_nodes_move_behind_what_they_read() -> None:
+    made = graph(node("c", "a", "b"), node("b", "a"), node("d", "x"), node("a", "x"))
+    assert not in_order(made)
+    sort_nodes(made)
+    assert names(made) == ["d", "a", "b", "c"]
+    assert in_order(made)
+
+
+def test_a_branch_reads_from_outside() -> None:
+    branch = helper.make_graph([node("t", "late")], "then", [], [])
+    choice = helper.make_node("If", ["x"], ["y"], name="choice", then_branch=branch)
+    made = graph(choice, node("late", "x"))
+    sort_nodes(made)
+    assert names(made) == ["late", "choice"]
+
+
+def test_a_cycle_stays_as_it_is() -> None:
+    made = graph(node("a", "b"), node("b", "a"))
+    sort_nodes(made)
+    assert names(made) == ["a", "b"]
+
+
+def test_a_file_in_reverse_order_is_verified_as_any_other(tmp_path: Path) -> None:
+    """ONNX Runtime runs it, so that the integer engine has to."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    path, x = tmp_path / "m.onnx", torch.randn(16, 4)
+    qtool.quantize(model, [x]).export(path)
+    made = onnx.load(path)
+    reverse = list(made.graph.node)[::-1]
+    del made.graph.node[:]
+    made.graph.node.extend(reverse)
+    onnx.save(made, path)
+    assert not in_order(made.graph)
+    for read in (load(path), message_of(path), Reading.of(made).outline):
+        assert in_order(read.graph)
+    assert not in_order(made.graph)  # the caller's model stays as it is
+    torch.testing.assert_close(lower(made)(x), lower(path)(x), rtol=0, atol=0)
+    assert compare_codes(path, [[x.numpy()]]).passed

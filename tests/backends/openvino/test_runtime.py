@@ -1,0 +1,132 @@
+"""OpenVINO as a runtime: what it is asked, what is said of it, what a conversion shows in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qtool.backends.openvino.runtime import OPENVINO
+from qtool.backends.runtime import Arrays
+from qtool.backends.runtime_table import RUNTIMES, runtime
+from qtool.conversion import quantized as module
+from qtool.core.errors import VerificationError
+from qtool.planning.targets import TARGETS
+from qtool.verification import executed
+from tests.planning.targets.converted import converted, samples
+
+installed = pytest.mark.skipif(
+    not OPENVINO.installed, reason='OpenVINO is not installed: pip install "qtool[openvino]"'
+)
+
+
+def test_every_target_names_a_runtime_or_none() -> None:
+    named = {t.runtime for t in TARGETS.values()}
+    assert named == {None, *RUNTIMES}
+    assert runtime(None) is None
+
+
+@installed
+def test_export_verifies_in_openvino(tmp_path: Path) -> None:
+    result = converted("digits", "openvino").export(tmp_path / "model.onnx")
+    assert result is not None
+    assert result.passed
+    assert result.parity.optimised is not None
+    assert result.parity.runtime == f"openvino {OPENVINO.version()}"
+    assert f"; in openvino {OPENVINO.version()} worst" in str(result)
+    assert result.missing == ""
+
+
+@installed
+def test_what_openvino_computes_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = converted("digits", "openvino")
+
+    def wrong(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        return [10 * a + 100 for a in OPENVINO.run(path, arrays)]
+
+    monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, run=wrong))
+    with pytest.raises(VerificationError, match="in openvino"):
+        model.export(tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_missing_runtime_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, version=lambda: None))
+    result = converted("digits", "openvino").export(tmp_path / "model.onnx")
+    assert result is not None
+    assert result.passed
+    assert result.parity.optimised is None
+    assert result.missing.startswith("OpenVINO is not installed: ")
+    assert "pip install openvino" in str(result)
+
+
+@installed
+def test_inputs_and_outputs_go_by_position(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    converted("digits", "openvino").export(file, verify=False)
+    x = samples("digits")[:3].numpy()
+    (found,) = OPENVINO.run(file, [x])
+    assert found.shape[0] == 3
+    assert found.dtype == np.float32
+
+
+@installed
+def test_refusals_are_in_its_words(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(VerificationError, match=r"broken\.onnx: OpenVINO does not load it"):
+        OPENVINO.run(broken, [])
+
+
+@installed
+def test_it_tells_its_kernels(tmp_path: Path) -> None:
+    converted("digits", "openvino").export(tmp_path / "model.onnx", verify=False)
+    assert OPENVINO.executed is not None
+    kernels = {name: k for k in OPENVINO.executed(tmp_path / "model.onnx") for name in k.nodes}
+    assert kernels["block2.conv2.0"] is kernels["block2.add"]  # taken into one
+    assert kernels["block2.conv2.0"].kind == "Convolution u8"
+    assert kernels["block2.conv2.0"].integer
+    assert kernels["head"].integer  # known as head/WithoutBiases/DequantizationMultiply
+    assert not any("codes" in name for name in kernels)  # constants are no kernels
+
+
+@installed
+@pytest.mark.parametrize("name", ["digits", "activations"])
+def test_coverage_is_what_it_runs(name: str, tmp_path: Path) -> None:
+    model = converted(name, "openvino")
+    found = model.export(tmp_path / "model.onnx").coverage
+    assert found.runtime == str(OPENVINO)
+    assert found.macs == sum(d.macs for d in model.plan.nodes)
+    assert found.share == 1
+    assert {r.kernel for r in found.rows if r.macs} <= {"Convolution u8", "FullyConnected u8"}
+    assert model.coverage == found
+
+
+@installed
+def test_what_it_runs_in_float_is_said(tmp_path: Path) -> None:
+    """A plan that says more than is in the file: no quantization in front of a layer."""
+    model = converted("digits", "openvino")
+    file = model.to_onnx()
+    rounded = {n.output[0]: n.input[0] for n in file.graph.node if n.op_type == "QuantizeLinear"}
+    for node in file.graph.node:
+        if node.name == "block1.conv2.0":
+            source = next(n for n in file.graph.node if n.output[0] == node.input[0])
+            node.input[0] = rounded.get(source.input[0], source.input[0])
+    onnx.save(file, tmp_path / "model.onnx")
+    found = executed(tmp_path / "model.onnx", model.plan, OPENVINO)
+    rows = {r.name: r for r in found.float_rows}
+    assert rows["block1.conv2.0"].reason == "OpenVINO runs it in float"
+    assert rows["block1.conv2.0"].kernel == "Convolution f32"
+    assert 0 < found.share < 1
+
+
+@installed
+def test_a_file_that_it_does_not_take_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    assert OPENVINO.executed is not None
+    with pytest.raises(VerificationError, match="OpenVINO does not load it"):
+        OPENVINO.executed(tmp_path / "model.onnx")

@@ -1,0 +1,147 @@
+"""A runtime in a process of its own: answers, refusals, crashes, interruptions, forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qtool.backends.openvino.subprocess_runner import Apart
+from qtool.core.errors import VerificationError
+
+SERVER = """
+import os, signal, time
+import numpy as np
+from qtool.core.errors import VerificationError
+from qtool.backends.openvino import subprocess_runner as apart
+
+def double(path, arrays):
+    print("what a runtime prints")
+    return {"path": path, "pid": os.getpid()}, [2 * a for a in arrays]
+
+def refuse(path, arrays):
+    raise VerificationError(f"{path}: no")
+
+def crash(path, arrays):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def leave(path, arrays):
+    os._exit(3)
+
+def wait(path, arrays):
+    time.sleep(60)
+
+def stumble(path, arrays):
+    return {}["layerType"]
+
+def serve():
+    apart.serve({f.__name__: f for f in (double, refuse, crash, leave, wait, stumble)})
+"""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    (tmp_path / "made_up_runtime.py").write_text(textwrap.dedent(SERVER))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    made = Apart("made_up_runtime", "Made Up")
+    yield made
+    made.close()
+
+
+def test_arrays_go_there_and_back(runtime: Apart) -> None:
+    arrays = [
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.float32(1.5).reshape(()),
+        np.zeros((0, 4), np.uint8),
+        *(np.full(i, i, np.float32) for i in range(12)),  # more than ten: their order
+        np.ones((1 << 20,), np.float32),  # more than a pipe holds
+    ]
+    words, found = runtime.ask("double", "\u00e4 b.onnx", arrays)
+    assert words["path"] == "\u00e4 b.onnx"
+    assert words["pid"] != os.getpid()
+    for given, got in zip(arrays, found, strict=True):
+        np.testing.assert_array_equal(2 * given, got, strict=True)
+
+
+def test_one_process_answers_all(runtime: Apart) -> None:
+    first, second = (runtime.ask("double", "x")[0]["pid"] for _ in range(2))
+    assert first == second
+
+
+def test_a_refusal_is_in_its_words_and_no_end(runtime: Apart) -> None:
+    before = runtime.ask("double", "x")[0]["pid"]
+    with pytest.raises(VerificationError, match=r"^a: no$"):
+        runtime.ask("refuse", "a")
+    assert runtime.ask("double", "x")[0]["pid"] == before
+
+
+def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: Apart) -> None:
+    before = runtime.ask("double", "x")[0]["pid"]
+    with pytest.raises(VerificationError, match=r"does not run apart: KeyError: 'layerType'$"):
+        runtime.ask("stumble", "x")
+    assert runtime.ask("double", "x")[0]["pid"] == before
+
+
+@pytest.mark.parametrize(("what", "why"), [("crash", "SIGSEGV"), ("leave", "exit code 3")])
+def test_a_crash_is_a_refusal_and_the_next_question_is_answered(
+    runtime: Apart, what: str, why: str
+) -> None:
+    with pytest.raises(VerificationError, match=rf"^Made Up crashes on the model \({why}\)"):
+        runtime.ask(what, "x")
+    assert runtime.ask("double", "x")[0]["path"] == "x"
+
+
+def test_an_interrupted_question_is_not_answered_later(runtime: Apart) -> None:
+    before = runtime.ask("double", "x")[0]["pid"]
+
+    def interrupt() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            runtime.ask("wait", "x")
+    finally:
+        signal.signal(signal.SIGINT, old)
+    thread.join()
+    words, _ = runtime.ask("double", "y")
+    assert words["path"] == "y"
+    assert words["pid"] != before
+
+
+def test_a_forked_process_asks_its_own(runtime: Apart) -> None:
+    before = runtime.ask("double", "x")[0]["pid"]
+    child = os.fork()
+    if child == 0:
+        try:
+            other = runtime.ask("double", "x")[0]["pid"]
+            os._exit(0 if other != before else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert runtime.ask("double", "x")[0]["pid"] == before
+
+
+def test_threads_get_their_own_answers(runtime: Apart) -> None:
+    found: dict[int, float] = {}
+
+    def ask(i: int) -> None:
+        found[i] = float(runtime.ask("double", "x", [np.float32(i).reshape(1)])[1][0][0])
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: 2.0 * i for i in range(8)}

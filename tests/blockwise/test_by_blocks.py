@@ -1,0 +1,401 @@
+"""Models larger than memory: block by block to the same file, after any end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import numpy_helper
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import qtool
+from qtool.blockwise import checkpoint, quantize
+from qtool.core.errors import CaptureError, FileError
+from qtool.distributed import Ranks
+from qtool.frontends.huggingface import meta_init
+from qtool.frontends.load_model import load_model
+from qtool.frontends.onnx import external_weights
+
+INDEX = "model.safetensors.index.json"
+WIDTH = 48
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Residual(nn.Module):
+    """A stream of 48 values that layers add to."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 10)
+        self.register_buffer("table", torch.linspace(0.5, 1.5, WIDTH), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.table
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+BLOCK = 45_000  # bytes: a layer
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large() -> Iterator[None]:
+    """What is small here counts as large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meta_init, "SMALL", 1000)
+        patch.setattr(quantize, "SPLIT", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights in two files with an index."""
+    torch.manual_seed(0)
+    place, held = tmp_path_factory.mktemp("weights"), Residual().state_dict()
+    names = {k: f"model-{1 + ('head' in k)}-of-2.safetensors" for k in held}
+    for name in set(names.values()):
+        save_file({k: v for k, v in held.items() if names[k] == name}, place / name)
+    (place / INDEX).write_text(json.dumps({"weight_map": names}))
+    return place
+
+
+def samples(count: int = 8, seed: int = 0) -> list[torch.Tensor]:
+    """Of few directions, as activations are."""
+    mixed = torch.randn(WIDTH // 4, WIDTH, generator=torch.Generator().manual_seed(7))
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(16, WIDTH // 4, generator=random) @ mixed for _ in range(count)]
+
+
+def made(folder: Path, path: Path, **options: Any) -> Any:
+    given = {"mode": "weight-only-int4", "accuracy": "balanced", "data": samples(), **options}
+    with qtool.unfilled():
+        model = Residual()
+    assert model.layers[0].up.weight.is_meta
+    return qtool.quantize_by_blocks(
+        folder, given.pop("data"), path, model=model, block=BLOCK, **given
+    )
+
+
+def filled(folder: Path, layers: int = 3) -> nn.Module:
+    model = Residual(layers).eval()
+    for file in folder.glob("*.safetensors"):
+        model.load_state_dict(load_file(file), strict=False)
+    return model
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in sorted(path.parent.iterdir())}
+
+
+def outputs(path: Path) -> Any:
+    (x,) = samples(1, seed=1)
+    return ort.InferenceSession(path).run(None, {"x": x.numpy()})[0]
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The result of one run, with rounded weights."""
+    path = tmp_path_factory.mktemp("whole") / "net.onnx"
+    return made(folder, path), path
+
+
+@pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
+def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
+    one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
+    how = {"mode": mode, "accuracy": "fast"}
+    qtool.quantize(filled(folder), samples(), **how).export(one, verify=False)
+    found = made(folder, blocks, **how)
+    assert len(found.blocks) == 3
+    if mode != "static":
+        assert np.array_equal(outputs(one), outputs(blocks))
+        return
+    # ranges are of some thousand values of a tensor there, and may be of all of them here
+    exact = filled(folder)(samples(1, seed=1)[0]).detach().numpy()
+    near, far = (np.square(outputs(p) - exact).mean() for p in (blocks, one))
+    assert near < 1.3 * far
+
+
+UP_FLOAT = {"select": "layers.0.up", "as": "float"}
+HEAD_STORED = {"select": "re:he.d", "op": "linear", "as": "int8-weights"}
+
+
+@pytest.mark.parametrize("rules", [[], [UP_FLOAT, HEAD_STORED]], ids=["alike", "rules"])
+def test_layers_larger_than_a_block_are_split(
+    rules: list[dict[str, str]], folder: Path, tmp_path: Path
+) -> None:
+    with qtool.unfilled():
+        model = Residual(1)
+    path = tmp_path / "split.onnx"
+    options: dict[str, Any] = {"mode": "dynamic", "accuracy": "fast", "recipe": rules}
+    found = qtool.quantize_by_blocks(folder, samples(), path, block=17_000, model=model, **options)
+    assert len(found.blocks) > 4
+    assert not found.notes
+    qtool.quantize(filled(folder, 1), samples(), **options).export(tmp_path / "one.onnx")
+    assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
+    form = {row["node"]: row["form"] for block in found.blocks for row in block.nodes}
+    assert form["layers.0.up.1"] == ("float" if rules else "dynamic")
+
+
+def test_rules_that_select_nothing_are_refused_or_said(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with pytest.raises(qtool.PlanError, match=r"rule 2 .* selects no node; near are layers\.0\.up"):
+        made(folder, path, recipe=[UP_FLOAT, {"select": "layers.0.upp", "as": "float"}])
+    assert not list(tmp_path.iterdir())
+    found = made(folder, path, recipe=[{"select": "head", "op": "conv", "as": "float"}])
+    (note,) = found.notes
+    assert (
+        note == 'rule 1 of the recipe (select = "head", op = "conv", as = "float") selects no node'
+    )
+    assert f"note: {note}" in str(found)
+
+
+@pytest.fixture
+def file(folder: Path, tmp_path: Path) -> Path:
+    """The model as an ONNX file with its weights beside it, once behind a Transpose."""
+    model, nodes = filled(folder), []
+    stored = {k: v.numpy() for k, v in model.state_dict().items()} | {"table": model.table.numpy()}
+    for name in [n for n in stored if n.endswith(("up.weight", "down.weight"))]:
+        stored[name] = np.ascontiguousarray(stored[name].T)
+    nodes.append("x0 = Mul (x, table)")
+    for i in range(3):
+        at = f"layers_{i}"
+        nodes += [
+            f"n{i} = LayerNormalization (x{i}, {at}_norm_weight, {at}_norm_bias)",
+            f"u{i} = MatMul (n{i}, {at}_up_weight)",
+            f"b{i} = Add (u{i}, {at}_up_bias)",
+            f"r{i} = Relu (b{i})",
+            f"d{i} = MatMul (r{i}, {at}_down_weight)",
+            f"x{i + 1} = Add (x{i}, d{i})",
+        ]
+    nodes += [
+        "turned = Transpose (head_weight)",
+        "h = MatMul (x3, turned)",
+        "y = Add (h, head_bias)",
+    ]
+    text = "\n".join(nodes)
+    graph = f"agraph (float[batch, {WIDTH}] x) => (float[batch, 10] y) {{ {text} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    arrays = (numpy_helper.from_array(v, k.replace(".", "_")) for k, v in stored.items())
+    proto.graph.initializer.extend(arrays)
+    apart = {"location": "weights.data", "size_threshold": 0}
+    onnx.save(proto, tmp_path / "float.onnx", save_as_external_data=True, **apart)
+    return tmp_path / "float.onnx"
+
+
+@pytest.mark.usefixtures("large")
+def test_an_onnx_file_with_its_weights_beside_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
+    how = {"mode": "dynamic", "accuracy": "fast"}
+    qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
+    monkeypatch.setattr(external_weights, "_LEAST", 400)
+    asked = list[str]()
+    monkeypatch.setattr(external_weights.Apart, "give_back", lambda _: asked.append("given back"))
+    found = qtool.quantize_by_blocks(file, samples(), blocks, **how, block=BLOCK)
+    assert len(found.blocks) == 3
+    assert len(asked) == 4  # behind a look at it, and behind each block
+    assert np.array_equal(outputs(one), outputs(blocks))
+
+
+def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None:
+    held = (data := file.with_name("weights.data")).read_bytes()
+    for left, said in ((held[:-4], "weights.data is cut off: '.*' is not whole"), (None, "lacks")):
+        data.unlink()
+        if left is not None:
+            data.write_bytes(left)
+        with pytest.raises(CaptureError, match=f"float.onnx: .*{said}"):
+            qtool.quantize_by_blocks(file, samples(), tmp_path / "x.onnx")
+    with pytest.raises(CaptureError, match="is a model by itself; leave out model and task"):
+        made(file, tmp_path / "x.onnx")
+    assert not list(tmp_path.glob("x.onnx*"))
+
+
+def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 400}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = library.LlamaConfig(**sizes, **heads, tie_word_embeddings=True)
+    model = library.LlamaForCausalLM(config).eval()
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "llama", max_shard_size="50KB")
+    assert (tmp_path / "llama" / INDEX).is_file()
+    ids = torch.randint(0, 400, (4, 12))
+    found = qtool.quantize_by_blocks(
+        tmp_path / "llama",
+        [{"input_ids": ids}],
+        tmp_path / "net.onnx",
+        mode="weight-only",
+        dynamic={"input_ids": {0: "batch", 1: "sequence"}},
+        block=120_000,
+    )
+    assert len(found.blocks) > 2
+    (logits,) = ort.InferenceSession(found.files[0]).run(None, {"input_ids": ids[:3, :9].numpy()})
+    exact = model.float()(ids[:3, :9], use_cache=False).logits.detach().numpy()
+    assert np.square(logits - exact).sum() < 1e-3 * np.square(exact).sum()  # 30 dB
+
+
+def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -> None:
+    exact = filled(folder)(samples(1, seed=1)[0]).detach().numpy()
+    nearest = made(folder, whole[1].with_name("nearest.onnx"), accuracy="fast")
+    far, near = (
+        np.square(outputs(whole[1].with_name(name)) - exact).sum()
+        for name in ("nearest.onnx", "net.onnx")
+    )
+    for file in nearest.files:
+        file.unlink()
+    assert sum(b.rounded for b in whole[0].blocks) == 7
+    assert re.search(r"net\.onnx: [1-9]\d* KiB, 3 blocks", str(whole[0]))
+    assert near < 0.7 * far  # 1.5 dB
+
+
+def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
+    """What a layer reads is never below zero, so that its weights could give a bias once more."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 32), nn.Unflatten(1, (2, 4, 4))
+    )
+    net.extend([nn.ReLU(), nn.Conv2d(2, 3, 3)])
+    for layer in (net[0], net[2], net[5]):
+        nn.init.constant_(layer.bias, 3.0)
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    nearest, rounded = (
+        qtool.quantize_by_blocks(
+            tmp_path, samples(), tmp_path / "net.onnx", model=net, mode="static", accuracy=accuracy
+        )
+        for accuracy in ("fast", "balanced")
+    )
+    assert rounded.blocks[0].rounded
+    assert rounded.sqnr["output"] > nearest.sqnr["output"]
+
+
+class Fork(nn.Module):
+    """Two convolutions read one tensor, each in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(2, 4, 3, 2, 1), nn.Conv2d(2, 4, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(x) + self.narrow(x)
+
+
+def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Fork()
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    data = [x.reshape(-1, 2, 4, 6) for x in samples()]
+    found = qtool.quantize_by_blocks(
+        tmp_path, data, tmp_path / "net.onnx", model=net, mode="static", accuracy="balanced"
+    )
+    assert found.blocks[0].rounded
+    assert found.sqnr["output"] > 30
+
+
+@pytest.mark.parametrize("where", ["weights", "record", "joined"])
+def test_it_goes_on_to_the_same_bytes(
+    folder: Path,
+    whole: tuple[Any, Path],
+    tmp_path: Path,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ended where the disk is full: in the second block's weights, before its record, at the end;
+    with half of what was to be written left behind."""
+    calls = 0
+
+    def full(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < 2 and where != "joined":
+            return real(*given)
+        if where == "weights":
+            real(*given)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    owner, name = {
+        "weights": (quantize, "appended"),
+        "record": (checkpoint.Record, "add"),
+        "joined": (quantize, "join"),
+    }[where]
+    real: Any = getattr(owner, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        with pytest.raises(FileError, match="No space left on device; what is done is kept"):
+            made(folder, tmp_path / "net.onnx")
+    assert [f.name for f in tmp_path.iterdir()] == ["net.onnx.blocks"]
+    made(folder, tmp_path / "net.onnx")
+    assert content(tmp_path / "net.onnx") == content(whole[1])
+
+
+def test_work_of_others_is_left_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "net.onnx"
+    with monkeypatch.context() as patch:
+        patch.setattr(quantize, "_convert", lambda *_: sys.exit())
+        with pytest.raises(SystemExit):
+            made(folder, path)
+    with pytest.raises(FileError, match=r"begun with another choice; .* or delete it"):
+        made(folder, path, mode="weight-only")
+    with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
+        made(folder, path, data=samples(5))
+    with (
+        checkpoint.opened(path, {}, Ranks()),
+        pytest.raises(FileError, match="another process works in"),
+    ):
+        made(folder, path)
+
+
+def copied(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+def test_files_that_are_not_the_models_are_named(folder: Path, tmp_path: Path) -> None:
+    named = json.loads((folder / INDEX).read_text())["weight_map"]
+    layer = "head.weight"
+    missing = copied(folder, tmp_path / "missing")
+    (missing / named[layer]).unlink()
+    with pytest.raises(CaptureError, match=rf"missing lacks {named[layer]}, which holds weights"):
+        made(missing, tmp_path / "x.onnx")
+    short = copied(folder, tmp_path / "short")
+    (short / named[layer]).write_bytes((folder / named[layer]).read_bytes()[:-1])
+    with pytest.raises(CaptureError, match=rf"{named[layer]} is damaged or cut off .* get that"):
+        made(short, tmp_path / "x.onnx")
+    other = copied(folder, tmp_path / "other")
+    held = load_file(other / named[layer])
+    save_file({**held, layer: held[layer][:-1].clone()}, other / named[layer])
+    with pytest.raises(
+        CaptureError, match=rf"'{layer}' has the shape \[9, 48\], and the model makes it \[10"
+    ):
+        made(other, tmp_path / "x.onnx")
+    del held[layer]
+    save_file(held or {"nothing": torch.zeros(1)}, other / named[layer])
+    with pytest.raises(CaptureError, match=rf"lacks '{layer}', which the index says is in it"):
+        made(other, tmp_path / "x.onnx")
+    assert not list(tmp_path.glob("x.onnx*"))

@@ -1,0 +1,28 @@
+"""What is left on the disk by an end at any time goes when the work goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from qtool.blockwise.checkpoint import Done, opened
+from qtool.distributed import Ranks
+
+
+def test_tensors_that_no_block_reads_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended when the first block was recorded, and what it had read was not removed yet."""
+    path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
+    with opened(path, {}, Ranks()) as record, monkeypatch.context() as patch:
+        for values in (*map(record.values, range(4)), record.taken, record.scratch):
+            values.save(0, some, {})
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        record.add(Done("a block", 0, "", {}, 0, (), ()))
+    with opened(path, {}, Ranks()) as record:
+        assert len(record.done) == 1
+        left = [f.name for f in record.folder.iterdir() if f.is_dir()]
+        assert left == [record.values(1).folder.name]

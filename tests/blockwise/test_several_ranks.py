@@ -1,0 +1,144 @@
+"""A model larger than memory in several processes: the bytes of one, after any end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import qtool
+from qtool.blockwise import layer_moments, quantize
+from qtool.distributed import Share
+from qtool.frontends.huggingface import meta_init
+from tests.blockwise.test_by_blocks import Residual, content, made, samples
+from tests.distributed.processes import run, values
+
+KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
+    "rounded": (8, {}),
+    "static": (2, {"mode": "static", "accuracy": "fast"}),  # none for the third rank
+}
+
+SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
+    (meta_init, "SMALL", 1000),
+    (quantize, "SPLIT", 1),
+    (layer_moments, "ELEMENTS", 2000),
+    (layer_moments, "COLUMNS", 40),  # of 48 and 96
+]
+
+
+def prepared() -> None:
+    for owner, name, value in SMALL:
+        setattr(owner, name, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("weights")
+    save_file(Residual().state_dict(), place / "model.safetensors")
+    return place
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What one process writes."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for given in SMALL:
+            patch.setattr(*given)
+        for kind, (count, options) in KINDS.items():
+            path = tmp_path_factory.mktemp(kind) / "net.onnx"
+            made(folder, path, data=samples(count), **options)
+            found[kind] = content(path)
+    return found
+
+
+def misfits(rank: int, folder: Path, out: Path) -> list[str]:
+    """What is said of ranks that do not fit each other, one after the other."""
+    place = out / str(rank)
+    place.mkdir()
+    torch.manual_seed(rank)
+    save_file(Residual().state_dict(), place / "model.safetensors")
+    said = []
+    for source, path, options in (
+        (folder, place / "net.onnx", {}),
+        (place, out / "net.onnx", {}),
+        (folder, out / "net.onnx", {"mode": "dynamic" if rank == 1 else "static"}),
+        (folder, out / "net.onnx", {"data": []}),
+    ):
+        with pytest.raises(qtool.QtoolError) as caught:
+            made(source, path, **{"data": Share(samples(), rank, 3), **options})
+        said.append(str(caught.value))
+    return said
+
+
+def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
+    prepared()
+    solved = 0
+    real = layer_moments.Moments.rounded
+
+    def counted(*given: Any) -> Any:
+        nonlocal solved
+        solved += 1
+        return real(*given)
+
+    layer_moments.Moments.rounded = counted  # type: ignore[method-assign]  # of this process alone
+    found = {}
+    for kind, (count, options) in KINDS.items():
+        place = out / kind
+        place.mkdir(exist_ok=True)
+        result = made(folder, place / "net.onnx", data=Share(samples(count), rank, 3), **options)
+        found[kind] = result.sqnr, [b.notes for b in result.blocks]
+    return {"told": found, "solved": solved, "misfits": misfits(rank, folder, out)}
+
+
+def test_the_bytes_are_those_of_one_process(
+    folder: Path, alone: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    found = values(run(3, converted, folder, tmp_path))
+    for kind, wanted in alone.items():
+        assert content(tmp_path / kind / "net.onnx") == wanted
+    assert found[0]["told"] == found[1]["told"] == found[2]["told"]
+    assert "had no data" not in str(found[0]["told"])
+    assert min(one["solved"] for one in found) > 2
+    for apart, model, options, nothing in (one["misfits"] for one in found):
+        assert " of 3 does not find " in apart
+        assert "give a place for the result that all of them see" in apart
+        assert "rank 1 of 3 has another model, or other weights, than rank 0" in model
+        assert "rank 1 of 3 has other options than rank 0" in options
+        assert "the calibration data is empty" in nothing
+
+
+def dies(rank: int, folder: Path, path: Path) -> None:
+    """The second one, in the second block."""
+    prepared()
+    real, calls = quantize.walk, 0
+
+    def walk(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if rank == 1 and calls == 2:
+            os._exit(3)
+        return real(*given)
+
+    quantize.walk = walk
+    made(folder, path, data=Share(samples(), rank, 2))
+
+
+def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(
+    folder: Path, alone: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = tmp_path / "net.onnx"
+    zero, one = run(2, dies, folder, path)
+    assert one.code == 3
+    assert zero.error.endswith("rank 1 of 2 is gone: its process ended")
+    assert [f.name for f in tmp_path.iterdir()] == ["net.onnx.blocks"]
+    assert len(list(tmp_path.glob("*.blocks/block-*.json"))) == 1
+    for given in SMALL:
+        monkeypatch.setattr(*given)
+    made(folder, path)
+    assert content(path) == alone["rounded"]

@@ -1,0 +1,74 @@
+"""Too few samples are noticed while they run through, and by nothing that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import qtool
+from qtool.calibration.calibration import Calibration
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)
+    return nn.Sequential(*layers).eval()
+
+
+def batches(count: int, growing: float) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 8, generator=generator) * growing**i for i in range(count)]
+
+
+def test_ranges_that_still_grow_are_said_once_with_the_worst() -> None:
+    found = qtool.calibrate(network(), batches(5, 1.5))
+    (note,) = found.notes
+    assert note.startswith("the last 8 of 40 calibration samples made ")  # looked at 8, 16, 32
+    assert "give more samples" in note
+    assert qtool.quantize(network(), batches(5, 1.5)).notes[0] == note
+
+
+def test_the_last_batch_is_compared_with_what_was_before_it() -> None:
+    (note,) = qtool.calibrate(network(), batches(4, 1.5)).notes
+    assert note.startswith("the last 16 of 32 calibration samples made ")
+
+
+def test_one_range_that_doubles_is_said() -> None:
+    wide = [30 * x for x in batches(3, 1.0)]  # the layers behind are saturated
+    wide[2][0, 0] = 300.0
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4), nn.Sigmoid()).eval()
+    (note,) = qtool.calibrate(model, wide, observer="minmax").notes
+    assert "made 1 of 2 ranges wider by more than 100 %, that of 'input' " in note
+
+
+def test_half_of_the_ranges_of_few_samples_that_grow_a_little_are_said() -> None:
+    once = batches(1, 1.0)[0]
+    few, many = (
+        qtool.calibrate(network(), [x, x, 1.15 * x], observer="minmax").notes
+        for x in (once[:4], once)
+    )
+    assert "wider by more than 10 %" in few[0]
+    assert many == ()
+
+
+def test_data_that_is_alike_has_no_note() -> None:
+    once = batches(1, 1.0)
+    assert qtool.calibrate(network(), once * 4).notes == ()
+    assert qtool.calibrate(network(), once).notes == ()  # one batch tells nothing
+    shrinking = batches(5, 0.5)
+    for observer in ("minmax", "percentile", "mse", "entropy", "gaussian", "moving_average"):
+        assert qtool.calibrate(network(), shrinking, observer=observer).notes == ()
+
+
+def test_a_note_is_of_one_run_and_in_no_file(tmp_path: Path) -> None:
+    found = qtool.calibrate(network(), batches(5, 1.5))
+    found.save(tmp_path / "one.calib")
+    loaded = Calibration.load(tmp_path / "one.calib")
+    assert loaded.notes == ()
+    assert loaded.merge(found).notes == found.merge(loaded).notes == ()
+    quiet = qtool.calibrate(network(), batches(5, 1.5)[::-1])
+    assert quiet.notes == ()
+    quiet.save(tmp_path / "other.calib")
+    assert (tmp_path / "one.calib").read_bytes() == (tmp_path / "other.calib").read_bytes()

@@ -1,0 +1,195 @@
+"""The quantized model: callable as the float one, trainable, exported whole or not at all."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch.utils import _pytree as pytree
+
+from qtool.api.conversion import calibrate, convert, quantize
+from qtool.conversion import quantized as module
+from qtool.core.data import Batch
+from qtool.core.errors import FileError, VerificationError
+from qtool.frontends.captured_model import capture_model
+from qtool.verification.file_parity import TOLERANCE
+from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_it_returns_what_the_float_model_returns(name: str) -> None:
+    x = samples(name, 16)
+    with torch.no_grad():
+        expected, found = network(name)(*x), quantized(name)(*x)
+    assert pytree.tree_structure(expected) == pytree.tree_structure(found)
+    for a, b in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True):
+        assert a.shape == b.shape
+        noise = (a - b).square().sum()
+        assert 10 * torch.log10(a.square().sum() / noise.clamp(min=1e-30)) > 25  # dB
+
+
+def test_arguments_by_name_work_as_on_the_model() -> None:
+    a, b = samples("two_inputs", 3)
+    with torch.no_grad():
+        assert torch.equal(quantized("two_inputs")(a, b), quantized("two_inputs")(a, b=b))
+
+
+@pytest.mark.parametrize("name", ["residual", "linear_3d", "outputs", "conv_transpose"])
+def test_an_export_verifies(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exported(name))
+    found = quantized(name).verify(path)
+    assert found.passed
+    assert found.parity.samples == 16
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert told["coverage"]["macs"] == NETWORKS[name].macs
+    assert told["parity"]["passed"] is True
+    assert "MACs run in integer kernels" in str(found)
+
+
+def test_verification_without_a_path_makes_a_file_of_its_own() -> None:
+    found = quantized("linear").verify()
+    assert found.passed
+    assert quantized("linear").coverage == found.coverage
+
+
+def test_verification_takes_a_batch_of_the_users() -> None:
+    found = quantized("linear").verify(sample=Batch(samples("linear", 5, seed=3)))
+    assert (found.passed, found.parity.samples) == (True, 5)
+
+
+def corrupt(part: str, change: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
+    file = onnx.load_from_string(exported("linear"))
+    (found,) = (i for i in file.graph.initializer if i.name == part)
+    array = change(numpy_helper.to_array(found))
+    found.CopyFrom(numpy_helper.from_array(array, part))
+    return file
+
+
+def test_a_file_of_other_weights_does_not_pass(tmp_path: Path) -> None:
+    onnx.save(corrupt("2.weight.codes", np.negative), tmp_path / "wrong.onnx")
+    found = quantized("linear").verify(tmp_path / "wrong.onnx")
+    assert not found.passed
+    assert found.parity.optimised.mean > TOLERANCE
+
+
+def test_a_file_of_wrong_structure_is_refused(tmp_path: Path) -> None:
+    onnx.save(corrupt("0.bias.scale", lambda s: s * np.float32(1.5)), tmp_path / "wrong.onnx")
+    with pytest.raises(VerificationError, match="0: its bias scale"):
+        quantized("linear").verify(tmp_path / "wrong.onnx")
+
+
+# --- export --------------------------------------------------------------------------------------
+
+
+def test_export_writes_what_it_verified(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    result = quantized("residual").export(path)
+    assert result is not None
+    assert result.passed
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes().startswith(exported("residual"))  # its test of itself is behind that
+    assert quantized("linear").export(str(path), verify=False) is None
+    assert path.read_bytes().startswith(exported("linear"))
+
+
+def test_exports_of_equal_models_are_equal() -> None:
+    data = [samples("linear", 16, seed) for seed in range(4)]
+    again = quantize(network("linear"), data, accuracy="fast")
+    assert again.to_onnx().SerializeToString() == exported("linear")
+
+
+def test_a_failed_verification_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_text("the last good one")
+    model = quantized("linear")
+    monkeypatch.setattr(model, "_formatted", lambda *_: corrupt("2.weight.codes", np.negative))
+    with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
+        model.export(path)
+    assert path.read_text() == "the last good one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("place", ["missing/model.onnx", "."])
+def test_an_unwritable_place_is_said_and_nothing_is_left(place: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot write"):
+        quantized("linear").export(tmp_path / place)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- made once ------------------------------------------------------------------------------------
+
+
+def test_what_export_found_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    written: list[object] = []
+    write = module.to_onnx
+    monkeypatch.setattr(module, "to_onnx", lambda *a: written.append(a) or write(*a))
+    result = model.export(tmp_path / "model.onnx")
+    assert result is not None
+    monkeypatch.setattr(module, "audit", lambda _: pytest.fail("audited again"))
+    assert model.coverage is result.coverage
+    written_bytes = (tmp_path / "model.onnx").read_bytes()
+    assert written_bytes.startswith(model.to_onnx().SerializeToString())
+    assert model.integer()(*samples("linear", 4))
+    assert len(written) == 1
+
+
+def test_weights_changed_in_any_way_are_written() -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    before = model.to_onnx()
+    next(model.module.parameters()).data.neg_()  # which no version counter tells
+    assert model.to_onnx() != before
+
+
+def test_a_model_handed_out_is_the_callers_own() -> None:
+    model = quantize(network("linear"), [samples("linear", 16)])
+    del model.to_onnx().graph.node[:]
+    assert model.to_onnx().graph.node
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def test_training_moves_its_own_weights_alone(tmp_path: Path) -> None:
+    user = copy.deepcopy(network("linear"))
+    state = {k: v.clone() for k, v in user.state_dict().items()}
+    x = samples("linear", 16)[0]
+    found = quantize(user, [x])
+    weights = list(found.module.parameters())
+    before, other = [w.detach().clone() for w in weights], found.to_onnx()
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    losses = []
+    for _ in range(5):
+        loss = (found(x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(not torch.equal(w, b) for w, b in zip(weights, before, strict=True))
+    assert all(torch.equal(v, state[k]) for k, v in user.state_dict().items())
+    assert all(p.grad is None for p in user.parameters())
+    trained = found.to_onnx()
+    assert trained != other  # the export is of the trained weights
+    (out,) = run(trained, (x,), optimise=False)
+    np.testing.assert_allclose(out, found(x).detach().numpy(), atol=found._steps()[0] or 0.02)
+
+
+def test_two_models_of_one_capture_do_not_share_weights() -> None:
+    captured = capture_model(network("linear"), samples("linear", 4))
+    calibration = calibrate(captured, [samples("linear", 4)])
+    one, other = convert(captured, calibration), convert(captured, calibration)
+    mine, theirs = ({p.data_ptr() for p in m.module.parameters()} for m in (one, other))
+    assert not mine & theirs

@@ -1,0 +1,111 @@
+"""Kept samples are the same ones whatever the order, the split and the merge."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from qtool.core.data import calibration_samples as kept
+from qtool.core.data.calibration_samples import Kept
+
+
+def data(count: int = 40, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 3, 2, generator=torch.Generator().manual_seed(seed))
+
+
+def of(*batches: torch.Tensor, limit: int = 8) -> Kept:
+    found = Kept(limit)
+    for batch in batches:
+        found.update([batch], split=True)
+    return found
+
+
+def same(a: Kept, b: Kept) -> bool:
+    left, right = a.state(), b.state()
+    return list(left) == list(right) and all((left[k] == right[k]).all() for k in left)
+
+
+def test_as_many_as_asked_for() -> None:
+    assert len(of(data())) == 8
+    assert len(of(data(3))) == 3
+    assert len(of(data(), limit=0)) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_split_and_merge_do_not_matter(seed: int) -> None:
+    whole, draw = of(data()), random.Random(seed)
+    rows = list(data().split(1))
+    draw.shuffle(rows)
+    cut = draw.randrange(1, len(rows))
+    assert same(of(torch.cat(rows)), whole)
+    first, second = of(*rows[:cut]), of(torch.cat(rows[cut:]))
+    first.merge(second)
+    assert same(first, whole)
+
+
+def test_another_sample_would_be_seen() -> None:
+    assert not same(of(data(seed=1)), of(data()))
+
+
+def test_equal_samples_count_once() -> None:
+    assert same(of(data(), data()), of(data()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sizes_that_differ_are_bounded_in_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LARGEST", 400)
+    draw = random.Random(seed)
+    rows = [torch.full((1, n), float(n)) for n in range(1, 60)]
+    whole = of(*rows, limit=50)
+    assert 0 < sum(s.size for s in whole) <= 400
+    draw.shuffle(rows)
+    halves = of(*rows[:20], limit=50), of(*rows[20:], limit=50)
+    halves[0].merge(halves[1])
+    assert same(halves[0], whole)
+
+
+def test_the_state_reads_back_and_damage_is_noticed() -> None:
+    found = of(data())
+    assert same(Kept.from_state(8, found.state()), found)
+    state = found.state()
+    state[next(iter(state))][0, 0] += 1
+    with pytest.raises(ValueError, match="hash"):
+        Kept.from_state(8, state)
+
+
+def test_strides_leave_no_trace() -> None:
+    images = torch.randn(8, 3, 4, 4).to(memory_format=torch.channels_last)
+    found = of(images)
+    assert same(found, of(images.contiguous()))
+    assert all(t.is_contiguous() for sample in found for t in sample.tensors)
+
+
+def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
+    rows = [*data(5).split(1), *torch.randn(6, 3, 4).split(1)]
+    found = of(*rows, limit=20)
+    learned, aside = found.batches(3), found.batches(3, aside=True)
+    assert all(len(b[0]) <= 3 for b in learned + aside)
+    assert [sum(len(b[0]) for b in part) for part in (learned, aside)] == [8, 3]
+    each = [x for (b,) in learned + aside for x in b]
+    assert len({x.numpy().tobytes() for x in each}) == 11
+    assert sum(len(b[0]) for b in found.batches(3, 5)) == 5
+    again = of(*rows[::-1], limit=20).batches(3)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(learned, again, strict=True))
+
+
+def test_a_batch_without_a_sample_dimension_is_one_sample() -> None:
+    found = Kept(4)
+    found.update([data(5), torch.ones(())], split=False)
+    assert [t.shape for t in next(iter(found)).tensors] == [(5, 3, 2), ()]
+
+
+def test_batches_that_were_not_split_are_as_they_came() -> None:
+    given = [(torch.full((3, 2), float(i)), torch.tensor(float(i))) for i in range(4)]
+    kept = Kept(8)
+    for tensors in given:
+        kept.update(tensors, split=False)
+    found = kept.batches(32, aside=None)
+    assert sorted(float(scalar) for _, scalar in found) == [0.0, 1.0, 2.0, 3.0]
+    assert all(x.shape == (3, 2) for x, _ in found)

@@ -1,0 +1,147 @@
+"""The executor: whole, partial and streamed runs give what calling the graph gives."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.conversion.quantized import Quantized
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.executor import Executor, Values
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.stem(x)
+        h = torch.cat([self.body(h.relu()) + h, h], 1)[:, :8]
+        return self.head(h.mean((2, 3)))
+
+
+@functools.cache
+def quantized() -> Quantized:
+    torch.manual_seed(0)
+    return qtool.quantize(Net().eval(), [batch()])
+
+
+def batch(seed: int = 0) -> torch.Tensor:
+    return torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def coded() -> FloatGraph:
+    return replace(quantized().graph, module=quantized().module)
+
+
+def executor() -> Executor:
+    return Executor(coded(), {d.node: d.macs for d in quantized().plan.nodes})
+
+
+def bound(x: torch.Tensor) -> Batch:
+    return quantized().graph.call_of([x])
+
+
+def test_a_run_that_is_the_only_one_keeps_no_rounded_weights() -> None:
+    once, x = Executor(coded(), once=True), batch(1)
+    with torch.no_grad():
+        expected = quantized()(x)
+    (output,) = once.outputs
+    assert torch.equal(once.run(bound(x), once.points)[output], expected)
+    assert executor().rounded
+    assert not once.rounded
+
+
+def test_all_points_on_is_the_quantized_network_and_none_the_float_one() -> None:
+    run, x = executor(), batch(1)
+    with torch.no_grad():
+        expected, exact = quantized()(x), quantized().graph.module(x)
+    (output,) = run.outputs
+    assert torch.equal(run.run(bound(x), run.points)[output], expected)
+    assert torch.equal(run.run(bound(x), frozenset())[output], exact)
+
+
+def test_switching_a_point_computes_only_what_differs() -> None:
+    run, x = executor(), batch(1)
+    changed = frozenset({"body"})
+    values = run.run(bound(x), run.points)
+    new = run.again(values, changed, run.points - changed)
+    whole = run.run(bound(x), run.points - changed)
+    assert torch.equal(new[run.outputs[0]], whole[run.outputs[0]])
+    assert 0 < len(new) < len(run.steps)
+    assert run.cost(changed) < run.cost()
+
+
+def names() -> list[str]:
+    return [n for n in executor().numbers if n.endswith(".quant") or n in ("stem", "head")]
+
+
+@pytest.mark.parametrize("points", ["all", "none"])
+def test_a_stream_gives_the_values_of_a_whole_run(points: str) -> None:
+    run, x = executor(), batch(2)
+    on = run.points if points == "all" else frozenset()
+    values = run.run(bound(x), on)
+    found = dict(run.stream(bound(x), on, names()))
+    assert found.keys() == set(names())
+    assert all(torch.equal(v, values[run.numbers[n]]) for n, v in found.items())
+
+
+def test_a_stream_drops_what_nobody_reads_any_more() -> None:
+    run = executor()
+    alive: dict[str, weakref.ref[torch.Tensor]] = {}
+    most = 0
+    activations = [n for n in names() if "weight" not in n and "bias" not in n]
+    for name, value in run.stream(bound(batch(3)), run.points, activations):
+        alive[name] = weakref.ref(value)
+        del value
+        most = max(most, sum(r() is not None for r in alive.values()))
+    assert most < len(alive)
+
+
+def test_a_part_begins_at_values_at_hand() -> None:
+    run, x = executor(), batch(4)
+    values = run.run(bound(x), run.points)
+    at: Mapping[str, torch.Tensor] = {"stem.quant": values[run.numbers["stem.quant"]]}
+    if "stem.quant" not in run.numbers:
+        pytest.fail("the network has other points")
+    assert torch.equal(run.part(at, run.points, "head"), values[run.numbers["head"]])
+    with pytest.raises(KeyError, match="x"):
+        run.part({}, run.points, "head")
+
+
+def test_what_is_asked_of_the_inputs_is_given() -> None:
+    found = dict(executor().stream(bound(batch(5)), frozenset(), ["x"]))
+    assert torch.equal(found["x"], batch(5))
+
+
+def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
+    run, stops = executor(), {"stem", "body", "head"}
+    assert run.order(set()) == sorted(run.steps)
+    assert sorted(run.order(stops)) == sorted(run.steps)
+    seen: dict[str, list[bool]] = {}
+
+    def visit(names: list[str], values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+        (name,) = names
+        number = run.numbers[name]
+        seen[name] = [network[0][number] is not None for network in values]
+        return {}
+
+    run.lockstep([bound(batch(1))], [frozenset(), run.points], dict.fromkeys(stops, ()), visit)
+    assert list(seen) == ["stem", "body", "head"]
+    assert all(known == [True, False] for known in seen.values())
+
+
+def test_what_is_held_is_the_most_of_a_stream() -> None:
+    most = executor().held()
+    plane = 6 * 6
+    assert 3 * 8 * plane <= most <= 4 * 8 * plane

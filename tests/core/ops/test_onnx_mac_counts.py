@@ -1,0 +1,92 @@
+"""The work of nodes in ONNX files is that of the layers that they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.core.ops.onnx_mac_counts import HEAVY, WEIGHT, onnx_macs
+from qtool.verification import audit
+
+CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by hand
+    "Conv": ([(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    "Conv, two groups": ([(1, 4, 8, 8), (4, 2, 3, 3)], (1, 4, 6, 6), {"group": 2}, 4 * 36 * 18),
+    "ConvInteger": ([(1, 3, 8), (4, 3, 3)], (1, 4, 6), {}, 4 * 6 * 9),
+    "QLinearConv": ([(1, 3, 8), (), (), (4, 3, 3)], (1, 4, 6), {}, 4 * 6 * 9),
+    "ConvTranspose": ([(1, 3, 8, 8), (3, 4, 2, 2)], None, {}, 64 * 3 * 4 * 4),
+    "Gemm": ([(1, 5), (5, 6)], (1, 6), {}, 30),
+    "Gemm, transposed": ([(1, 5), (6, 5)], (1, 6), {"transB": 1}, 30),
+    "QGemm": ([(1, 5), (), (), (6, 5)], None, {"transB": 1}, 30),
+    "QGemm, of nobody knows what": ([None, (), (), (6, 5)], None, {"transB": 1}, 30),
+    "MatMul": ([(1, 7, 5), (5, 6)], (1, 7, 6), {}, 7 * 30),
+    "MatMul, of activations": ([(1, 2, 7, 5), (1, 2, 5, 7)], (1, 2, 7, 7), {}, 2 * 49 * 5),
+    "MatMul, by a vector": ([(1, 5), (5,)], (1,), {}, 5),
+    "MatMulInteger": ([(1, 7, 5), (5, 6)], (1, 7, 6), {}, 7 * 30),
+    "MatMulIntegerToFloat": ([(1, 7, 5), (5, 6)], None, {}, 7 * 30),
+    "DynamicQuantizeMatMul": ([(1, 7, 5), (5, 6)], None, {}, 7 * 30),
+    "QLinearMatMul": ([(1, 5), (), (), (5, 6)], (1, 6), {}, 30),
+    "MatMulNBits": ([(1, 7, 5), (6, 1, 3)], None, {"K": 5, "N": 6}, 7 * 30),
+    "Einsum": ([(1, 7, 5), (5, 6)], None, {"equation": "btk, kn -> btn"}, 7 * 30),
+    "LSTM": ([(7, 1, 5), (2, 24, 5), (2, 24, 6)], None, {}, 7 * 2 * 24 * 11),
+    "DynamicQuantizeLSTM": (
+        [(7, 1, 5), (2, 5, 24), (2, 6, 24)],
+        None,
+        {},
+        7 * 2 * 24 * 11,
+    ),
+    "GRU": ([(7, 1, 5), (1, 18, 5), (1, 18, 6)], None, {}, 7 * 18 * 11),
+    "RNN": ([(7, 1, 5), (1, 6, 5), (1, 6, 6)], None, {}, 7 * 6 * 11),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_hand(name: str) -> None:
+    inputs, result, attributes, count = CASES[name]
+    assert onnx_macs(name.partition(",")[0], inputs, result, attributes) == count
+
+
+def test_every_operator_has_a_case() -> None:
+    assert {name.partition(",")[0] for name in CASES} == set(HEAVY)
+    assert set(WEIGHT) <= set(HEAVY)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Gemm", "Einsum", "LSTM", "Relu"])
+def test_what_is_not_known_is_not_counted(kind: str) -> None:
+    assert onnx_macs(kind, [None, None, None], None, {}) == 0
+    assert onnx_macs(kind, [], (1,), {}) == 0
+
+
+class Steps(nn.Module):
+    """A recurrent layer or a step of one, and a layer behind it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.part = getattr(nn, kind)(5, 6)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.part(x)
+        return self.last(found[0] if isinstance(found, tuple) else found)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"])
+def test_plan_file_and_foreign_file_agree(kind: str, tmp_path: Path) -> None:
+    """A foreign file is one that says nothing of itself."""
+    sizes = (2, 5) if kind.endswith("Cell") else (3, 2, 5)  # steps first
+    torch.manual_seed(0)
+    model = qtool.quantize(Steps(kind).eval(), [torch.rand(sizes) for _ in range(2)])
+    path = tmp_path / "m.onnx"
+    model.export(path)
+    planned = sum(d.macs for d in model.plan.nodes)
+    assert audit(path).share > 0
+    assert (audit(path).share == 1) is kind.endswith("Cell")  # a step is two linear layers
+    assert audit(path).macs == planned
+    file = onnx.load(path)
+    del file.metadata_props[:]
+    onnx.save(file, path)
+    assert audit(path).macs == planned

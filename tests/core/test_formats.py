@@ -1,0 +1,59 @@
+"""How numbers and tables are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtool.core import formats
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (formats.db(31.26), "31.3"),
+        (formats.db(None), "no error"),
+        (formats.percent(0.98765), "98.77 %"),
+        (formats.percent(0.5, 0), "50 %"),
+        (formats.percent(None), ""),
+        (formats.size(2**20 - 1), "1024 KiB"),
+        (formats.size(3 * 2**19), "1.50 MiB"),
+        (formats.count(999), "999"),
+        (formats.count(1_234_567), "1.23 M"),
+        (formats.times(2.345), "2.35x"),
+        (formats.milliseconds(0.12345), "0.123 ms"),
+        (formats.milliseconds(123.4), "123 ms"),
+        (formats.general(None), ""),
+        (formats.general(0.000123456), "0.0001235"),
+    ],
+)
+def test_numbers(written: str, text: str) -> None:
+    assert written == text
+
+
+ROWS = [("a", "1", "x"), ("long", "100", "")]
+
+
+def test_all_but_the_first_column_stand_right() -> None:
+    assert formats.table(("", "n", "why"), ROWS).splitlines() == [
+        "        n  why",
+        "a       1    x",
+        "long  100",
+    ]
+
+
+def test_a_title_and_columns_as_asked() -> None:
+    assert formats.table(("", "n", "why"), ROWS, "title", "lrl").splitlines() == [
+        "title",
+        "        n  why",
+        "a       1  x",
+        "long  100",
+    ]
+
+
+def test_a_table_without_rows_is_its_head() -> None:
+    assert formats.table(("a", "b"), []) == "a  b"
+
+
+def test_a_row_of_another_length_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        formats.table(("a", "b"), [("1",)])

@@ -1,0 +1,235 @@
+"""What ranks tell each other, and how all end when one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed as dist
+
+import qtool
+from qtool.core.errors import DataError
+from qtool.distributed import current, session, together
+from tests.distributed.processes import run, values
+
+
+def exchange(rank: int) -> list[Any]:
+    with session("exchange") as ranks:
+        told = ranks.tell(f"I am {rank}")
+        folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
+        time.sleep(0.2 * rank)  # who is early does not hear what was said before
+        again = ranks.fold([rank, 9], bytes, list, lambda x, y: x + y)
+        assert again is None or len(again) == 2 * ranks.size
+        large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
+        given = ranks.give(large, ranks.size - 1)
+        nothing = ranks.give(b"" if rank == 0 else None)
+        ranks.agree("another number", "7")
+    assert current().size == 1
+    return [told, folded, len(given), given[-1], nothing]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_ranks_exchange(size: int) -> None:
+    found = values(run(size, exchange))
+    everybody = [f"I am {r}" for r in range(size)]
+    for rank, (told, folded, length, last, nothing) in enumerate(found):
+        assert told == everybody
+        assert folded == (list(range(size)) if rank == 0 else None)
+        assert (length, last, nothing) == (256 * 5000, 255, b"")
+
+
+def test_a_process_alone_is_rank_0_of_1() -> None:
+    with session("anything", led=True) as ranks:
+        assert (ranks.rank, ranks.size, ranks.several) == (0, 1, False)
+        assert ranks.tell("a") == ["a"]
+        assert ranks.give(b"b") == b"b"
+        assert ranks.fold(3, bytes, len, max) == 3
+        ranks.agree("another number", "7")
+        ranks.check()
+        ranks.lead()
+
+
+@together
+def twice(rank: int) -> list[str]:
+    with session("inner") as ranks:
+        return ranks.tell(str(rank))
+
+
+def one_after_another(rank: int) -> list[list[str]]:
+    return [twice(rank), twice(rank + 2)]
+
+
+def test_sessions_follow_each_other_and_contain_each_other() -> None:
+    assert values(run(2, one_after_another)) == [[["0", "1"], ["2", "3"]]] * 2
+
+
+def in_a_subgroup(rank: int) -> Any:
+    group = dist.new_group([0, 2])
+    with qtool.within(None), session("alone") as ranks:
+        assert not ranks.several
+    with qtool.within(group), session("together") as ranks:
+        folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
+        return [ranks.tell(str(rank)), folded, ranks.give(b"last" if rank == 2 else None, 1)]
+
+
+def test_a_subgroup() -> None:
+    first, other, last = run(3, in_a_subgroup)
+    assert first.value == [["0", "2"], [0, 2], b"last"]
+    assert last.value == [["0", "2"], None, b"last"]
+    assert other.error == "RanksError: this process is not in the process group that was given"
+
+
+def in_files(rank: int, folder: Path) -> list[str]:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    with session("with files") as ranks:
+        return ranks.tell(str(rank))
+
+
+def test_a_store_in_files(tmp_path: Path) -> None:
+    assert values(run(2, in_files, tmp_path)) == [["0", "1"]] * 2
+
+
+def fails(rank: int) -> None:
+    with session("work") as ranks:
+        if rank == 1:
+            raise DataError("batch 3 holds NaN")
+        while True:
+            ranks.check()
+            time.sleep(0.01)
+
+
+def waits(rank: int) -> None:
+    with session("work") as ranks:
+        if rank == 1:
+            raise ValueError("a bug")
+        ranks.tell("a")
+
+
+def test_an_error_of_one_rank_ends_all() -> None:
+    zero, one, two = run(3, fails)
+    assert one.error == "DataError: batch 3 holds NaN"
+    text = "OtherRankError: rank 1 of 3 failed: batch 3 holds NaN"
+    assert (zero.error, two.error) == (text, text)
+    zero, one, two = run(3, waits)
+    assert one.error == "ValueError: a bug"
+    assert zero.error == "OtherRankError: rank 1 of 3 failed: ValueError: a bug"
+
+
+def dies(rank: int, victim: int, how: str) -> None:
+    with qtool.within(patience=2 if how == "stop" else 60), session("work") as ranks:
+        ranks.tell("here")
+        if rank != victim:
+            ranks.fold([rank], bytes, list, lambda x, y: x + y)
+            while True:
+                ranks.check()
+                time.sleep(0.01)
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize(("how", "code"), [("exit", 3), ("kill", -signal.SIGKILL)])
+def test_a_rank_that_dies_ends_the_others(victim: int, how: str, code: int) -> None:
+    endings = run(3, dies, victim, how)
+    assert endings.pop(victim).code == code
+    for ending in endings:
+        assert ending.error.endswith(f"rank {victim} of 3 is gone: its process ended")
+
+
+def shows_no_life(rank: int) -> None:
+    """Rank 1 stands still for as long as it takes the other one to notice."""
+    if rank == 1:
+        child = os.fork()
+        if not child:
+            time.sleep(4)
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+    with qtool.within(patience=2), session("work") as ranks:
+        ranks.tell("here")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            ranks.check()
+            time.sleep(0.01)
+
+
+def test_a_rank_that_stands_still() -> None:
+    zero, one = run(2, shows_no_life)
+    assert zero.error == "RanksError: rank 1 of 2 is gone: no sign of life for 2 s"
+    assert one.error == "OtherRankError: rank 1 of 2 is gone: no sign of life for 2 s"
+
+
+def comes_late(rank: int) -> None:
+    if rank == 0:
+        with qtool.within(wait=1), session("calibrate"):
+            pass
+
+
+def test_a_rank_that_does_not_call() -> None:
+    zero, one = run(2, comes_late)
+    assert zero.error == (
+        "RanksError: rank 1 of 2 did not call calibrate within 1 s; call it on every rank, or in "
+        "`with qtool.within(None)` to work alone"
+    )
+    assert one.error == ""
+
+
+def another_call(rank: int) -> None:
+    with session("calibrate" if rank else "evaluate"):
+        pass
+
+
+def another_version(rank: int) -> None:
+    session.__wrapped__.__globals__["version_of"] = lambda package: f"{package} 1.{rank}"
+    with session("calibrate"):
+        pass
+
+
+def another_number(rank: int) -> None:
+    with session("calibrate") as ranks:
+        ranks.agree("another model", "abc" if rank < 2 else "d" * 99)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (another_call, "rank 1 of 3 called calibrate, rank 0 evaluate"),
+        (another_version, "rank 1 of 3 has qtool qtool 1.1, rank 0 qtool 1.0; install the same"),
+        (another_number, "rank 2 of 3 has another model than rank 0 (dddddddddddd... and abc);"),
+    ],
+)
+def test_ranks_that_do_not_fit(function: Any, text: str) -> None:
+    for ending in run(3, function):
+        assert text in ending.error
+
+
+def closed_before(rank: int) -> None:
+    group = dist.new_group([0, 1])
+    dist.destroy_process_group()
+    with session("alone") as ranks:
+        assert not ranks.several
+    with qtool.within(group), session("together"):
+        pass
+
+
+def closed_meanwhile(rank: int) -> None:
+    with session("together") as ranks:
+        ranks.tell("here")
+        if rank == 0:
+            dist.destroy_process_group()
+        ranks.give(b"a" if rank == 0 else None)
+
+
+def test_a_group_that_is_closed() -> None:
+    for ending in run(2, closed_before):
+        assert ending.error.startswith("RanksError: the process group that was given is not open")
+    zero, one = run(2, closed_meanwhile)
+    assert zero.error.startswith("RanksError: the process group was closed")
+    assert "the process group was closed" in one.error

@@ -1,0 +1,72 @@
+"""Latency of several files, as text and as JSON. No test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import qtool
+from qtool.core.errors import DataError, FileError
+from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
+from qtool.evaluation.machine import Machine
+from tests.evaluation.onnx_files import linear_file
+
+HERE = Machine("a processor", 2, 8.0, "Linux", (), {})
+
+
+def made(low, high):
+    spreads = (Spread(2.0, 1.5, 2.5), Spread(1.0, 0.9, 1.1))
+    ratios = (Ratio(1.0, 1.0, 1.0, 1.0, 1.0), Ratio(2.0, low, high, 1.8, 2.2))
+    timing = Timing(4, 1, 30, 1.0, spreads, ratios)
+    return Bench(("folder/a.onnx", "b.onnx"), HERE, (timing,), 0.01)
+
+
+def test_text_is_a_table():
+    assert str(made(1.99, 2.01)).splitlines() == [
+        "file    batch  thr.    median    80 % of runs   ratio   95 % interval  rounds",
+        "a.onnx      4     1  2.000 ms  1.500 to 2.500                              30",
+        "b.onnx      4     1  1.000 ms  0.900 to 1.100  2.000x  1.990 to 2.010      30",
+    ]
+
+
+@pytest.mark.parametrize(("low", "high", "precise"), [(1.985, 2.015, True), (1.97, 2.03, False)])
+def test_precise_is_within_the_precision(low, high, precise):
+    found = made(low, high)
+    assert found.precise == precise
+    assert found.to_json()["precise"] == precise
+    assert found.to_json()["timings"][0]["ratios"][1]["median"] == 2.0
+
+
+@pytest.fixture
+def files(tmp_path):
+    return [linear_file(tmp_path / f"{n}.onnx", np.eye(3)) for n in "ab"]
+
+
+def test_every_pair_is_timed(files):
+    seen = []
+
+    def bars(title, total):
+        seen.append((title, total))
+        return lambda items: items
+
+    found = qtool.bench(
+        files, batch_sizes=(2, 4), threads=(1, 2), seconds=0.01, precision=1.0, bars=bars
+    )
+    pairs = [(t.batch, t.threads) for t in found.timings]
+    assert pairs == [(2, 1), (4, 1), (2, 2), (4, 2)]
+    assert found.files == tuple(map(str, files))
+    assert seen == [("timing", 4)]
+
+
+def test_refusals(files, tmp_path):
+    with pytest.raises(DataError, match="the data is empty"):
+        qtool.bench(files, [])
+    with pytest.raises(DataError, match=r"has shape \[2, 4\]"):
+        qtool.bench(files, [torch.zeros(2, 4)])
+    fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
+    with pytest.raises(DataError, match="takes one batch size, which is not 4"):
+        qtool.bench([fixed], [torch.zeros(2, 3)], batch_sizes=(4,), seconds=0.01)
+    with pytest.raises(FileError, match="no such file"):
+        qtool.bench([*files, tmp_path / "no.onnx"])

@@ -1,0 +1,105 @@
+"""Timings: what is made of the times. No test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from qtool.evaluation.latency import interleaved_timing
+from qtool.evaluation.latency.interleaved_timing import interleaved, median_interval, timed
+from tests.evaluation.onnx_files import linear_file
+
+
+def pretend(monkeypatch, *columns):
+    """Rounds with these times instead of measured ones."""
+    rounds = (list(row) for row in zip(*map(itertools.cycle, columns), strict=False))
+    monkeypatch.setattr(interleaved_timing, "_rounds", lambda *a: rounds)
+
+
+def test_ratio_is_of_the_same_round(monkeypatch):
+    """The machine slows down threefold every other round; both models feel it alike."""
+    pretend(monkeypatch, [2e-3, 6e-3], [1e-3, 3e-3])
+    found = timed(["a", "b"], [np.zeros((4, 2))], seconds=0)
+    assert found.ratios[1].median == found.ratios[1].low == found.ratios[1].high == pytest.approx(2)
+    assert found.models[0].low == pytest.approx(2.0)
+    assert found.models[0].high == pytest.approx(6.0)
+    assert (found.batch, found.rounds) == (4, interleaved_timing.LEAST_ROUNDS)
+
+
+def test_goes_on_until_the_ratio_is_known(monkeypatch):
+    noise = np.random.default_rng(0).normal(1e-3, 1e-4, 4000)
+    counts = []
+    for precision in (0.2, 0.02, 0.01):
+        pretend(monkeypatch, [1e-3], list(noise))
+        found = timed(["a", "b"], [np.zeros((1, 1))], seconds=60, precision=precision)
+        assert found.ratios[1].width <= precision
+        counts.append(found.rounds)
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_stops_when_the_time_is_up(monkeypatch):
+    pretend(monkeypatch, [1e-3], [1e-3, 5e-3])
+    found = timed(["a", "b"], [np.zeros((1, 1))], seconds=0, precision=1e-6)
+    assert found.rounds == interleaved_timing.LEAST_ROUNDS
+    assert found.ratios[1].width > 1e-6
+
+
+def test_order_rotates(monkeypatch, tmp_path):
+    order = []
+
+    class Session:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, outputs, feed):
+            order.append(self.name)
+
+    monkeypatch.setattr(interleaved_timing, "session", lambda f, threads: Session(f))
+    monkeypatch.setattr(interleaved_timing, "feeds", lambda s, i: {})
+    rounds = interleaved_timing._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
+    warm = 3 * interleaved_timing.WARM_UP
+    assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
+    assert order[warm:] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    assert next(rounds) == [1, 1, 1]  # by the clock that is given
+
+
+def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
+    ran = []
+
+    class Session:
+        def __init__(self, path):
+            self.path = path
+
+        def run(self, _, feed):
+            ran.append(self.path)
+
+    monkeypatch.setattr(interleaved_timing, "session", lambda path, threads: Session(path))
+    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+    ticks = itertools.count()  # each look at the clock is a second later
+    found = timed(
+        ["a", "b"], [np.zeros(1)], seconds=0, least_rounds=1, in_a_row=4, clock=lambda: next(ticks)
+    )
+    assert ran[2 * interleaved_timing.WARM_UP :] == ["a"] * 4 + ["b"] * 4
+    assert [s.median for s in found.models] == [250.0, 250.0]
+
+
+def test_median_interval_covers():
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        low, high = median_interval(generator.lognormal(size=60))
+        held += low <= 1.0 <= high
+    assert 275 <= held <= 300
+
+
+def test_runs_real_files(tmp_path):
+    files = [linear_file(tmp_path / f"{n}.onnx", np.eye(3)) for n in "ab"]
+    inputs = [np.zeros((2, 3), np.float32)]
+    found = timed(files, inputs, seconds=0.01)
+    assert len(found.models) == len(found.ratios) == 2
+    short = interleaved(files, inputs, seconds=0.01)
+    assert len(short.milliseconds) == 2
+    assert short.ratios[0] == 1.0

@@ -1,0 +1,141 @@
+"""One pass over the data: metrics, agreement and worst samples, against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from qtool.core.errors import DataError
+from qtool.core.store import Store
+from qtool.evaluation.measure.accuracy import measure_outputs, summarize
+from tests.evaluation.onnx_files import linear_file
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Twelve classes; the second file is off a little."""
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(6, 12))
+    off = weight + 0.1 * generator.normal(size=(6, 12))
+    return [linear_file(tmp_path / f"{n}.onnx", w) for n, w in (("a", weight), ("b", off))]
+
+
+@pytest.fixture
+def x():
+    return torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+
+
+def outputs(file, x):
+    import onnx
+    from onnx import numpy_helper
+
+    return x.numpy() @ numpy_helper.to_array(onnx.load(file).graph.initializer[0])
+
+
+@pytest.mark.parametrize("size", [1, 16, 50])
+def test_equals_numpy_whatever_the_batches(files, x, size):
+    labels = np.random.default_rng(1).integers(0, 12, 50)
+    found = summarize(measure_outputs(files, x.split(size)), labels)
+    a, b = (outputs(f, x).astype(np.float64) for f in files)
+    top1, top5 = found.metrics
+    for i, scores in enumerate((a, b)):
+        assert top1.values[i] == pytest.approx((scores.argmax(1) == labels).mean())
+        best = np.argsort(-scores, 1)[:, :5]
+        assert top5.values[i] == pytest.approx((best == labels[:, None]).any(1).mean())
+    same = (a.argmax(1) == b.argmax(1)).mean()
+    assert found.models[1].agreement.value == pytest.approx(same)
+    db = 10 * np.log10((a**2).sum() / ((a - b) ** 2).sum())
+    assert found.models[1].sqnr_db == pytest.approx(db, abs=1e-3)
+    relative = ((a - b) ** 2).sum(1) / (a**2).sum(1)
+    worst = found.models[1].worst
+    assert [s.index for s in worst] == list(np.argsort(-relative)[: len(worst)])
+    assert (worst[0].expected, worst[0].label) == (
+        a.argmax(1)[worst[0].index],
+        labels[worst[0].index],
+    )
+    assert found.models[0].sqnr_db is None
+    assert found.samples == 50
+
+
+def test_first_of_equal_scores_wins(tmp_path):
+    file = linear_file(tmp_path / "a.onnx", np.ones((2, 3)))
+    measured = measure_outputs([file], [torch.ones(4, 2)])
+    assert (measured.classes[0, :, 0] == 0).all()
+
+
+def test_labels_at_the_end_of_a_tuple_are_no_input(files, x):
+    pairs = [(part, torch.zeros(len(part))) for part in x.split(16)]
+    assert measure_outputs(files, pairs).samples == 50
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [(np.zeros(49, int), "49 labels for 50 samples"), (np.zeros((50, 1), int), "have shape")],
+)
+def test_labels_that_do_not_fit(files, x, labels, says):
+    with pytest.raises(DataError, match=says):
+        summarize(measure_outputs(files, [x]), labels)
+
+
+def test_labels_without_scores(tmp_path, x):
+    file = linear_file(tmp_path / "one.onnx", np.ones((6, 1)))
+    with pytest.raises(DataError, match="no list of scores"):
+        summarize(measure_outputs([file], [x]), np.zeros(50, int))
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (torch.zeros(2, 6, dtype=torch.float64), "is float64, the model takes float32"),
+        (torch.zeros(2, 5), r"has shape \[2, 5\], the model takes"),
+        ({"z": torch.zeros(2, 6)}, "lacks input 'x'"),
+        (torch.full((2, 6), float("nan")), "NaN"),
+    ],
+)
+def test_data_that_does_not_fit(files, batch, says):
+    with pytest.raises(DataError, match=says):
+        measure_outputs(files, [batch])
+
+
+def test_no_data(files):
+    with pytest.raises(DataError, match="empty"):
+        measure_outputs(files, [])
+
+
+class KilledError(Exception):
+    pass
+
+
+def _stopping(batches, at):
+    for i, batch in enumerate(batches):
+        if i == at:
+            raise KilledError
+        yield batch
+
+
+def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
+    monkeypatch.setattr("qtool.evaluation.measure.accuracy.SAVE_EVERY", -1.0)
+    store = Store(tmp_path / "kept", "k")
+    with pytest.raises(KilledError):
+        measure_outputs(files, _stopping(x.split(10), 3), store=store)
+    ran = []
+    from qtool.evaluation.measure import accuracy
+
+    run = accuracy.run
+    monkeypatch.setattr(accuracy, "run", lambda s, a: ran.append(1) or run(s, a))
+    resumed = measure_outputs(files, x.split(10), store=store)
+    assert len(ran) == 2 * len(files)  # two batches were left
+    whole = measure_outputs(files, x.split(10))
+    assert all(
+        np.array_equal(getattr(resumed, n), getattr(whole, n))
+        for n in ("classes", "signal", "noise")
+    )
+
+
+def test_other_data_is_measured_anew(files, x, tmp_path):
+    store = Store(tmp_path / "kept", "k")
+    measure_outputs(files, x.split(10), store=store)
+    other = torch.cat([x[:20], 2 * x[20:]])
+    resumed = measure_outputs(files, other.split(10), store=store)
+    assert np.array_equal(resumed.signal, measure_outputs(files, other.split(10)).signal)

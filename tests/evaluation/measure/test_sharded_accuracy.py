@@ -1,0 +1,107 @@
+"""Figures of several processes: those of one, in the order of the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qtool.api.conversion import quantize
+from qtool.api.evaluation import evaluate
+from qtool.distributed import Ranks, Share, session
+from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.measure.accuracy import Measured
+from qtool.evaluation.measure.sharded_accuracy import all_labels, all_measured
+from tests.backends.onnx.export.networks import Residual
+from tests.distributed.processes import run, values
+
+SIZES = (4, 2, 3, 1, 5)
+
+
+def batches() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(n, 4, 8, 8, generator=generator) for n in SIZES]
+
+
+def measured(batch: int) -> Measured:
+    """Of one batch: numbers that tell where they are from."""
+    n = SIZES[batch]
+    place = 10.0 * batch + np.arange(n)
+    classes = np.stack([place, -place])[:, :, None].astype(np.int32)
+    return Measured(classes, place, np.stack([0 * place, place]), (n,))
+
+
+def joined(parts: list[Measured]) -> Measured | None:
+    if not parts:
+        return None
+    return Measured(
+        np.concatenate([p.classes for p in parts], 1),
+        np.concatenate([p.signal for p in parts]),
+        np.concatenate([p.noise for p in parts], 1),
+        tuple(n for p in parts for n in p.sizes),
+    )
+
+
+def dealt(rank: int, size: int, whole: bool) -> Any:
+    mine = list(range(len(SIZES)))[rank::size]
+    own = joined([measured(b) for b in mine])
+    every = np.concatenate([10 * b + np.arange(n) for b, n in enumerate(SIZES)])
+    share = every[:0] if own is None else own.signal.astype(int)
+    labels = every if whole else share
+    with session("evaluate") as ranks:
+        return all_labels(ranks, own, labels), all_measured(ranks, own)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_everything_is_in_the_order_of_the_data(size: int, whole: bool) -> None:
+    known = joined([measured(b) for b in range(len(SIZES))])
+    (labels, found), *others = values(run(size, dealt, size, whole))
+    for name in ("classes", "signal", "noise"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(known, name))
+    assert found.sizes == SIZES
+    for theirs, nothing in others:
+        assert nothing is None
+        np.testing.assert_array_equal(theirs, known.signal)
+    np.testing.assert_array_equal(labels, known.signal)
+
+
+def without_labels(rank: int) -> None:
+    with session("evaluate") as ranks:
+        all_labels(ranks, measured(rank), None if rank else np.zeros(4, int))
+
+
+def test_labels_of_some_alone() -> None:
+    for ending in run(2, without_labels):
+        assert ending.error == "DataError: rank 1 has no labels; give them to all, or to none"
+
+
+def test_alone_all_is_as_it_is() -> None:
+    own, labels = measured(0), np.zeros(4, int)
+    assert all_measured(Ranks(), own) is own
+    assert all_labels(Ranks(), own, labels) is labels
+
+
+def network() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Residual().eval()
+
+
+def evaluated(rank: int, file: Path, labels: np.ndarray) -> Evaluation:
+    return evaluate(file, network(), Share(batches(), rank, 2), labels, seconds=0)
+
+
+def test_an_evaluation_is_that_of_one_process(tmp_path: Path) -> None:
+    file, labels = tmp_path / "int8.onnx", np.arange(sum(SIZES)) % 5
+    quantize(network(), batches()).export(file)
+    known = evaluate(file, network(), batches(), labels, seconds=0)
+    one, other = values(run(2, evaluated, file, labels))
+    assert one == other  # the figures of rank 0, times among them
+    for name in ("samples", "batch", "agreement", "sqnr_db"):
+        assert getattr(one, name) == getattr(known, name)
+    assert one.float_.accuracy == known.float_.accuracy
+    assert one.int8.accuracy == known.int8.accuracy

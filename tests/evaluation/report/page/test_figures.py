@@ -1,0 +1,52 @@
+"""Figures: drawn where there are numbers, in the colours of the page, with the numbers as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from qtool.evaluation.report.page.figures import VARIABLES, figures
+from tests.evaluation.report.page.made_up import HOSTILE, made_up
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return figures(made_up())
+
+
+def test_every_figure_has_numbers(drawn):
+    assert set(drawn) == {"speed", "nodes", "hurting", "depth"}
+
+
+def test_none_is_drawn_of_what_was_not_measured():
+    bare = replace(made_up(), latency=(), profile=None, layers=None)
+    assert figures(bare) == {}
+
+
+def test_colours_are_those_of_the_page(drawn):
+    for svg in drawn.values():
+        assert not re.search("|".join(VARIABLES), svg), "a stand-in colour was left"
+        assert "var(--muted)" in svg
+        assert svg.startswith("<svg viewBox=")
+        assert 'href="http' not in svg
+
+
+def test_numbers_are_text(drawn):
+    report = made_up()
+    assert f"{report.latency[0].ratios[1].median:.2f}x" in drawn["speed"]
+    share = max(e.only_share for e in report.layers.layers)
+    assert f"{100 * share:.1f} %" in drawn["hurting"]
+
+
+def test_names_cannot_break_the_page():
+    report = made_up()
+    layers = report.layers.layers
+    hostile = tuple(replace(e, name=HOSTILE) for e in layers)
+    svg = figures(replace(report, layers=replace(report.layers, layers=hostile)))["hurting"]
+    assert "</script>" not in svg
+
+
+def test_the_same_report_gives_the_same_drawings(drawn):
+    assert figures(made_up()) == drawn

@@ -1,0 +1,141 @@
+"""A report folder is the old one or the new one, whenever the writer is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qtool.core.errors import FileError
+from qtool.evaluation.report.page import folder as folder_module
+from qtool.evaluation.report.page.folder import check_folder, publish, resume_folder
+
+NAMES = ("report.json", "report.md", "report.html")
+
+
+def version(mark: str, size: int = 10) -> dict[str, bytes]:
+    return {name: mark.encode() * size for name in NAMES}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_new_and_replaced(tmp_path):
+    folder = tmp_path / "r"
+    publish(folder, version("a"))
+    assert contents(folder) == version("a")
+    publish(folder, {"report.json": b"b"})
+    assert contents(folder) == {"report.json": b"b"}
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
+    publish(tmp_path / "r", version("a"))
+    publish(tmp_path / "r", {"report.json": b"b"})
+    assert contents(tmp_path / "r") == {"report.json": b"b"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "r"]
+
+
+MODEL, DATA = "model.int8.onnx", "model.int8.onnx.0123456789abcdef.data"
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_model_in_two_files_comes_and_goes_whole(exchange, tmp_path, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
+    folder, model, data = tmp_path / "r", tmp_path / "m", tmp_path / "d"
+    model.write_bytes(b"model")
+    data.write_bytes(b"weights")
+    publish(folder, version("a") | {MODEL: model, DATA: data})
+    assert contents(folder) == version("a") | {MODEL: b"model", DATA: b"weights"}
+    publish(folder, version("b") | {MODEL: model})
+    assert contents(folder) == version("b") | {MODEL: b"model"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "m", "r"]
+
+
+def test_failure_leaves_the_old_report(tmp_path, monkeypatch):
+    folder = tmp_path / "r"
+    publish(folder, version("a"))
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "_write", full)
+    with pytest.raises(FileError, match="No space left"):
+        publish(folder, version("b"))
+    assert contents(folder) == version("a")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (lambda p: p.touch(), "it is a file"),
+        (lambda p: (p.mkdir(), (p / "thesis.tex").touch()), "'thesis.tex', which is no part"),
+    ],
+)
+def test_refusals(tmp_path, prepare, says):
+    prepare(tmp_path / "r")
+    with pytest.raises(FileError, match=says):
+        check_folder(tmp_path / "r")
+
+
+def test_missing_parent(tmp_path):
+    with pytest.raises(FileError, match="does not exist"):
+        check_folder(tmp_path / "no" / "r")
+
+
+def test_unwritable_parent(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(FileError, match="is not writable"):
+        check_folder(tmp_path / "r")
+
+
+def test_resume_folder_is_beside(tmp_path):
+    assert resume_folder(tmp_path / "r") == tmp_path / ".r.resume"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from qtool.evaluation.report.page import folder as folder_module
+from qtool.evaluation.report.page.folder import publish
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+i = 0
+while True:
+    mark = b"ab"[i % 2 : i % 2 + 1]
+    publish(folder, {n: mark * 200_000 for n in ("report.json", "report.md", "report.html")})
+    i += 1
+"""
+
+
+def test_killed_at_random_times(tmp_path):
+    """Whoever reads meets one whole version, during the writing and after kill -9."""
+    folder, draw = tmp_path / "r", random.Random(0)
+    seen = set()
+    for _ in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(draw.uniform(0.0, 0.12))
+            writer.send_signal(signal.SIGKILL)
+        if folder.exists():
+            found = contents(folder)
+            assert set(found) == set(NAMES)
+            assert len(set(found.values())) == 1, "a mix of two versions"
+            assert len(found["report.md"]) == 200_000, "a part of a file"
+            seen.add(found["report.md"][:1])
+    publish(folder, version("c"))
+    assert contents(folder) == version("c")
+    assert list(tmp_path.iterdir()) == [folder], "what the killed left was not cleared"
+    assert seen, "no run got as far as a report"

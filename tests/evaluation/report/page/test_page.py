@@ -1,0 +1,138 @@
+"""The page in a real browser: no error, no request, sorting, filter and layer view work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qtool.evaluation.report.page.render import pages
+from tests.evaluation.report.page.browser import browser, opened
+from tests.evaluation.report.page.made_up import HOSTILE, made_up
+
+
+@pytest.fixture(scope="module")
+def report():
+    return made_up(500)
+
+
+@pytest.fixture(scope="module")
+def file(report, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_bytes(pages(report)["report.html"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def desk(chromium, file):
+    with opened(chromium, file) as found:
+        yield found
+
+
+def test_opens_alone_and_without_an_error(desk, file):
+    assert desk.said == []
+    assert desk.asked == [file.resolve().as_uri()]
+    assert desk.evaluate("document.querySelectorAll('#t-layers tbody tr').length") == 500
+
+
+def test_a_broken_page_would_be_noticed(chromium, tmp_path, file):
+    broken = tmp_path / "broken.html"
+    text = file.read_text(encoding="utf-8")
+    broken.write_text(
+        text.replace('"use strict";', "missing();").replace(
+            "</header>", '<img src="http://example.invalid/x.png"></header>'
+        ),
+        encoding="utf-8",
+    )
+    with opened(chromium, broken) as found:
+        assert any("missing is not defined" in line for line in found.said)
+        assert any("Content Security Policy" in line for line in found.said)
+
+
+def test_verdict_is_on_the_first_screen(desk):
+    for selector in (".verdict h2", ".verdict .cards"):
+        box = desk.page.locator(selector).bounding_box()
+        assert box["y"] + box["height"] <= 900, selector
+
+
+def test_sorts_by_numbers_both_ways(desk, report):
+    button = desk.page.locator("#t-layers thead th:nth-child(3) button")
+    shown = "[...document.querySelectorAll('#t-layers tbody tr')].map(r => r.cells[2].dataset.v)"
+    known = sorted(e.alone_db for e in report.layers.layers if e.alone_db is not None)
+    button.click()
+    assert [float(v) for v in desk.evaluate(shown)[:-1]] == known
+    assert desk.evaluate(shown)[-1] == "", "what has no number comes last"
+    button.click()
+    assert [float(v) for v in desk.evaluate(shown)[:-1]] == known[::-1]
+    assert desk.evaluate(shown)[-1] == ""
+    assert desk.said == []
+
+
+def test_sorts_by_names_as_people_do(desk):
+    desk.page.locator("#t-layers thead th:nth-child(1) button").click()
+    names = [t for t in desk.texts("#t-layers tbody th") if t.startswith("stage")]
+    assert names.index("stage2.block0.conv") < names.index("stage10.block0.conv")
+
+
+def test_filter(desk):
+    desk.page.locator("input[data-table=t-layers]").fill("stage3.")
+    visible = desk.texts("#t-layers tbody tr:not([hidden]) th")
+    assert len(visible) == 10
+    assert all("stage3." in name for name in visible)
+    assert desk.texts("[data-count=t-layers]") == ["10 of 500"]
+
+
+def test_layer_view_draws_the_numbers_of_the_json(desk, report):
+    worst = max(report.layers.layers, key=lambda e: e.only_share)
+    desk.page.locator("#t-layers button.open").first.click()
+    assert desk.texts("#t-layers button[aria-expanded=true]") == [worst.name]
+    drawn = desk.page.locator(".view figure").count()
+    assert drawn == 2
+    filled = sum(count > 0 for count in worst.activation.counts)
+    rects = desk.page.locator(".view figure").first.locator("rect.count, rect.lost").count()
+    assert rects == filled
+    assert "1.0 %" in desk.texts(".view figcaption")[0]
+    desk.page.locator("#t-layers button.open").first.click()
+    assert desk.page.locator(".view").count() == 0
+    assert desk.said == []
+
+
+def test_hostile_name_is_text(desk):
+    assert HOSTILE in desk.texts("#t-layers tbody th")
+    desk.page.locator("#t-layers button.open", has_text="</script>").click()
+    assert desk.page.locator(".view figure").count() == 2
+    assert desk.said == []
+
+
+def test_embedded_numbers_are_those_of_the_file(desk, report):
+    data = desk.evaluate("document.getElementById('data').textContent")
+    assert json.loads(data) == report.to_json()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_phone(chromium, file, scheme):
+    """Nothing sticks out sideways, and the verdict is on the first screen, readable."""
+    with opened(chromium, file, 390, 844, scheme) as phone:
+        assert phone.evaluate("document.documentElement.scrollWidth") == 390
+        box = phone.page.locator(".verdict .card").nth(1).bounding_box()
+        assert box["y"] + box["height"] <= 844
+        assert phone.evaluate(
+            "parseFloat(getComputedStyle(document.querySelector('.why')).fontSize)"
+        ) >= 14  # fmt: skip
+        paper = phone.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(json.loads(paper.replace("rgb(", "[").replace(")", "]"))) > 380) == (
+            scheme == "light"
+        )
+        assert phone.said == []
+
+
+def test_prints_without_tools(desk):
+    desk.page.emulate_media(media="print")
+    assert not desk.page.locator(".tools").first.is_visible()
+    assert desk.page.locator("#t-layers").is_visible()

@@ -1,0 +1,205 @@
+"""The pages hold what the JSON holds, and nothing that is not in it."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from qtool.core.errors import FileError
+from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.report import Report
+from tests.evaluation.report.page.made_up import HOSTILE, made_up
+
+VOID = {"meta", "link", "input", "br"}
+ADDRESSES = {"src", "href", "action", "xlink:href"}
+
+
+class Page(HTMLParser):
+    """The tables of a page, its embedded JSON, and every address in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[tuple[str, str | None]]]] = {}
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.data = ""
+        self.open: list[str] = []
+        self._table = self._script = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.addresses += [v for k, v in given.items() if k in ADDRESSES]
+        self.ids += [given["id"]] if "id" in given else []
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self._table = given["id"]
+            self.tables[self._table] = []
+        elif tag == "tr":
+            self.tables[self._table].append([])
+        elif tag in ("td", "th"):
+            self.tables[self._table][-1].append(["", given.get("data-v")])
+        elif tag == "script":
+            self._script = given.get("id", "")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes what is not open"
+
+    def handle_data(self, data):
+        inside = self.open[-1] if self.open else ""
+        if inside == "script" and self._script == "data":
+            self.data += data
+        elif self._table and {"td", "th"} & set(self.open):
+            self.tables[self._table][-1][-1][0] += data
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["report", "compare"])
+def report(request):
+    return made_up(models=request.param)
+
+
+@pytest.fixture(scope="module")
+def made(report):
+    return {name: data.decode() for name, data in pages(report).items()}
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    return Page(made["report.html"])
+
+
+def column(page, table, index):
+    return [row[index] for row in page.tables[table][1:]]
+
+
+def numbers(cells):
+    return [None if v in (None, "") else float(v) for _, v in cells]
+
+
+def test_json_is_whole(report, made):
+    found = json.loads(made["report.json"])
+    assert Report.from_json(found) == report
+    assert found["schema"] == 1
+
+
+def test_embedded_json_is_the_file(made, page):
+    assert json.loads(page.data) == json.loads(made["report.json"])
+
+
+def test_layers_carry_the_numbers_of_the_json(made, page):
+    layers = json.loads(made["report.json"])["layers"]["layers"]
+    layers.sort(key=lambda e: -e["only_share"])
+    assert [text for text, _ in column(page, "t-layers", 0)] == [e["name"] for e in layers]
+    fields = (
+        "alone_db", "accumulated_db", "only_db", "only_share", "left_db", "gain_db", None, "macs",
+    )  # fmt: skip
+    for index, name in enumerate(fields, 2):
+        if name is not None:
+            assert numbers(column(page, "t-layers", index)) == [e[name] for e in layers], name
+
+
+def test_latency_carries_the_numbers_of_the_json(made, page):
+    timings = json.loads(made["report.json"])["latency"]
+    medians = [m["median"] for t in timings for m in t["models"]]
+    assert numbers(column(page, "t-latency", 3)) == medians
+
+
+def test_nodes_carry_the_numbers_of_the_json(made, page):
+    nodes = json.loads(made["report.json"])["profile"]["nodes"]
+    for i in range(len(nodes[0]["microseconds"])):
+        assert numbers(column(page, "t-nodes", 1 + i)) == [n["microseconds"][i] for n in nodes]
+
+
+def test_metrics_carry_the_numbers_of_the_json(made, page):
+    metrics = json.loads(made["report.json"])["accuracy"]["metrics"]
+    values = [v for m in metrics for v in m["values"]]
+    assert numbers(column(page, "t-metrics", 2)) == values
+
+
+def test_rows_fit_their_heads(page):
+    for name, rows in page.tables.items():
+        assert {len(row) for row in rows} == {len(rows[0])}, name
+
+
+def test_page_is_whole_and_alone(page, made):
+    assert page.open == [], "an element is not closed"
+    assert all(a.startswith(("#", "data:")) for a in page.addresses), page.addresses
+    assert len(set(page.ids)) == len(page.ids), "an id is used twice"
+    assert "var(--s1)" in made["report.html"]
+    assert "#01021" not in made["report.html"], "a stand-in colour was left"
+
+
+def test_the_parser_would_notice(made):
+    with pytest.raises(AssertionError, match="closes what is not open"):
+        Page(made["report.html"].replace("</tbody>", "", 1))
+
+
+def test_names_cannot_break_the_page(page, made):
+    assert HOSTILE in [text for text, _ in column(page, "t-layers", 0)]
+    assert "</script><b>" not in made["report.html"]
+    for line in made["report.md"].splitlines():
+        if line.startswith("|") and "</script>" in line:
+            assert "\\|x" in line
+
+
+def test_verdict_comes_first(made, report):
+    for name in ("report.html", "report.md"):
+        body = made[name].split("</head>")[-1]
+        assert body.index("Ship it") < body.index("Side by side")
+
+
+@pytest.mark.parametrize(
+    ("drop", "headline"), [(0.001, "Ship it"), (0.009, "Look at it"), (0.05, "Do not ship")]
+)
+def test_verdict_follows_the_drop(drop, headline):
+    made = pages(made_up(drop=drop))
+    assert f"> {headline}" in made["report.html"].decode()
+    assert f"## {headline}" in made["report.md"].decode()
+
+
+def test_same_report_gives_the_same_bytes(report, made):
+    again = {name: data.decode() for name, data in pages(report).items()}
+    assert again == made
+
+
+def test_without_optional_parts():
+    from dataclasses import replace
+
+    bare = replace(
+        made_up(),
+        latency=(),
+        profile=None,
+        layers=None,
+        layers_note="no float model",
+        edges=(),
+        float_operators=(),
+        rewrites=(),
+        notes=(),
+        plan=(),
+    )
+    found = pages(bare)
+    assert "no float model" in found["report.html"].decode()
+    assert "no float model" in found["report.md"].decode()
+    Page(found["report.html"].decode())
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [({"schema": 99}, "schema 99"), ({"models": [{}]}, "damaged"), ({"accuracy": None}, "damaged")],
+)
+def test_foreign_json_is_refused(report, damage, says):
+    with pytest.raises(FileError, match=says):
+        Report.from_json(report.to_json() | damage)
+
+
+def test_five_hundred_layers_stay_small():
+    found = pages(made_up(500))
+    assert sum(len(data) for data in found.values()) < 5 * 2**20

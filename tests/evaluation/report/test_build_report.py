@@ -1,0 +1,94 @@
+"""Gathering: each stage measured once, what was kept taken from there, bad data refused early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from qtool.core.errors import DataError
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report import build_report
+from qtool.evaluation.report.build_report import Subject, build, check_options
+from tests.evaluation.onnx_files import linear_file
+
+QUICK = ReportOptions("a title", batch_sizes=(4,), seconds=0.01)
+NOTE = "no layers here"
+
+
+@pytest.fixture
+def subjects(tmp_path):
+    weights = np.eye(3), np.eye(3) + 0.01
+    files = [linear_file(tmp_path / f"{n}.onnx", w) for n, w in zip("ab", weights, strict=True)]
+    return [Subject(f.stem, f, f"made for {f.stem}") for f in files]
+
+
+@pytest.fixture
+def data():
+    return list(torch.randn(10, 3, generator=torch.Generator().manual_seed(0)).split(4))
+
+
+def test_what_is_measured_stands_in_the_report(subjects, data):
+    found = build(subjects, data, QUICK, quantized=NOTE)
+    assert found.title == "a title"
+    assert [(m.name, m.origin) for m in found.models] == [("a", "made for a"), ("b", "made for b")]
+    assert found.accuracy.samples == 10
+    assert [t.batch for t in found.latency] == [4]
+    assert found.profile.batch == 4
+    assert (found.layers, found.layers_note) == (None, NOTE)
+    assert found.models[0].verdict is None
+    # nothing is quantized in these files, so that nothing counts as integer
+    assert [m.integer_mac_share for m in found.models] == [0.0, 0.0]
+    assert [m.exactness for m in found.models] == [None, None]
+
+
+def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypatch):
+    first = build(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
+
+    def again(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(build_report, "timed", again)
+    monkeypatch.setattr(build_report, "profiled", again)
+    second = build(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
+    assert second.latency == first.latency
+    assert second.accuracy == first.accuracy
+    other = replace(QUICK, seconds=0.02)
+    with pytest.raises(AssertionError):
+        build(subjects, data, other, quantized=NOTE, folder=tmp_path / "kept")
+
+
+def test_metrics_of_the_user_come_first(subjects, data):
+    def worst(model):
+        return float(model(torch.ones(1, 3)).max())
+
+    asked = replace(QUICK, function=worst, labels=np.zeros(10, np.int64))
+    found = build(subjects, data, asked, quantized=NOTE)
+    assert [m.name for m in found.accuracy.metrics] == ["worst", "top-1"]
+    assert found.accuracy.metrics[0].values == (1.0, pytest.approx(1.03))
+
+
+def test_bars_are_asked_for_every_stage(subjects, data):
+    seen = []
+
+    def bars(title, total):
+        seen.append((title, total))
+        return lambda items: items
+
+    build(subjects, data, QUICK, quantized=NOTE, bars=bars)
+    assert seen == [("evaluating", 3), ("timing", 1)]
+
+
+def test_labels_of_another_length_are_refused_before_any_work(data):
+    asked = replace(QUICK, labels=np.zeros(9, np.int64))
+    with pytest.raises(DataError, match="9 labels for 10 samples"):
+        check_options(data, asked)
+    check_options(iter(data), asked)  # nothing can be told of these before they are read
+
+
+@pytest.mark.parametrize("data", ["text", 3, []])
+def test_data_of_no_use(subjects, data):
+    with pytest.raises(DataError, match=r"no iterable of batches|data is empty"):
+        build(subjects, data, QUICK, quantized=NOTE)

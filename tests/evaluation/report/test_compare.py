@@ -1,0 +1,253 @@
+"""From a model to a report: the numbers are those of the runtime, a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import qtool
+from qtool.backends.onnx.export import write_float
+from qtool.core.data import Batch
+from qtool.core.errors import DataError, FileError
+from qtool.evaluation.evaluate import evaluate_files
+from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.report.compare import measure_file, measure_files
+from qtool.evaluation.report.page.write import write_report
+from qtool.evaluation.report.report import Report
+from tests.evaluation.onnx_files import linear_file
+
+
+def report_file(file, data, folder, options, **given):
+    return write_report(folder, lambda keep: measure_file(file, data, options, keep=keep, **given))
+
+
+def compare_files(files, data, folder, options, **given):
+    def measure(keep=None):
+        return measure_files(files, data, options, keep=keep, **given)
+
+    return measure() if folder is None else write_report(folder, measure)
+
+
+ROOT = Path(__file__).parents[3]
+QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
+
+
+@pytest.fixture(scope="module")
+def captured(digits):
+    from safetensors.torch import load_file
+
+    from examples.digits.network import digits_net
+
+    net = digits_net()
+    net.load_state_dict(load_file(digits.weights), strict=True)
+    return qtool.capture_model(net, torch.from_numpy(digits.calibration_images[:32]))
+
+
+@pytest.fixture(scope="module")
+def quantized(captured, digits):
+    return qtool.quantize(captured, torch.from_numpy(digits.calibration_images[:128]).split(32))
+
+
+@pytest.fixture(scope="module")
+def images(digits):
+    return torch.from_numpy(digits.images).split(50)
+
+
+@pytest.fixture(scope="module")
+def made(quantized, images, digits, tmp_path_factory):
+    """The folder of a report, and the report."""
+    folder = tmp_path_factory.mktemp("run") / "digits"
+    return folder, quantized.report(images, folder, replace(QUICK, labels=digits.labels))
+
+
+def test_folder_holds_the_report_and_the_model(made):
+    folder, report = made
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "model.int8.onnx",
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
+    assert Report.from_json(json.loads((folder / "report.json").read_text())) == report
+    assert list(folder.parent.iterdir()) == [folder], "something was left beside it"
+
+
+def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path):
+    folder, report = made
+    known = evaluate_files(
+        write_float(quantized.reference, tmp_path / "float.onnx"),
+        folder / "model.int8.onnx",
+        images,
+        digits.labels,
+        seconds=0.01,
+    )
+    top1, outcome = report.accuracy.metrics[0], report.accuracy.models[1]
+    assert top1.values == (known.float_.accuracy, known.int8.accuracy)
+    assert outcome.agreement.value == known.agreement
+    assert outcome.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
+    assert report.models[1].integer_mac_share == known.int8.integer_mac_share
+    assert [m.size_bytes for m in report.models] == [known.float_.size_bytes, known.int8.size_bytes]
+    assert report.models[0].integer_mac_share == 0.0
+
+
+def test_everything_is_in_it(made, quantized):
+    _, report = made
+    names = {e.name for e in report.layers.layers}
+    assert {"stem.0.0", "block1.add", "branches.cat", "head"} <= names
+    assert {n.name for n in report.profile.nodes} >= {"stem.0.0", "head"}
+    edges = {(e.node, e.op) for e in report.edges}
+    assert edges >= {("block1.add", "add"), ("branches.cat", "concat")}
+    assert report.models[1].exactness.exact
+    assert len(report.plan) == len(quantized.plan.nodes)
+
+
+def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
+    folder, _ = made
+    found = report_file(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
+    assert "no float model was given" in found.models[0].origin
+    assert found.layers is None
+    assert "--model" in found.layers_note
+    assert found.accuracy.models[1].sqnr_db > 25
+
+
+def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_path):
+    folder, report = made
+    found = report_file(
+        folder / "model.int8.onnx",
+        images,
+        tmp_path / "r",
+        QUICK,
+        reference=captured,
+        sample=Batch((images[0],)),
+    )
+    assert found.layers == report.layers
+    assert found.edges == report.edges
+
+
+def test_goals_are_judged(made, images, tmp_path):
+    asked = replace(QUICK, goals=Goals(speedup=1e6))
+    found = report_file(made[0] / "model.int8.onnx", images, tmp_path / "r", asked)
+    assert found.missed
+    assert found.models[1].verdict.headline == "Do not ship"
+    assert (tmp_path / "r" / "report.html").exists()
+
+
+def test_failing_metric_keeps_what_was_measured(made, images, tmp_path, monkeypatch):
+    file = made[0] / "model.int8.onnx"
+
+    def fails(model):
+        raise RuntimeError("out of coffee")
+
+    with pytest.raises(DataError, match=r"m:f failed on float\.onnx: RuntimeError: out of coffee"):
+        report_file(file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f"))
+    assert not (tmp_path / "r").exists()
+    kept = {p.name for p in (tmp_path / ".r.resume").iterdir()}
+    assert {"outputs.npz", "coverage1.npz", "latency-4-1.npz"} <= kept
+    runs = []
+    from qtool.evaluation.measure import accuracy
+
+    monkeypatch.setattr(accuracy, "run", lambda *a: runs.append(1))
+    asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
+    report_file(file, images, tmp_path / "r", asked)
+    assert runs == [], "what was measured is not measured again"
+    assert not (tmp_path / ".r.resume").exists()
+
+
+def test_labels_of_another_length_are_refused_before_the_work(quantized, images, tmp_path):
+    with pytest.raises(DataError, match="3 labels for 450 samples"):
+        quantized.report(images, tmp_path / "r", replace(QUICK, labels=np.zeros(3, int)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_something_else_is_refused(quantized, images, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(FileError, match="holds 'notes"):
+        quantized.report(images, tmp_path, QUICK)
+
+
+def test_compare(made, images, digits, tmp_path):
+    folder, report = made
+    int8 = folder / "model.int8.onnx"
+    other = tmp_path / "other.onnx"
+    other.write_bytes(int8.read_bytes())
+    asked = replace(QUICK, labels=digits.labels)
+    found = compare_files([other, int8], images, tmp_path / "c", asked, reference=1)
+    assert [m.name for m in found.models] == ["model.int8", "other"]
+    assert found.accuracy.models[1].agreement.value == 1.0
+    assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]
+
+
+def test_models_with_other_inputs(tmp_path):
+    files = [
+        linear_file(tmp_path / "a.onnx", np.eye(3)),
+        linear_file(tmp_path / "b.onnx", np.eye(3), name="z"),
+    ]
+    with pytest.raises(DataError, match=r"b.onnx takes other inputs \(z.*a.onnx \(x"):
+        compare_files(files, [torch.zeros(2, 3)], None, QUICK)
+
+
+def test_batch_that_is_fixed(tmp_path):
+    files = [linear_file(tmp_path / f"{n}.onnx", np.eye(3), size=2) for n in "ab"]
+    asked = replace(QUICK, batch_sizes=(1, 2, 8))
+    found = compare_files(files, [torch.zeros(2, 3)] * 3, None, asked)
+    assert [t.batch for t in found.latency] == [2]
+
+
+def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp_path):
+    file = made[0] / "model.int8.onnx"
+    asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
+    found = report_file(file, images, tmp_path / "r", asked)
+    assert [o.agreement for o in found.accuracy.models] == [None, None]
+    assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
+    assert "same best class" not in (tmp_path / "r" / "report.html").read_text()
+    written = (tmp_path / "r" / "report.md").read_text()
+    assert "same answer" not in written
+    assert "|\n| output SQNR, dB |" in written  # the table goes on
+
+
+EVAL = ROOT / "examples/digits/eval.npz"
+COMMANDS = {
+    "compare": ("compare", "a.onnx", "b.onnx"),
+    "report": (
+        *("report", "a.onnx", "--model", "examples.digits.network:digits_net", "--weights"),
+        str(ROOT / "examples/digits/weights.safetensors"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_at_random_times(name, made, tmp_path):
+    """After kill -9 there is the old report or the new one, and the next run completes it."""
+    folder, _ = made
+    for each in ("a", "b"):  # two models in turn: what another model left must not count
+        (tmp_path / f"{each}.onnx").write_bytes((folder / "model.int8.onnx").read_bytes())
+    target, draw = tmp_path / "r", random.Random(name)
+    command = [
+        *(sys.executable, "-m", "qtool", *COMMANDS[name], "--data", str(EVAL)),
+        *("--labels", "labels", "--seconds", "0.1", "-o", "r", "--batch-sizes", "1,8"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
+        ) as run:
+            time.sleep(draw.uniform(1.0, 7.0))
+            run.send_signal(signal.SIGKILL)
+        if target.exists():
+            found = Report.from_json(json.loads((target / "report.json").read_text()))
+            assert (found.layers is not None) == (name == "report")
+            assert (target / "report.html").read_bytes().endswith(b"</html>\n")
+    subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
+    left = {p.name for p in tmp_path.iterdir()} - {"a.onnx", "b.onnx"}
+    assert left == {"r"}

@@ -1,0 +1,35 @@
+"""Edges of concat and add, and the rows of the plan, as a report tells them."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtool.core.data import Batch
+from qtool.evaluation.measure.sensitivity import sweep
+from qtool.evaluation.report.plan_summary import edges, plan_rows
+from tests.evaluation.spoiled import chain, images
+
+
+@pytest.fixture(scope="module")
+def quantized():
+    return chain()
+
+
+def test_edges(quantized):
+    seen = {e.tensor: e.activation for e in sweep(quantized, [Batch((images(),))]).layers}
+    found = edges(quantized, seen)
+    assert [(e.node, e.how) for e in found if e.op == "add"] == [
+        ("add", "rescaled in the kernel"),
+        ("add", "rescaled in the kernel"),
+    ]
+    joined = [e for e in found if e.op == "concat"]
+    assert "copied" in [e.how for e in joined]
+    for edge in joined:
+        assert (edge.how == "copied") == (edge.input_scale == edge.output_scale)
+        assert edge.lost_bits > -0.5
+    for edge in found:
+        assert all(name in quantized.plan for name in (edge.source, *edge.shared_with))
+
+
+def test_plan_rows(quantized):
+    assert [row.node for row in plan_rows(quantized.plan)] == [d.node for d in quantized.plan.nodes]

@@ -1,0 +1,72 @@
+"""The report: every field is documented, what is read back is the same, and it is told in text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from qtool.core.errors import FileError
+from qtool.evaluation.report.report import SCHEMA, Report
+from tests.evaluation.report.page.made_up import made_up
+
+DOCS = Path(__file__).parents[3] / "docs" / "report.md"
+FREE = {"versions"}  # its keys are names of packages
+
+
+def fields(value, name=""):
+    """Every field name of a JSON value."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if name not in FREE:
+                yield key
+            yield from fields(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields(inner, name)
+
+
+def test_every_field_is_documented():
+    text = DOCS.read_text(encoding="utf-8")
+    section = text[text.index("## report.json") : text.index("## How the pages are made")]
+    known = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", section))))
+    missing = set(fields(made_up().to_json())) - known
+    assert not missing
+    assert f"`schema` is {SCHEMA};" in section
+
+
+def test_an_undocumented_field_would_be_noticed():
+    assert "surprise" in set(fields({"a": [{"surprise": 1}]}))
+
+
+@pytest.mark.parametrize("models", [2, 5])
+def test_round_trip(models):
+    report = made_up(models=models)
+    assert Report.from_json(json.loads(report.text())) == report
+
+
+def test_text_is_a_line_for_each_model_that_is_judged():
+    report = made_up(models=3)
+    told = [f"{m.name}: {m.verdict.headline}. {m.verdict.text}" for m in report.models[1:]]
+    assert str(report).splitlines() == told
+
+
+def test_table_puts_the_models_side_by_side():
+    report = made_up(models=3)
+    head, *rows = [line.split("  ") for line in report.table().splitlines()]
+    assert [c.strip() for c in head if c] == [m.name for m in report.models]
+    told = {row[0]: [c.strip() for c in row[1:] if c.strip()] for row in rows}
+    metric = report.accuracy.metrics[0]
+    assert told[metric.name] == [f"{100 * v:.2f} %" for v in metric.values]
+    assert told["output SQNR dB"][0] == "reference"
+    assert told["size"] == ["3.81 MiB", "977 KiB", "977 KiB"]
+    assert {f"batch {t.batch}, 1 thread" for t in report.latency} <= set(told)
+
+
+def test_another_schema_is_refused():
+    with pytest.raises(FileError, match="make it again"):
+        Report.from_json(made_up().to_json() | {"schema": SCHEMA + 1})
+    with pytest.raises(FileError, match="a damaged report"):
+        Report.from_json(made_up().to_json() | {"models": 3})

@@ -1,0 +1,96 @@
+"""The verdict: what the numbers and the goals say."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
+from qtool.evaluation.measure.accuracy import Accuracy, Outcome
+from qtool.evaluation.metrics import Interval, Metric
+from qtool.evaluation.options import Goals
+from qtool.evaluation.report.verdict import judge
+from qtool.verification import Exactness
+
+EXACT = Exactness(64, 640, 640, 0.0, None, 0)
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+def accuracy(drop=0.0, width=0.001, agreement=None, metrics=True):
+    interval = Interval(drop, drop - width, drop + width)
+    top1 = Metric("top-1", True, True, "built in", (0.9, 0.9 - drop), (0.0, drop), (None, interval))
+    found = Outcome(agreement, 30.0, ())
+    return Accuracy(1000, (top1,) if metrics else (), (Outcome(ONE, None, ()), found))
+
+
+def speed(median=2.0, low=1.9, high=2.1):
+    spread = Spread(1.0, 1.0, 1.0)
+    ratios = (Ratio(1, 1, 1, 1, 1), Ratio(median, low, high, low, high))
+    return [Timing(1, 1, 20, 1.0, (spread, spread), ratios)]
+
+
+def verdict(found=None, latency=None, coverage=1.0, exactness=EXACT, goals=Goals()):  # noqa: B008  # frozen
+    return judge(
+        found or accuracy(), 1, speed() if latency is None else latency, coverage, exactness, goals
+    )
+
+
+CASES = {
+    "all is well": ({}, "good"),
+    "drops too much": ({"found": accuracy(0.02)}, "bad"),
+    "may drop too much": ({"found": accuracy(0.005, 0.02)}, "look"),
+    "better than float": ({"found": accuracy(-0.02)}, "good"),
+    "slower": ({"latency": speed(0.8, 0.7, 0.9)}, "bad"),
+    "perhaps slower": ({"latency": speed(0.98, 0.9, 1.1)}, "look"),
+    "perhaps not faster": ({"latency": speed(1.02, 0.9, 1.1)}, "look"),
+    "not timed": ({"latency": []}, "good"),
+    "half in float": ({"coverage": 0.5}, "look"),
+    "not exact": ({"exactness": Exactness(64, 640, 600, 3.0, "conv", 0)}, "bad"),
+    "a kernel is wrong": (
+        {"exactness": Exactness(64, 640, 600, 1.0, "conv", 2, ("conv",))},
+        "bad",
+    ),
+    "float nodes round": ({"exactness": Exactness(64, 640, 600, 1.0, "conv", 2)}, "good"),
+    "float nodes differ": ({"exactness": Exactness(64, 640, 600, 9.0, "conv", 2)}, "look"),
+    "not compared": ({"exactness": None}, "look"),
+    "agrees": (
+        {"found": accuracy(metrics=False, agreement=Interval(0.995, 0.991, 0.999))},
+        "good",
+    ),
+    "agrees mostly": (
+        {"found": accuracy(metrics=False, agreement=Interval(0.98, 0.97, 0.99))},
+        "look",
+    ),
+    "disagrees": ({"found": accuracy(metrics=False, agreement=Interval(0.9, 0.88, 0.92))}, "bad"),
+    "nothing to go by": ({"found": accuracy(metrics=False)}, "look"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_level(case):
+    given, level = CASES[case]
+    found = verdict(**given)
+    assert found.level == level
+    assert found.headline == {"good": "Ship it", "look": "Look at it", "bad": "Do not ship"}[level]
+    assert found.text
+    assert not found.missed
+
+
+@pytest.mark.parametrize(
+    ("goals", "given"),
+    [
+        (Goals(drop=0.001), {"found": accuracy(0.005)}),
+        (Goals(speedup=3.0), {}),
+        (Goals(coverage=0.9), {"coverage": 0.8}),
+    ],
+)
+def test_goals_of_the_user(goals, given):
+    assert verdict(**given, goals=goals).missed
+    assert not verdict(**given).missed
+    assert verdict(**given, goals=goals).level == "bad"
+
+
+def test_it_says_the_numbers():
+    text = verdict(accuracy(0.02)).text
+    assert "top-1 goes from 90.00 % to 88.00 %: 2.00 points worse" in text
+    assert "(95 % interval -2.1 to -1.9)" in text
+    assert "allowed: 1.00 points" in text

@@ -1,0 +1,137 @@
+"""Evaluation: numbers against numpy by hand, and data that does not fit its labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from qtool.core.data import Batch
+from qtool.core.errors import DataError, VerificationError
+from qtool.evaluation.evaluate import Evaluation, Side, evaluate_files
+from tests.backends.onnx.export.networks import exported, float_file, run, samples
+
+BATCH = 8
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "int8.onnx"
+    path.write_bytes(exported("linear"))
+    return path
+
+
+def inputs() -> torch.Tensor:
+    return samples("linear", 24, seed=7)[0]
+
+
+def evaluated(file: Path, labels: np.ndarray | None = None) -> Evaluation:
+    data = [Batch((x,)) for x in inputs().split(BATCH)]
+    return evaluate_files(plain(file, "linear"), file, data, labels, seconds=0)
+
+
+def plain(file: Path, name: str) -> Path:
+    """The float file of a network, beside its int8 file."""
+    path = file.with_name("float.onnx")
+    path.write_bytes(float_file(name))
+    return path
+
+
+def scores() -> tuple[np.ndarray, np.ndarray]:
+    """Of the float and of the int8 model."""
+    return tuple(run(data("linear"), (inputs(),))[0] for data in (float_file, exported))
+
+
+def test_numbers_are_those_computed_by_hand(file: Path) -> None:
+    expected, actual = scores()
+    labels = expected.argmax(1)
+    labels[:6] = (labels[:6] + 1) % 3  # the float model is wrong on 6 of 24
+    found = evaluated(file, labels)
+    assert found.samples == 24
+    assert found.batch == BATCH
+    assert found.float_.accuracy == 18 / 24
+    assert found.int8.accuracy == (actual.argmax(1) == labels).mean()
+    assert found.agreement == (actual.argmax(1) == expected.argmax(1)).mean()
+    noise = ((expected.astype(np.float64) - actual) ** 2).sum()
+    by_hand = 10 * np.log10((expected.astype(np.float64) ** 2).sum() / noise)
+    assert found.sqnr_db == pytest.approx(by_hand, rel=1e-6)
+    assert found.sqnr_db > 25
+    assert (found.float_.integer_mac_share, found.int8.integer_mac_share) == (0, 1)
+    assert found.speedup > 0
+    told = found.to_json()
+    assert {"samples", "float", "int8", "agreement", "sqnr_db", "speedup"} <= set(told)
+    assert told["float"]["accuracy"] == 18 / 24
+    assert found.int8.size_bytes == len(exported("linear"))
+    assert found.float_.size_bytes > 0
+
+
+def test_another_model_agrees_less(file: Path) -> None:
+    """The comparison can fail: weights that were made negative."""
+    model = onnx.load(file)
+    (weight,) = (i for i in model.graph.initializer if i.name == "3.weight.codes")
+    weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
+    onnx.save(model, file)
+    found = evaluated(file)
+    assert found.agreement < 1
+    assert found.sqnr_db < 10
+
+
+def test_labels_are_optional(file: Path) -> None:
+    found = evaluated(file)
+    assert (found.float_.accuracy, found.int8.accuracy) == (None, None)
+
+
+def test_another_number_of_labels_is_refused(file: Path) -> None:
+    with pytest.raises(DataError, match="23 labels for 24 samples"):
+        evaluated(file, np.zeros(23, np.int64))
+
+
+def test_empty_data_is_refused(file: Path) -> None:
+    with pytest.raises(DataError, match="the evaluation data is empty; give at least one batch"):
+        evaluate_files(plain(file, "linear"), file, [], seconds=0)
+
+
+def test_a_batch_that_does_not_fit_is_named(file: Path) -> None:
+    data = [Batch((inputs(),)), Batch((inputs()[:, :5],))]
+    with pytest.raises(DataError, match=r"batch 1, input 'input' has shape \[24, 5\]"):
+        evaluate_files(plain(file, "linear"), file, data, seconds=0)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=r"missing\.onnx"):
+        evaluated(tmp_path / "missing.onnx")
+
+
+def test_a_model_of_several_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    path.write_bytes(exported("two_inputs"))
+    data = [Batch(samples("two_inputs", 8))]
+    found = evaluate_files(plain(path, "two_inputs"), path, data, seconds=0)
+    assert found.agreement > 0.8
+
+
+def test_equal_files_have_no_error(file: Path) -> None:
+    found = evaluate_files(file, file, [Batch((inputs(),))], seconds=0)
+    assert (found.agreement, found.sqnr_db) == (1.0, None)
+
+
+def test_text_is_what_the_command_prints() -> None:
+    sides = (Side(0.75, 2048, 1.5, 0.0), Side(None, 1024, 0.5, 1.0))
+    found = Evaluation(24, 8, 1, *sides, 0.5, 31.25, 3.0)
+    assert str(found).splitlines() == [
+        "                                fp32       int8",
+        "accuracy (top-1)             75.00 %  no labels",
+        "size                           2 KiB      1 KiB",
+        "latency, batch 8, 1 thread  1.500 ms   0.500 ms",
+        "MACs in integer kernels       0.00 %   100.00 %",
+        "",
+        "24 samples: int8 is 3.00x as fast as fp32, agrees with it on 50.00 %, output SQNR 31.2 dB",
+    ]
+    assert str(replace(found, agreement=None, sqnr_db=None)).endswith(
+        "3.00x as fast as fp32, output SQNR no error"
+    )

@@ -1,0 +1,107 @@
+"""Metrics and their intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qtool.core.errors import DataError
+from qtool.evaluation import metrics
+from qtool.evaluation.metrics import bootstrap, metric, user_metrics
+from qtool.verification.fidelity import decibels
+
+
+def test_bootstrap_covers_the_mean_of_a_known_law():
+    """Of 200 samples of a coin, about 95 in 100 intervals hold the true share."""
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        found = bootstrap((generator.random(400) < 0.3).astype(float), resamples=400)
+        held += found.low <= 0.3 <= found.high
+    assert 180 <= held <= 200
+
+
+def test_both_ways_of_drawing_agree():
+    values = np.random.default_rng(0).integers(0, 3, 500).astype(float)
+    few = bootstrap(values)
+    many = bootstrap(values + 1e-9 * np.arange(500))  # all distinct: drawn one by one
+    assert few.value == pytest.approx(many.value, abs=1e-6)
+    assert (few.low, few.high) == pytest.approx((many.low, many.high), abs=0.01)
+
+
+def test_bootstrap_is_paired():
+    """Both models are wrong on the same half: the difference is certain all the same."""
+    hits = np.arange(1000) % 2 == 0
+    other = hits.copy()
+    other[:10] = False
+    found = metric("m", [hits, other], "user")
+    assert found.drops == (0.0, pytest.approx(0.005))
+    assert 0 < found.intervals[1].low < found.intervals[1].high < 0.012
+
+
+def test_lower_is_better_turns_the_drop():
+    worse = metric("loss", [np.array(1.0), np.array(1.5)], "user", higher_is_better=False)
+    assert worse.drops[1] == 0.5
+    assert worse.intervals == (None, None)
+
+
+@pytest.fixture
+def no_files(monkeypatch, tmp_path):
+    monkeypatch.setattr(metrics, "OnnxFunction", lambda file: file)
+    return [tmp_path / "float.onnx", tmp_path / "int8.onnx"]
+
+
+def test_several_metrics_at_once(no_files):
+    found = user_metrics(
+        lambda model: {"loss": 1.0 + (model.name == "int8.onnx"), "each": np.arange(4.0)},
+        no_files,
+        "m:f",
+        ["loss"],
+    )
+    assert [(m.name, m.values) for m in found] == [("loss", (1.0, 2.0)), ("each", (1.5, 1.5))]
+    assert [m.drops[1] for m in found] == [1.0, 0.0]
+    assert [m.intervals[1] is None for m in found] == [True, False]
+
+
+def one_number(model):
+    return 0.5
+
+
+def test_a_number_is_named_after_its_function(no_files):
+    assert user_metrics(one_number, no_files, "m:f")[0].name == "one_number"
+
+
+def fails(model):
+    raise RuntimeError("no\nGPU")
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (fails, r"m:f failed on float.onnx: RuntimeError: no GPU"),
+        (lambda m: float("nan"), "is NaN"),
+        (lambda m: {"a": float("inf")}, "'a' is infinite"),
+        (lambda m: {"a": "high"}, "'a' is a str, not a number"),
+        (lambda m: None, "is NaN|NoneType"),
+        (lambda m: object(), "is a object, not a number"),
+        (lambda m: {}, "empty dict"),
+        (lambda m: np.zeros((2, 2)), r"has shape \[2, 2\]"),
+        (lambda m: {m.name: 1.0}, "does not return 'float.onnx' for every model"),
+    ],
+)
+def test_useless_answers(no_files, function, says):
+    with pytest.raises(DataError, match=says):
+        user_metrics(function, no_files, "m:f")
+
+
+def test_unknown_name_to_minimize(no_files):
+    with pytest.raises(DataError, match="no metric 'loss'; it returns one_number"):
+        user_metrics(one_number, no_files, "m:f", ["loss"])
+
+
+@pytest.mark.parametrize(
+    ("signal", "noise", "db"),
+    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (np.inf, 1.0, None)],
+)
+def test_decibels(signal, noise, db):
+    assert decibels(signal, noise) == db

@@ -1,0 +1,79 @@
+"""The model behind a file: equal to the one that was exported, however it was made."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.backends.onnx.storage import save
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.data import Batch
+from qtool.core.errors import FileError, VerificationError
+from qtool.evaluation.restored_model import float_twin, is_quantized, read_onnx, restore, restored
+from tests.evaluation.spoiled import captured, chain, images
+
+SAMPLE = Batch((images(16),))
+MADE = {
+    "static": {},
+    "dynamic": {"mode": "dynamic"},
+    "weight-only": {"mode": "weight-only"},
+    "weight-only-int4": {"mode": "weight-only-int4"},
+    "a layer in float": {"recipe": [{"select": "conv.2", "as": "float"}]},
+    "another observer": {"observer": "minmax"},
+}
+
+
+def same(a, b):
+    with torch.no_grad():
+        return torch.equal(a(images()), b(images()))
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_restored_model_is_the_one_exported(how, tmp_path):
+    """Nobody says how the file was made: it says so itself."""
+    quantized = qtool.quantize(captured(), images().split(16), **MADE[how])
+    save(quantized.to_onnx(), tmp_path / "int8.onnx")
+    assert same(restore(tmp_path / "int8.onnx", captured(), SAMPLE), quantized)
+
+
+def test_weights_changed_on_the_way_come_from_the_file(tmp_path):
+    changed = chain()
+    with torch.no_grad():
+        for parameter in changed.module.parameters():
+            parameter.mul_(0.7)
+    save(changed.to_onnx(), tmp_path / "changed.onnx")
+    found = restore(tmp_path / "changed.onnx", captured(), SAMPLE)
+    with torch.no_grad():
+        assert torch.allclose(found(images()), changed(images()), atol=1e-5)
+    assert not same(found, chain())
+
+
+def test_files_that_cannot_be_restored(chain_files, tmp_path):
+    plain, int8 = chain_files
+    other = qtool.capture_model(nn.Sequential(nn.Conv2d(3, 8, 3)).eval(), images(16))
+    with pytest.raises(VerificationError, match="made from another model"):
+        restore(int8, other, SAMPLE)
+    assert "was not made by qtool" in restored(plain, captured(), SAMPLE)
+    (tmp_path / "no.onnx").write_text("no")
+    with pytest.raises(FileError, match="not a readable ONNX file"):
+        restore(tmp_path / "no.onnx", captured(), SAMPLE)
+    with pytest.raises(FileError, match="no such file"):
+        read_onnx(tmp_path / "missing.onnx")
+
+
+def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
+    plain, int8 = chain_files
+    onnx.save(float_twin(int8), tmp_path / "twin.onnx")
+    assert is_quantized(int8)
+    assert not is_quantized(tmp_path / "twin.onnx")
+    x = [images(8).numpy()]
+    exact, near, far = (run(session(f), x)[0] for f in (plain, tmp_path / "twin.onnx", int8))
+    assert 0 < abs(exact - near).max() < abs(exact - far).max()
+
+
+def test_twin_of_a_float_file(chain_files):
+    with pytest.raises(VerificationError, match="holds no QuantizeLinear"):
+        float_twin(chain_files[0])

@@ -1,0 +1,216 @@
+"""Encoder-decoder models as two files: what they write together is what the model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from click.testing import CliRunner
+from qtool.cli import main
+from torch.utils import _pytree as pytree
+
+import qtool
+from qtool.backends.onnx.export.float_file import write_float
+from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.core.errors import CaptureError
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.huggingface.encoder_decoder import ReadingHalf, WritingHalf
+from qtool.frontends.huggingface.meta_init import empty_folder
+from qtool.frontends.load_model import load_model
+from tests.frontends.huggingface.test_model_folder import tokenizer
+
+library = pytest.importorskip("transformers")
+STEPS = 10
+SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "vocab_size": 64}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+WIDE = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "init_std": 0.4}
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, words = tmp_path_factory.mktemp("t5"), tokenizer(library)
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = library.T5Config(vocab_size=len(words), decoder_start_token_id=0, **sizes)
+    library.T5ForConditionalGeneration(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def whisper(**other: int) -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    more = {"max_source_positions": 10, "max_target_positions": 40, "num_mel_bins": 8}
+    tokens = {"decoder_start_token_id": 1, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    given = {**SIZES, **HEADS, **WIDE, **more, **tokens, **other}
+    config = library.WhisperConfig(**given)
+    return library.WhisperForConditionalGeneration(config), {
+        "input_features": torch.randn(2, 8, 20)
+    }
+
+
+def bart() -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    config = library.BartConfig(**SIZES, **HEADS, **WIDE, max_position_embeddings=40)
+    ids = torch.randint(3, 64, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    return library.BartForConditionalGeneration(config), {"input_ids": ids, "attention_mask": mask}
+
+
+def t5_model() -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = library.T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)
+    model = library.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(64, 16))  # else one token is always first
+    ids = torch.randint(3, 64, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    return model, {"input_ids": ids, "attention_mask": mask}
+
+
+Run = Callable[[dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]]
+
+
+def in_runtime(path: Path) -> Run:
+    session = ort.InferenceSession(path)
+    return lambda given: session.run(None, given)
+
+
+def in_engine(path: Path) -> Run:
+    program = lower(path)
+    return lambda given: [
+        t.numpy() for t in program(*(torch.from_numpy(given[n]) for n in program.inputs))
+    ]
+
+
+def written(reads: Run, writes: Run, given: dict[str, Any], start: int, mask: bool) -> np.ndarray:
+    """Tokens [batch, STEPS] that are the likeliest ones."""
+    cross = reads({name: t.numpy() for name, t in given.items()})
+    batch, heads, _, width = cross[0].shape
+    past = [np.zeros((batch, heads, 0, width), np.float32) for _ in cross]
+    kinds = [f"{i}_{kind}" for i in range(len(cross) // 2) for kind in ("key", "value")]
+    fixed = {f"cross_{kind}": array for kind, array in zip(kinds, cross, strict=True)}
+    if mask:
+        fixed["encoder_attention_mask"] = given["attention_mask"].numpy()
+    tokens = [np.full((batch, 1), start)]
+    for _ in range(STEPS):
+        cache = {f"past_key_values_{k}": a for k, a in zip(kinds, past, strict=True)}
+        logits, *past = writes({"input_ids": tokens[-1], **cache, **fixed})
+        tokens.append(logits[:, -1:].argmax(-1))
+    return np.concatenate(tokens[1:], 1)
+
+
+def in_torch(half: Any) -> Run:
+    def run(given: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        tensors = {name: torch.from_numpy(array) for name, array in given.items()}
+        for kind in ("past_key_values", "cross"):
+            named = [tensors.pop(n) for n in list(tensors) if n.startswith(f"{kind}_")]
+            pairs = zip(named[::2], named[1::2], strict=True)
+            found = [{"key": key, "value": value} for key, value in pairs]
+            tensors |= {kind: found} if found else {}
+        with torch.no_grad():
+            return [t.numpy() for t in pytree.tree_leaves(half(**tensors))]
+
+    return run
+
+
+def generated(model: Any, given: dict[str, Any]) -> np.ndarray:
+    names = ("eos_token_id", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
+    plain: dict[str, Any] = dict.fromkeys((*names, "forced_eos_token_id"))
+    ids = torch.full((2, 1), model.config.decoder_start_token_id)
+    more = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1}
+    found: torch.Tensor = model.generate(**given, decoder_input_ids=ids, **more, **plain)
+    return found[:, -STEPS:].numpy()
+
+
+@pytest.mark.parametrize("make", [whisper, bart, t5_model])
+def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None:
+    model, given = make()
+    halves = (ReadingHalf(model.eval()).eval(), WritingHalf(model).eval())
+    start = model.config.decoder_start_token_id
+    found = written(*map(in_torch, halves), given, start, "attention_mask" in given)
+    assert np.array_equal(found, generated(model, given))
+    assert len(np.unique(found)) > 1
+
+
+def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
+    model, given = bart()
+    start = model.eval().config.decoder_start_token_id
+    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    reads, writes = ReadingHalf(model).eval(), WritingHalf(model).eval()
+    varies = {0: "batch", 1: "length"}
+    captured = qtool.capture_model(reads, given, dict.fromkeys(given, varies))
+    read = in_runtime(write_float(captured.graph, tmp_path / "reads.onnx"))
+    sizes = {"input_ids": {0: "batch", 1: "sequence"}, "past_key_values": {0: "batch", 2: "past"}}
+    sizes |= {"cross": {0: "batch", 2: "length"}, "encoder_attention_mask": varies}
+    batch = writes.batch({**given, "decoder_input_ids": ids})
+    captured = qtool.capture_model(writes, batch, sizes)
+    path = write_float(captured.graph, tmp_path / "writes.onnx")
+    found = written(read, in_runtime(path), given, start, mask=True)
+    assert np.array_equal(found, generated(model, given))
+    small = tmp_path / "writes.int4.onnx"
+    made = qtool.quantize(captured, [batch], mode="weight-only-int4")
+    assert made.export(small).passed
+    tokens = written(read, in_runtime(small), given, start, mask=True)
+    assert np.array_equal(tokens, written(read, in_engine(small), given, start, mask=True))
+
+
+def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    line = ["quantize", str(t5), "--task", "text2text-generation-decoder", "--data", str(texts)]
+    line += ["-o", str(path), "--timing", "0", "--mode", "dynamic"]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
+    cache = {f"past_key_values_0_{kind}": ["batch", 2, "past", 8] for kind in ("key", "value")}
+    cross = {f"cross_0_{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
+    given = {"input_ids": ["batch", "sequence"], "encoder_attention_mask": ["batch", "length"]}
+    assert inputs == {**given, **cache, **cross}
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None:
+    words, folder, path = tokenizer(library), tmp_path / "whisper", tmp_path / "half.onnx"
+    heard = library.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+    model, _ = whisper(vocab_size=len(words), max_source_positions=50)
+    for part in (model, heard, words):
+        part.save_pretrained(folder)
+    line = ["quantize", str(folder), "--task", f"automatic-speech-recognition-{half}"]
+    line += ["--data", str(sounds), "-o", str(path), "--timing", "0"]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    names = {i.name for i in ort.InferenceSession(path).get_inputs()}
+    assert ("input_features" if half == "encoder" else "cross_0_key") in names
+
+
+def test_batches_of_each_half(t5: Path, texts: Path) -> None:
+    reads = load_model(t5, task="text2text-generation-encoder")
+    data = load_data(texts, 4, model=reads, folder=t5)
+    assert set(next(iter(data))) == {"input_ids", "attention_mask"} == set(data.dynamic)
+    writes = load_model(t5, task="text2text-generation-decoder")
+    data = load_data(texts, 4, model=writes, folder=t5)
+    first = next(iter(data))
+    assert first["past_key_values"][0]["key"].shape == (3, 2, 4, 8)
+    assert first["cross"][0]["value"].shape == (3, 2, 5, 8)
+    assert data.dynamic["cross"] == {0: "batch", 2: "length"}
+
+
+def test_no_half_comes_without_its_weights(t5: Path) -> None:
+    with pytest.raises(CaptureError, match="no half of a model is loaded without its weights"):
+        empty_folder(t5, "text2text-generation-decoder")
+    with pytest.raises(CaptureError, match="no cache goes with a model in blocks"):
+        empty_folder(t5, "text-generation-with-past")
+
+
+def test_a_model_of_one_part_has_no_halves() -> None:
+    with pytest.raises(CaptureError, match="LlamaForCausalLM is no encoder-decoder model"):
+        WritingHalf(library.LlamaForCausalLM(library.LlamaConfig(
+            vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+            num_attention_heads=1,
+        )))  # fmt: skip

@@ -1,0 +1,253 @@
+"""Folders as transformers and timm write them, with small models of random weights."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tests.frontends.huggingface.conftest import TEXTS, save_lines
+from torch import nn
+
+from qtool import capture_model
+from qtool.core.errors import CaptureError, DataError
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.huggingface.meta_init import empty_folder, names_of
+from qtool.frontends.huggingface.safetensors_files import Shards
+from qtool.frontends.load_model import load_model
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    return pytest.importorskip("transformers")
+
+
+def tokenizer(library: Any) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = dict.fromkeys(" ".join(TEXTS).split())
+    table = {w: i for i, w in enumerate(["[PAD]", "[UNK]", "[SEP]", *words])}
+    made = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return library.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]"
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    words = tokenizer(library)
+    torch.manual_seed(0)
+    config = library.BertConfig(vocab_size=len(words), **SMALL)
+    library.BertForSequenceClassification(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def t5(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("t5")
+    words = tokenizer(library)
+    torch.manual_seed(0)
+    config = library.T5Config(
+        vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2
+    )
+    config.decoder_start_token_id = 0
+    library.T5ForConditionalGeneration(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def test_the_model_as_it_was_saved(bert: Path) -> None:
+    model = load_model(bert)
+    assert type(model).__name__ == "BertForSequenceClassification"
+    assert not model.training
+
+
+def test_a_task_of_ones_own(bert: Path) -> None:
+    assert type(load_model(bert, task="feature-extraction")).__name__ == "BertModel"
+    with pytest.raises(CaptureError, match=r"has no weights for BertForMaskedLM \(missing: cls"):
+        load_model(bert, task="fill-mask")
+    with pytest.raises(CaptureError, match="unknown task 'singing'; there are: audio-class"):
+        load_model(bert, task="singing")
+
+
+def test_an_encoder_without_a_pooler(library: Any, tmp_path: Path) -> None:
+    """As folders of encoders are whose states somebody else pools."""
+    config = library.BertConfig(vocab_size=9, **SMALL)
+    library.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert model.pooler is None
+    empty = empty_folder(tmp_path)
+    assert set(names_of(empty, Shards(tmp_path))) == set(model.state_dict())
+    with pytest.raises(CaptureError, match="has no weights for BertForSequenceClassification"):
+        load_model(tmp_path, task="text-classification")
+
+
+def test_a_mixture_of_experts_has_a_graph(library: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = library.MixtralConfig(
+        **{**SMALL, "num_key_value_heads": 2}, vocab_size=9, num_local_experts=4
+    )
+    library.MixtralForCausalLM(config).save_pretrained(tmp_path)
+    given = {"input_ids": torch.tensor([[1, 2, 3]])}
+    exact = load_model(tmp_path)(**given).logits
+    graph = capture_model(load_model(tmp_path), given).graph
+    assert torch.allclose(graph.module(**given)["logits"], exact, atol=1e-5)
+    with pytest.raises(CaptureError, match="hold experts one by one"):
+        names_of(empty_folder(tmp_path), Shards(tmp_path))
+
+
+def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:
+    data = load_data(texts, 2, model=load_model(bert), folder=bert)
+    assert {"input_ids", "attention_mask"} <= next(iter(data)).keys()
+    shapes = [tuple(b["input_ids"].shape) for b in data]
+    assert shapes == [(2, 5), (1, 7), (1, 9), (1, 6), (1, 5)], "the largest first, then in order"
+    assert all(b["attention_mask"].all() for b in data), "nothing is padded"
+    assert sorted(row.text for row in data.rows) == sorted(TEXTS)
+    assert data.dynamic["input_ids"] == {0: "batch", 1: "sequence"}
+    short = load_data(texts, 4, model=load_model(bert), folder=bert, max_length=12, padded=True)
+    assert {b["input_ids"].shape[1] for b in short} == {12}
+    assert short.dynamic["input_ids"] == {0: "batch"}
+
+
+def test_labels_stand_as_the_texts_do(bert: Path, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": len(text.split())} for text in TEXTS]
+    data = load_data(save_lines(tmp_path / "rows.jsonl", rows), 2, folder=bert)
+    assert data.labels.tolist() == [b["input_ids"].shape[1] for b in data for _ in b["input_ids"]]
+
+
+def test_lengths_that_no_graph_begins_with(bert: Path, tmp_path: Path) -> None:
+    """A size of 1 is a constant for torch.export, one of 0 is nothing."""
+    rows = [{"text": text} for text in ("cat", "dog", "mat", "", "a dog barks")]
+    data = load_data(save_lines(tmp_path / "rows.jsonl", rows), folder=bert)
+    assert [tuple(b["input_ids"].shape) for b in data] == [(1, 3), (4, 1)]
+
+
+def test_a_decoder_is_given_what_it_is_to_say(t5: Path, texts: Path) -> None:
+    model = load_model(t5)
+    first = next(iter(load_data(texts, 4, model=model, folder=t5)))
+    assert torch.equal(first["decoder_input_ids"][:, 1:], first["input_ids"][:, :-1])
+    assert not first["decoder_input_ids"][:, 0].any()
+    assert "past_key_values" not in model(**first), "no cache"
+
+
+def test_captions_of_no_use_ask_for_no_tokenizer(
+    library: Any, captioned: Path, tmp_path: Path
+) -> None:
+    sizes = {"image_size": 16, "patch_size": 8}
+    model = library.ViTForImageClassification(library.ViTConfig(**SMALL, **sizes))
+    library.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    data = load_data(captioned, 4, model=model, folder=tmp_path)
+    assert [{k: tuple(v.shape) for k, v in b.items()} for b in data] == [
+        {"pixel_values": (4, 3, 16, 16)},
+        {"pixel_values": (2, 3, 16, 16)},
+    ]
+
+
+def test_a_tokenizer_of_another_model(library: Any, bert: Path, texts: Path) -> None:
+    small = library.BertForSequenceClassification(library.BertConfig(vocab_size=7, **SMALL))
+    with pytest.raises(DataError, match=r"tokens, the model takes 7; they do not belong together"):
+        load_data(texts, model=small, folder=bert)
+
+
+def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
+    from qtool.cli import main
+
+    out = tmp_path / "int8.onnx"
+    given = [str(bert), "--data", str(texts), "-o", str(out), "--timing", "0"]
+    result = CliRunner().invoke(main, ["quantize", *given], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "6 of 6 outputs identical" in result.output
+
+
+def _edited(folder: Path, to: Path, **changes: Any) -> Path:
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, **changes}))
+    return to
+
+
+def test_code_in_a_folder_is_not_run(bert: Path, tmp_path: Path) -> None:
+    mapped = {"AutoModel": "modeling_mine.Mine"}
+    folder = _edited(bert, tmp_path, architectures=["Mine"], auto_map=mapped)
+    (folder / "modeling_mine.py").write_text("raise SystemExit(99)")
+    with pytest.raises(CaptureError, match=r"needs code that is not part of transformers .*never"):
+        load_model(folder)
+
+
+def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CaptureError, match="holds no weights in safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "holds no config.json"), ("{", "cannot be read"), ("[]", "holds a list, not a conf")],
+)
+def test_a_folder_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CaptureError, match=message):
+        load_model(tmp_path)
+
+
+def test_truncated_weights(bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(CaptureError, match="cannot be loaded: "):
+        load_model(folder)
+
+
+def test_no_tokenizer(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing says how texts become tensors; give --processor"):
+        load_data(texts)
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match="holds no tokenizer that can be loaded"):
+        load_data(texts, folder=tmp_path)
+
+
+def test_a_folder_of_timm_is_built_as_it_says_and_fetches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        asked.update(options, name=name)
+        return nn.Identity()
+
+    library = ModuleType("timm")
+    vars(library).update(
+        __version__="1", create_model=create_model, is_model=lambda name: name == "resnet10t"
+    )
+    monkeypatch.setitem(sys.modules, "timm", library)
+    (tmp_path / "model.safetensors").touch()
+    inner = {"num_classes": 3, "in_chans": 1, "pretrained": True, "checkpoint_path": "a.pth"}
+    config = {"architecture": "resnet10t", "num_classes": 3, "model_args": inner}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert not load_model(str(tmp_path)).training
+    own = {"pretrained": False, "checkpoint_path": str(tmp_path / "model.safetensors")}
+    assert asked == {"name": "resnet10t", "num_classes": 3, "in_chans": 1, **own}
+
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architecture": "hf-hub:a/b"}))
+    with pytest.raises(CaptureError, match="is of 'hf-hub:a/b', which timm 1 does not know"):
+        load_model(str(tmp_path))

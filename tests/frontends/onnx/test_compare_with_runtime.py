@@ -1,0 +1,56 @@
+"""A reader that does otherwise than the runtime is found, and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from qtool.core.data import Batch
+from qtool.core.errors import CaptureError
+from qtool.frontends.onnx import OnnxModule, capture_onnx, compare_with_runtime, read_nodes
+from qtool.frontends.onnx.operator_table import OPERATORS
+from tests.frontends.onnx.files import behind_conv, images, loaded
+
+TEXT = "e = Elu <alpha = 2.0> (h) t = Tanh (e) y0 = Conv <pads = [1, 1, 1, 1]> (t, w2, b)"
+
+
+def test_the_first_operator_that_differs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(OPERATORS["Elu"], function=lambda call, x: torch.nn.functional.elu(x))
+    monkeypatch.setattr(read_nodes, "OPERATORS", {**OPERATORS, "Elu": wrong})
+    model = loaded(behind_conv(TEXT), tmp_path)
+    with pytest.raises(CaptureError, match=r"Elu1 \(Elu\) is read otherwise than ONNX Runtime"):
+        capture_onnx(model, Batch((images(),)))
+
+
+def test_roundings_that_add_up_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OnnxModule(behind_conv(TEXT)).eval()
+    x = images()
+    values = model.observe([x])
+    expected = {"y0": (values["y0"] * (1 + 2e-4)).numpy()}
+    compare_with_runtime.agree(model, {"x": x.numpy()}, expected, values)
+
+
+def test_a_norm_of_single_values_gives_the_noise_of_either_side(tmp_path: Path) -> None:
+    """What rounding left of x - mean(x), divided by the root of epsilon."""
+    groups = "p = GlobalAveragePool (h) y0 = GroupNormalization <num_groups = 4> (p, b, z)"
+    nothing = "n0 = Constant <value_float = 0.0> () z = Mul (b, n0)"
+    model = loaded(behind_conv(f"{nothing} {groups}"), tmp_path)
+    capture_onnx(model, Batch((30 * images(),)))
+
+
+def test_a_file_that_the_runtime_refuses_is_refused(tmp_path: Path) -> None:
+    model = loaded(
+        behind_conv(
+            "r = Reshape (h, s) s0 = Shape (r) y0 = Relu (r)".replace(
+                "r = Reshape (h, s)", "s = Constant <value_ints = [7, -1]> () r = Reshape (h, s)"
+            )
+        ),
+        tmp_path,
+    )
+    with pytest.raises(CaptureError, match="ONNX Runtime cannot run the file"):
+        capture_onnx(model, Batch((images(),)))

@@ -1,0 +1,148 @@
+"""Operators without a reader: kept, run by the runtime, planned as float, written back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from qtool.api.conversion import quantize
+from qtool.backends.onnx.export import float_onnx
+from qtool.core import graph as G
+from qtool.core.errors import CaptureError
+from qtool.core.graph.onnx_subgraph import onnx_part, part_of
+from qtool.frontends.captured_model import capture_model
+from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.runtime_parts import grouped
+from tests.backends.onnx.export.networks import run
+from tests.frontends.onnx.files import behind_conv, images, loaded
+
+LAST = "y0 = Conv <pads = [1, 1, 1, 1]> (r, w2, b)"
+THREE = "k = Constant <value_ints = [3]> ()"
+KEPT = {  # text -> the operators that the float file has behind the first layer
+    "several results": (f"{THREE} v, y0 = TopK <axis = -1> (h, k)", ["TopK"]),
+    "another domain": (
+        f"""t = Transpose <perm = [0, 2, 3, 1]> (h) g = com.microsoft.BiasGelu (t, b)
+        r = Transpose <perm = [0, 3, 1, 2]> (g) {LAST}""",
+        ["Transpose", "BiasGelu", "Transpose", "Conv"],
+    ),
+    "a branch": (
+        f"""s = ReduceSum <keepdims = 0> (h) s2 = Neg (s) c = Greater (s, s2)
+        r = If (c) <then_branch = yes () => (float[N,4,8,8] t) {{ t = Mul (h, s) }},
+            else_branch = no () => (float[N,4,8,8] e) {{ e = Conv <pads = [1,1,1,1]> (h, w2, b) }}>
+        {LAST}""",
+        ["ReduceSum", "Neg", "Greater", "If", "Conv"],
+    ),
+    "a loop over what lies outside": (
+        f"""n = Constant <value_int = 3> () c = Constant <value = bool {{1}}> ()
+        s = ReduceMean <keepdims = 0> (h)
+        r = Loop (n, c, h) <body = step (int64 i, bool ci, float[N,4,8,8] a)
+            => (bool co, float[N,4,8,8] o) {{ co = Identity (ci) t = Mul (a, s) o = Add (t, h) }}>
+        {LAST}""",
+        ["ReduceMean", "Loop", "Conv"],
+    ),
+    "sequences": (
+        f"""zero = Constant <value_ints = [0]> () ones = Constant <value_ints = [1]> ()
+        one = Constant <value_int = 1> () s = SplitToSequence <axis = 1> (h)
+        q = SequenceErase (s, one) r0 = ConcatFromSequence <axis = 1> (q)
+        r1 = Slice (h, zero, ones, ones) r = Concat <axis = 1> (r0, r1) {LAST}""",
+        ["SplitToSequence", "SequenceErase", "ConcatFromSequence", "Slice", "Concat", "Conv"],
+    ),
+    "text": (f"a = Cast <to = 8> (h) r = Cast <to = 1> (a) {LAST}", ["Cast", "Cast", "Conv"]),
+    "sizes that the values decide": (
+        """half = Constant <value_float = 0.5> () g = Greater (h, half) z = NonZero (g)
+        t = Transpose (z) y0 = GatherND (h, t)""",
+        ["Greater", "NonZero", "Transpose", "GatherND"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_what_is_kept_is_the_same_in_the_float_file_and_in_the_int8_one(
+    name: str, tmp_path: Path
+) -> None:
+    text, operators = KEPT[name]
+    model = behind_conv(text)
+    captured = capture_model(loaded(model, tmp_path), images(2))
+    other = images(5)
+    expected = run(model, (other,), optimise=False)
+    written = float_onnx(captured.graph)
+    found = Counter(n.op_type for n in written.graph.node)
+    assert found >= Counter(operators) - Counter(["Slice", "SequenceErase", "SplitToSequence"])
+    for a, b in zip(run(written, (other,), optimise=False), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    verified = quantize(captured, [images(2)]).verify()
+    assert verified.passed
+    assert verified.exactness is not None
+    assert verified.exactness.exact
+
+
+def test_the_plan_says_what_is_kept(tmp_path: Path) -> None:
+    text = f"{THREE} y0, i = TopK <axis = -1> (h, k)"
+    plan = capture_model(loaded(behind_conv(text), tmp_path), images()).plan()
+    decision = next(d for d in plan.nodes if d.op == "TopK")
+    assert (decision.node, decision.reason) == ("TopK2", "kept as it is in the file")
+    assert not decision.computes_on_codes
+
+
+def test_sizes_of_what_is_kept_stay_dynamic(tmp_path: Path) -> None:
+    text = f"{THREE} v, i = TopK <axis = 1> (h, k) y0 = Flatten <axis = 3> (v)"
+    captured = capture_model(loaded(behind_conv(text), tmp_path), images())
+    kept = next(n for n in G.calls(captured.graph.graph) if n.target is onnx_part)
+    assert [str(s) for s in G.value(kept)[0].shape[1:]] == ["3", "8", "8"]
+    assert not isinstance(G.value(kept)[0].shape[0], int)
+
+
+def test_an_unknown_attribute_is_kept_and_not_ignored() -> None:
+    model = behind_conv("a = Constant <value_int = 1> () y0 = CumSum <reverse = 1> (h, a)")
+    found = OnnxModule(model).eval()
+    x = images()
+    assert found.observe([x])["y0"].shape == (2, 4, 8, 8)
+    assert [found.nodes[i].key for i in found.kept] == ["CumSum"]
+    (expected,) = run(model, (x,), optimise=False)
+    np.testing.assert_allclose(found(x).detach().numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_size_from_data_is_kept(tmp_path: Path) -> None:
+    text = """m = ReduceMax <keepdims = 0> (h) a = Abs (m) c = Ceil (a) i = Cast <to = 7> (c)
+        z = Constant <value_ints = [0]> () u = Unsqueeze (i, z) one = Constant <value_ints = [1]> ()
+        n = Concat <axis = 0> (one, one, u, one) y0 = Tile (h, n)"""
+    model = behind_conv(text)
+    captured = capture_model(loaded(model, tmp_path), images())
+    (expected,) = run(model, (images(3),), optimise=False)
+    assert captured.graph.module(images(3)).shape == expected.shape
+
+
+def test_a_size_from_data_that_is_one_is_not_taken_for_what_it_is_spread_to(tmp_path: Path) -> None:
+    text = """m = ReduceMax <keepdims = 0> (h) a = Abs (m) one = Constant <value_ints = [1]> ()
+        i = Cast <to = 7> (a) l = Min (i, one) u = Max (l, one)
+        z = Constant <value_ints = [0]> () s = Slice (h, z, u, one) y0 = Mul (h, s)"""
+    with pytest.raises(
+        CaptureError, match=r"^Slice\d+ has the sizes \[2, 1, 8, 8\] on the example"
+    ):
+        capture_model(loaded(behind_conv(text), tmp_path), images())
+
+
+def test_the_text_of_a_part_is_the_same_for_the_same_nodes(tmp_path: Path) -> None:
+    text, _ = KEPT["several results"]
+    texts = []
+    for count in (2, 3):
+        captured = capture_model(loaded(behind_conv(text), tmp_path), images(count))
+        (node,) = [n for n in G.calls(captured.graph.graph) if n.target is onnx_part]
+        texts.append(str(node.args[1]))
+    assert texts[0] == texts[1]
+    assert part_of(texts[0]).outputs == ((torch.int64, 4),)
+
+
+def test_nodes_between_two_that_are_joined_go_with_them() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) {
+        s = SequenceConstruct (x) a = Relu (x) n = SequenceLength (s) c = Cast <to = 1> (n)
+        t = SequenceInsert (s, c) y = ConcatFromSequence <axis = 0> (t) b = Abs (a) }"""
+    nodes = list(onnx.parser.parse_model(text).graph.node)
+    groups = [[n.op_type for n in g] for g in grouped(nodes, frozenset({"s", "t"}))]
+    joined = ["SequenceConstruct", "SequenceLength", "Cast", "SequenceInsert", "ConcatFromSequence"]
+    assert groups == [joined, ["Relu"], ["Abs"]]

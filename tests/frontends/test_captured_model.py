@@ -1,0 +1,34 @@
+"""A captured model, which shares the user's weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.core.errors import CaptureError
+
+
+@pytest.mark.parametrize("change", ["in place", "loaded"])
+def test_weights_that_changed_since_are_refused(change: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
+    x = torch.randn(4, 3, 8, 8)
+    captured = qtool.capture_model(net, x)
+    calibration = qtool.calibrate(captured, [x])
+    qtool.convert(captured, calibration)
+    if change == "loaded":
+        net.load_state_dict(copy.deepcopy(net.state_dict()))
+    else:
+        with torch.no_grad():
+            net[2].weight.mul_(3)
+    for use in (
+        lambda: qtool.convert(captured, calibration),
+        lambda: qtool.calibrate(captured, [x]),
+        lambda: qtool.quantize(captured, [x]),
+    ):
+        with pytest.raises(CaptureError, match="changed since it was captured; capture it again"):
+            use()

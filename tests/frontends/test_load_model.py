@@ -1,0 +1,241 @@
+"""Models and weights by name, as a command line gives them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from qtool.core.errors import CaptureError, DataError
+from qtool.frontends.load_model import load_model
+from qtool.frontends.named_objects import import_object
+from qtool.frontends.state_dicts import load_weights
+
+FACTORIES = """
+import torch
+from torch import nn
+
+def linear():
+    return nn.Linear(3, 2)
+
+class Nets:
+    deep = linear
+
+made = nn.ReLU()
+number = 3
+
+class Silent(nn.Linear):
+    def eval(self):
+        super().eval()
+
+def silent():
+    return Silent(3, 2)
+
+def fails():
+    raise ValueError("no such size")
+
+def gives_a_number():
+    return 3
+
+def needs_arguments(size):
+    return nn.Linear(size, size)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `nets.small` and a module that does not import, in the current directory."""
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "__init__.py").touch()
+    (tmp_path / "nets" / "small.py").write_text(FACTORIES)
+    (tmp_path / "nets" / "broken.py").write_text("import no_such_package")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    for name in ("nets", "nets.small", "nets.broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield tmp_path
+    for name in ("nets", "nets.small", "nets.broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        pytest.param("nets.small:linear", nn.Linear, id="a function"),
+        pytest.param("nets.small:Nets.deep", nn.Linear, id="an attribute of a class"),
+        pytest.param("nets.small:made", nn.ReLU, id="a module"),
+        pytest.param("torch.nn:Identity", nn.Identity, id="a class of an installed package"),
+    ],
+)
+def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> None:
+    model = load_model(source)
+    assert isinstance(model, kind)
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param(
+            "nets.small", "'nets.small' is no model; give package.module:factory", id="bare"
+        ),
+        pytest.param("nets.small:", "cannot import nets.small:", id="no name"),
+        pytest.param(
+            "nets.missing:net",
+            "ModuleNotFoundError: No module named 'nets.missing'",
+            id="no module",
+        ),
+        pytest.param(
+            "nets.small:net", "AttributeError: .* has no attribute 'net'", id="no factory"
+        ),
+        pytest.param(
+            "nets.broken:net", "ModuleNotFoundError.*no_such_package", id="does not import"
+        ),
+        pytest.param(
+            "nets.small:fails",
+            r"calling nets.small:fails\(\) failed: ValueError: no such",
+            id="factory that raises",
+        ),
+        pytest.param("nets.small:needs_arguments", "failed: TypeError: .*'size'", id="arguments"),
+        pytest.param(
+            "nets.small:gives_a_number", "gives a int, not an nn.Module", id="no module made"
+        ),
+        pytest.param("nets.small:number", "failed: TypeError", id="not callable"),
+        pytest.param("missing.pt2", "missing.pt2: no such file", id="no program"),
+    ],
+)
+def test_what_is_no_model(package: Path, source: str, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        load_model(source)
+
+
+def test_import_errors_are_of_the_kind_asked_for(package: Path) -> None:
+    assert import_object("nets.small:number", DataError) == 3
+    with pytest.raises(DataError, match="cannot import"):
+        import_object("nets.small:nothing", DataError)
+
+
+def test_programs(package: Path) -> None:
+    torch.export.save(torch.export.export(nn.ReLU().eval(), (torch.ones(2),)), "relu.pt2")
+    assert isinstance(load_model("relu.pt2"), ExportedProgram)
+    with pytest.raises(CaptureError, match="holds its own weights; leave out --weights"):
+        load_model("relu.pt2", "weights.pt")
+
+
+def _save(state: object, path: Path) -> None:
+    safetensors.torch.save_file(state, path) if path.suffix == ".safetensors" else torch.save(
+        state, path
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        pytest.param("w.safetensors", lambda state: state, id="safetensors"),
+        pytest.param("w.pt", lambda state: state, id="pt"),
+        pytest.param("w.pth", lambda state: {"state_dict": state, "epoch": 3}, id="a checkpoint"),
+    ],
+)
+def test_weights(package: Path, name: str, wrap: Callable[[object], object]) -> None:
+    state = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}
+    _save(wrap(state), package / name)
+    model = load_model("nets.small:linear", name)
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
+
+
+GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "message"),
+    [
+        pytest.param(
+            "w.pt",
+            {**GOOD, "weight": torch.ones(3, 3)},
+            "size mismatch for weight",
+            id="another shape",
+        ),
+        pytest.param(
+            "w.pt",
+            {"weight": torch.ones(2, 3)},
+            "does not fit Linear: Missing .*bias",
+            id="missing",
+        ),
+        pytest.param(
+            "w.safetensors", {**GOOD, "more": torch.ones(1)}, "Unexpected .*more", id="more"
+        ),
+        pytest.param(
+            "w.pt",
+            {**GOOD, "weight": torch.ones(2, 3, dtype=torch.complex64)},
+            "weight is complex there, of which torch would take the real part",
+            id="complex",
+        ),
+        pytest.param("w.pt", [torch.ones(1)], "holds a list, not a state dict", id="a list"),
+        pytest.param("w.pt", {0: torch.ones(1)}, "holds a dict, not a state dict", id="by number"),
+        pytest.param("w.pt", {"epoch": 3}, "holds a dict, not a state dict", id="no tensors"),
+        pytest.param(
+            "w.pt",
+            nn.Linear(3, 2),
+            "pickled objects, which are not loaded.*state_dict",
+            id="a whole model",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path: Path, name: str, state: object, message: str) -> None:
+    _save(state, tmp_path / name)
+    model = nn.Linear(3, 2)
+    with pytest.raises(CaptureError, match=message):
+        load_weights(model, tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not weights", b"PK\x03\x04cut"], ids=["empty", "text", "cut"]
+)
+def test_weights_that_cannot_be_read(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    with pytest.raises(CaptureError, match="no such weights file"):
+        load_weights(nn.Linear(3, 2), path)
+    path.write_bytes(content)
+    with pytest.raises(CaptureError, match=r"cannot be read as weights.*save a state dict"):
+        load_weights(nn.Linear(3, 2), path)
+
+
+class Malicious:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["torch.save", "a bare pickle"])
+def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
+    mark, path = tmp_path / "run", tmp_path / "w.pt"
+    evil = {"weight": Malicious(mark)}
+    path.write_bytes(pickle.dumps(evil)) if bare else torch.save(evil, path)
+    with pytest.raises(CaptureError, match="cannot be read as weights"):
+        load_weights(nn.Linear(3, 2), path)
+    assert not mark.exists()
+    if not bare:
+        torch.load(path, weights_only=False)
+        assert mark.exists(), "the check is able to fail"
+
+
+def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
+    with pytest.raises(CaptureError, match="a task is for a folder of transformers"):
+        load_model("nets.small:linear", task="fill-mask")
+
+
+def test_an_eval_that_gives_nothing_back(package: Path) -> None:
+    assert not load_model("nets.small:silent").training

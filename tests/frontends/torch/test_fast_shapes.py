@@ -1,0 +1,86 @@
+"""Shapes told in one step are those that torch finds on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+from qtool.frontends.torch.fast_shapes import _QUICK, quick_shapes
+
+LAYERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "relu of integers": lambda x: F.relu(x.long()),
+    "relu6": F.relu6,
+    "gelu": F.gelu,
+    "hardswish": F.hardswish,
+    "relu of what is transposed": lambda x: F.relu(x.transpose(1, 2)),
+    "relu of what is repeated": lambda x: F.relu(x[:, :1].expand(-1, 5, -1, -1)),
+    "relu6 of integers": lambda x: F.relu6(x.int()),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], norm: nn.Module) -> None:
+        super().__init__()
+        self.function, self.norm = function, norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.norm(x)).reshape(x.shape[0], -1)
+
+
+NORMS = {
+    "as it comes": nn.BatchNorm2d(4),
+    "without weights": nn.BatchNorm2d(4, affine=False),
+    "of the batch": nn.BatchNorm2d(4, track_running_stats=False),
+    "in float64": nn.BatchNorm2d(4).double(),
+    "none": nn.Identity(),
+}
+
+
+def exported(module: nn.Module, x: torch.Tensor) -> list[tuple[str, str]]:
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: Dim.AUTO},), strict=False)
+    values = [(str(n.target), n.meta.get("val")) for n in program.graph.nodes]
+    return [
+        (t, f"{v.dtype} {tuple(v.shape)} {v.stride()}" if isinstance(v, torch.Tensor) else str(v))
+        for t, v in values
+    ]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_norm_has_the_shape_that_torch_finds(norm: str, layout: torch.memory_format) -> None:
+    x = torch.randn(3, 4, 6, 5).to(memory_format=layout)
+    net = Net(F.relu, NORMS[norm]).eval()
+    expected = exported(net, x)
+    with quick_shapes():
+        assert exported(net, x) == expected
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_has_the_shape_that_torch_finds(layer: str) -> None:
+    x = torch.randn(3, 4, 6, 5)
+    net = Net(LAYERS[layer], nn.Identity()).eval()
+    expected = exported(net, x)
+    with quick_shapes():
+        assert exported(net, x) == expected
+
+
+def test_what_does_not_fit_is_refused_as_before() -> None:
+    x = torch.randn(3, 5, 6, 5)
+    with quick_shapes(), pytest.raises(RuntimeError):
+        exported(Net(F.relu, nn.BatchNorm2d(4)).eval(), x)
+
+
+def test_torch_is_left_as_it_was() -> None:
+    table = torch._decomp.decomposition_table
+    before, cached = dict(table), torch._dynamo.config.fake_tensor_cache_enabled
+    assert set(_QUICK) <= set(before)
+    with quick_shapes():
+        assert all(table[op] is not before[op] for op in _QUICK)
+    assert table == before
+    assert torch._dynamo.config.fake_tensor_cache_enabled is cached is True

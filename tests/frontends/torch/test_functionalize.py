@@ -1,0 +1,146 @@
+"""The short way to a functional graph gives the graph of the long one, or is not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from qtool.core import graph as G
+from qtool.core.graph.fingerprint import fingerprint
+from qtool.core.graph.process_lock import quiet
+from qtool.frontends.torch.exported_program import from_program
+from qtool.frontends.torch.functionalize import make_functional
+
+
+class Computes(nn.Module):
+    """A few layers to begin with, then a function of their result."""
+
+    def __init__(self, function: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.register_buffer("kept", torch.ones(4, 8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self, x)
+
+
+def conv(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return m.norm(m.conv(x))
+
+
+def write_twice(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x)
+    y.relu_()
+    y.add_(m.kept)
+    return y * y
+
+
+def write_then_view(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x).relu_()
+    return y.flatten(1) + 1
+
+
+def write_under_a_view(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x)
+    view = y.flatten(1)
+    y.relu_()
+    return view
+
+
+def write_to_a_view(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x)
+    y[:, 0].mul_(2)
+    return y
+
+
+def write_to_the_input(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return m.conv(x.mul_(2))
+
+
+def read_before_the_write(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x)
+    before = y + 1
+    return before + y.relu_()
+
+
+SHORT = {
+    "batch norm": conv,
+    "flatten": lambda m, x: conv(m, x).flatten(1),
+    "flatten everything": lambda m, x: conv(m, x[:1]).flatten(),
+    "flatten nothing": lambda m, x: conv(m, x).flatten(1, 1),
+    "reshape": lambda m, x: conv(m, x).reshape(-1, 2, 16, 8),
+    "dropout": lambda m, x: F.dropout(conv(m, x), training=False),
+    "contiguous": lambda m, x: conv(m, x).transpose(1, 2).contiguous(),
+    "contiguous already": lambda m, x: conv(m, x).contiguous(),
+    "a cast": lambda m, x: conv(m, x).to(torch.float64),
+    "a cast to what it is": lambda m, x: conv(m, x).to(torch.float32),
+    "a cast and a place": lambda m, x: (conv(m, x) > 0).to("cpu", torch.float32),
+    "dropout of a cast to what it is": lambda m, x: F.dropout(
+        conv(m, x).to(torch.float32), training=False
+    ),
+    "batch norm of what is contiguous": lambda m, x: m.norm(m.conv(x).contiguous()),
+    "reshape of what is contiguous": lambda m, x: conv(m, x).contiguous().reshape(-1, 2, 16, 8),
+    "flatten of a cast to what it is": lambda m, x: conv(m, x).to(torch.float32).flatten(1),
+    "a cast of what is contiguous": lambda m, x: conv(m, x).contiguous().to(torch.float64),
+    "write twice": write_twice,
+    "write then view": write_then_view,
+    "read before the write": read_before_the_write,
+}
+LONG = {
+    "reshape of a transposed tensor": lambda m, x: conv(m, x).transpose(1, 2).reshape(-1, 64),
+    "flatten of a computed size": lambda m, x: conv(m, x).flatten(0, 1),
+    "chunk": lambda m, x: conv(m, x).chunk(2, 1)[1],
+    "write under a view": write_under_a_view,
+    "write to a view": write_to_a_view,
+    "write to the input": write_to_the_input,
+}
+
+
+def program(function: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> ExportedProgram:
+    torch.manual_seed(0)
+    model, x = Computes(function).eval(), torch.randn(2, 3, 8, 8)
+    with quiet():
+        return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.AUTO},), strict=False)
+
+
+def rows(graph: G.FloatGraph) -> list[str]:
+    values = [(G.name_of(n), G.value(n)) for n in graph.graph.nodes]
+    return [f"{name} {v.dtype} {v.shape}" for name, v in values if isinstance(v, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_short_way_gives_the_graph_of_the_long_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = program(SHORT[name])
+    assert make_functional(exported.module(check_guards=False))
+    short = from_program(exported)
+    monkeypatch.setattr("qtool.frontends.torch.exported_program.make_functional", lambda _: False)
+    long = from_program(exported)
+    assert fingerprint(short.module) == fingerprint(long.module)
+    assert rows(short) == rows(long)
+    x = torch.randn(1 if "everything" in name else 3, 3, 8, 8)
+    torch.testing.assert_close(short.module(x), long.module(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_it_has_no_rule_for_is_left_to_torch(name: str) -> None:
+    module = program(LONG[name]).module(check_guards=False)
+    before = str(module.graph)
+    assert not make_functional(module)
+    assert str(module.graph) == before
+
+
+def test_a_dynamic_size_is_not_pinned() -> None:
+    exported = program(SHORT["contiguous"])
+    module = exported.module(check_guards=False)
+    assert make_functional(module)
+    assert isinstance(G.shape(G.output_nodes(module.graph)[0])[0], torch.SymInt)
+    assert module(torch.randn(5, 3, 8, 8)).shape == (5, 8, 4, 8)

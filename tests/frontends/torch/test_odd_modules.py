@@ -1,0 +1,133 @@
+"""Modules that are seldom met: right, or refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.core.errors import CaptureError, PlanError, QtoolError
+from qtool.frontends.load_model import load_model
+
+IMAGE = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+
+
+class Cyclic(nn.Module):
+    """Its child holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.child = nn.Conv2d(3, 4, 3), nn.Module()
+        self.child.add_module("parent", self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def cyclic() -> nn.Module:
+    model = Cyclic()
+    for module in (model, model.conv, model.child):
+        module.training = False  # .eval() does not end
+    return model
+
+
+class PartlyHalf(nn.Module):
+    def __init__(self, cast: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3).half()
+        self.cast = cast
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.second(x.half() if self.cast else x).float()
+
+
+class ComplexWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.Linear(8, 8, dtype=torch.complex64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mixed(x.to(torch.complex64)).real
+
+
+class FailsAfterwards(nn.Module):
+    """Runs while it is traced, and not when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_exporting():
+            raise RuntimeError("the licence has ended")
+        return self.conv(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # of TorchScript, about itself
+@pytest.mark.parametrize(
+    ("make", "image", "error", "sentence"),
+    [
+        (lambda: torch.jit.freeze(torch.jit.script(layers())), IMAGE, CaptureError, "TorchScript"),
+        (lambda: torch.jit.trace(layers(), IMAGE), IMAGE, CaptureError, "TorchScript"),
+        (cyclic, IMAGE, CaptureError, "recursion"),
+        (lambda: layers().half(), IMAGE, CaptureError, "does not run on the given inputs"),
+        (lambda: layers().half(), IMAGE.half(), PlanError, "is float16, not float32"),
+        (lambda: layers().bfloat16(), IMAGE.bfloat16(), PlanError, "is bfloat16, not float32"),
+        (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
+        (lambda: layers().double(), IMAGE, CaptureError, "does not run on the given inputs"),
+        (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
+        (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
+    ],
+)
+def test_refused(
+    make: Callable[[], nn.Module], image: torch.Tensor, error: type[QtoolError], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence) as caught:
+        qtool.quantize(make(), [image])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_part_in_half_precision_stays_in_float() -> None:
+    found = qtool.quantize(PartlyHalf(True).eval(), [IMAGE])
+    assert [d.node for d in found.plan.nodes if d.computes_on_codes] == ["first"]
+
+
+def test_a_factory_of_a_module_that_holds_itself() -> None:
+    with pytest.raises(CaptureError, match="holds itself as a module inside"):
+        load_model("tests.frontends.torch.test_odd_modules:Cyclic")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_default_dtype_that_qtool_cannot_compute_in(dtype: torch.dtype) -> None:
+    model = layers()
+    torch.set_default_dtype(dtype)
+    try:
+        with pytest.raises(CaptureError, match="default dtype is"):
+            qtool.quantize(model, [IMAGE])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_default_dtype_of_float64_changes_nothing() -> None:
+    model = layers()
+    plain = list(qtool.quantize(model, [IMAGE]).integer()(IMAGE))
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = list(qtool.quantize(model, [IMAGE]).integer()(IMAGE))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(plain, wide, strict=True))
+
+
+def test_the_meta_device() -> None:
+    model = layers()
+    with torch.device("meta"), pytest.raises(CaptureError, match="default device is 'meta'"):
+        qtool.quantize(model, [IMAGE])

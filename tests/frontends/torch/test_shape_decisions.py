@@ -1,0 +1,75 @@
+"""Sizes that a model decides by are said, and no others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import qtool
+from qtool.core.errors import CaptureError
+from tests.passes.differential import Function
+
+SHAPE = (2, 8, 12)
+BOTH = {"x": {0: "batch", 1: "time"}}
+Make = Callable[[Tensor], Tensor]
+
+
+def _wide(x: Tensor) -> int:
+    return x.shape[1]
+
+
+DECIDED: dict[str, tuple[Make, str]] = {
+    "half": (lambda x: x[:, int(_wide(x) / 2) :], "math.trunc(time / 2) == 4"),
+    "scaled": (
+        lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))),
+        "math.trunc(0.5*float(time)) == 4",
+    ),
+    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "(time % 2) == 0"),
+    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "time > 5"),
+    "a loop": (
+        lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1),
+        "(time // 4) == 2",
+    ),
+}
+FREE: dict[str, Make] = {
+    "half": lambda x: x[:, _wide(x) // 2 :],
+    "half rounded up": lambda x: x[:, math.ceil(_wide(x) / 2) - 1 :],
+    "scaled": lambda x: F.interpolate(x.mT, scale_factor=0.5),
+    "views": lambda x: x.reshape(x.shape[0], _wide(x), 3, 4).flatten(2),
+    "another branch, the same values": lambda x: x + 1 if _wide(x) > 5 else 1 + x,
+    "pairs, which other sizes have not": lambda x: x.reshape(x.shape[0], -1, 24),
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_is_decided_is_said(name: str) -> None:
+    function, condition = DECIDED[name]
+    graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
+    (told,) = graph.decided
+    assert told.startswith(f"the file is right only where {condition}: ")
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_is_free_is_not_spoken_of(name: str) -> None:
+    graph = qtool.capture_model(Function(FREE[name]).eval(), torch.randn(SHAPE), BOTH).graph
+    assert graph.decided == ()
+
+
+def test_it_is_a_note_of_the_model() -> None:
+    layer = nn.Linear(12, 4)
+    x = torch.randn(SHAPE)
+    model = Function(lambda x, layer: layer(DECIDED["half"][0](x)), layer).eval()
+    assert any("only where" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
+    swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
+    made = qtool.quantize(swapped, [x.transpose(0, 1)])
+    assert any("only where (batch % 2) == 0" in n for n in made.notes)
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(CaptureError, match=r"not a str; .*load_model reads files"):
+        qtool.quantize("model.onnx", [torch.randn(SHAPE)])  # type: ignore[arg-type]  # the test

@@ -1,0 +1,131 @@
+"""Every target is a table that can be planned, written and run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.runtime_table import runtime
+from qtool.core.errors import CalibrationError
+from qtool.core.schemes import Scales
+from qtool.core.types import Derived, Fixed, Observed
+from qtool.planning.plan import Kind
+from qtool.planning.targets import DEFAULT, TARGETS
+from tests.planning.targets.converted import captured, converted, network, samples, step, written
+
+OTHERS = [name for name in TARGETS if name != DEFAULT]
+PAIRS = [(network, name) for network in ("residual_concat", "activations") for name in OTHERS]
+PAIRS += [("depthwise", "openvino"), ("depthwise", "tensorrt"), ("swishes", "openvino")]
+FACTS = {  # activation, symmetric, integer bias, own operators, judged on this machine
+    "onnxruntime": ("uint8", False, True, True, True),
+    "onnxruntime-x86-vnni": ("uint8", False, True, True, True),
+    "onnxruntime-arm": ("int8", False, True, True, False),
+    "openvino": ("uint8", False, False, False, False),
+    "tensorrt": ("int8", True, False, False, False),
+    "tflite": ("int8", False, True, False, False),
+    "qnn": ("uint8", False, True, False, False),
+}
+
+
+def test_the_targets_are_those_that_are_documented() -> None:
+    assert set(TARGETS) == set(FACTS)
+    page = (Path(__file__).parents[3] / "docs" / "targets.md").read_text()
+    assert all(f"`{name}`" in page for name in TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_plan_has_the_types_of_its_target(name: str) -> None:
+    activation, symmetric, integer_bias, _, _ = FACTS[name]
+    plan = captured("residual_concat").plan(name)
+    specs = [p.spec for p in plan if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)]
+    assert specs
+    assert {(s.qtype.name, s.symmetric) for s in specs} == {(activation, symmetric)}
+    for point in plan:
+        decision = plan.decision(point.edges[0].user) if point.kind is Kind.WEIGHT else None
+        if decision is not None:
+            usual = TARGETS[name].schemes(decision.op)[0]
+            axis = None if usual.scales is Scales.TENSOR else 0
+            assert (point.spec.qtype.name, point.spec.axis) == ("int8_narrow", axis)
+    assert any(isinstance(p.spec, Derived) for p in plan) is integer_bias
+
+
+def numbers(file: onnx.ModelProto, folder: Path, optimise: bool, x: torch.Tensor) -> np.ndarray:
+    path = folder / "model.onnx"
+    onnx.save(file, path)
+    return run(session(path, optimise), [x.numpy()])[0]
+
+
+@pytest.mark.parametrize(("name", "made_for"), PAIRS)
+def test_a_converted_file_is_well_formed_and_runs(name: str, made_for: str, tmp_path: Path) -> None:
+    model, x, file = converted(name, made_for), samples(name)[:16], written(name, made_for)
+    onnx.checker.check_model(file, full_check=True)
+    with torch.no_grad():
+        fake, real = model(x).numpy(), network(name)(x).numpy()
+    code = step(model, fake)
+    # As written the same float operations on the same grids: a code where a value ties. Optimised,
+    # each integer kernel may round otherwise, and the few layers behind carry it on.
+    assert np.abs(fake - numbers(file, tmp_path, False, x)).max() < 2.5 * code
+    assert np.abs(fake - numbers(file, tmp_path, True, x)).max() < 6 * code
+    assert np.abs(real - fake).max() < 24 * code
+
+
+def test_the_comparison_sees_a_wrong_scale(tmp_path: Path) -> None:
+    model, x = converted("residual_concat", "tensorrt"), samples("residual_concat")[:16]
+    file = onnx.ModelProto()
+    file.CopyFrom(written("residual_concat", "tensorrt"))
+    (scale,) = (i for i in file.graph.initializer if i.name == "second.weight.scale")
+    wrong = numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.1), scale.name)
+    scale.CopyFrom(wrong)
+    fake = model(x).detach().numpy()
+    found = numbers(file, tmp_path, False, x)
+    assert np.abs(fake - found).max() > 2.5 * step(model, fake)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_only_onnx_runtime_gets_operators_of_its_own(name: str) -> None:
+    assert TARGETS[name].file.contrib is FACTS[name][3]
+
+
+@pytest.mark.parametrize("name", [DEFAULT, "openvino"])
+def test_silu_and_gelu_are_written_for_the_target(name: str) -> None:
+    domains = {n.domain for n in written("swishes", name).graph.node}
+    assert ("com.microsoft" in domains) is TARGETS[name].file.contrib
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_verification_says_what_was_not_looked_at(name: str, tmp_path: Path) -> None:
+    path, here = tmp_path / "model.onnx", FACTS[name][4]
+    onnx.save(written("residual_concat", name), path)
+    found = converted("residual_concat", name).verify(path)
+    assert found.passed
+    assert (found.exactness is not None) is here
+    asked = runtime(TARGETS[name].runtime)
+    known = asked is not None and asked.installed
+    known = known and (asked.name != "onnxruntime" or runs_here(TARGETS[name]))
+    assert (found.parity.optimised is not None) is known
+    assert (f"as planned for {name}, not audited on this machine" in str(found)) is not known
+    assert ("not compared on this machine" in str(found)) is not here
+    assert found.coverage.share == 1.0
+    assert found.to_json()["coverage"]["integer_mac_share"] == 1.0
+
+
+def test_a_calibration_is_for_one_target() -> None:
+    from qtool.api.conversion import calibrate, convert
+
+    calibration = calibrate(captured("depthwise"), [samples("depthwise")])
+    with pytest.raises(CalibrationError, match="calibrate again for this target"):
+        convert(captured("depthwise"), calibration, target="tflite")
+
+
+def test_fixed_parameters_are_not_calibrated() -> None:
+    plan = captured("activations").plan("tflite")
+    fixed = {p.name for p in plan if isinstance(p.spec, Fixed)}
+    assert fixed == {"sigmoid", "tanh", "softmax"}
+    assert fixed.isdisjoint(p.name for p in plan.observed())
