@@ -18,8 +18,6 @@ import click
 if TYPE_CHECKING:
     from qtool.distributed import Ranks
 
-__all__ = ["as_one", "begins", "ends"]
-
 SHARED = ("blockwise", "calibrate", "evaluate", "quantize", "report")  # others are rank 0's
 
 

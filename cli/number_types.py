@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "DAY", "MOST", "Real", "listed"]
-
 MOST = 1_000_000
 COUNT = click.IntRange(1, MOST)
 """Samples, tokens, threads."""

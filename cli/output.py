@@ -23,8 +23,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["exit_if_missed", "length_of", "progress", "say", "show", "show_json", "status"]
-
 EVENT_SECONDS = 1.0
 
 errors = Console(stderr=True)

@@ -15,8 +15,6 @@ from typing import Any
 
 import click
 
-__all__ = ["Refusal", "ended_in_order"]
-
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 PATIENCE = 5.0  # seconds that a signal waits for what may not be interrupted; a second one does not

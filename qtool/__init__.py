@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qtool.algorithms.registry import register_step
     from qtool.api.conversion import calibrate, convert, quantize
     from qtool.api.evaluation import compare, evaluate, report, verify
     from qtool.api.extensions import (
         register_observer,
         register_operator,
         register_pass,
-        register_step,
         register_target,
     )
     from qtool.api.other_cpus import verify_on
@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from qtool.evaluation.options import Goals, ReportOptions
     from qtool.evaluation.report.report import Report
     from qtool.frontends.captured_model import Captured, capture_model
-    from qtool.frontends.huggingface.meta_init import unfilled
+    from qtool.frontends.data.load_data import load_data
+    from qtool.frontends.huggingface.meta_init import without_weights
+    from qtool.frontends.load_model import load_model
+    from qtool.frontends.onnx import load_onnx
     from qtool.planning.plan import QuantPlan
     from qtool.search.explain import Explanation
     from qtool.search.goals import TuneGoals
@@ -57,10 +60,10 @@ if TYPE_CHECKING:
     from qtool.verification.emulation import CpuComparison, CpuResult, emulators
 
 _HOMES = {
+    "algorithms.registry": "register_step",
     "api.conversion": "calibrate convert quantize",
     "api.evaluation": "compare evaluate report verify",
-    "api.extensions": "register_observer register_operator register_pass register_step "
-    "register_target",
+    "api.extensions": "register_observer register_operator register_pass register_target",
     "api.other_cpus": "verify_on",
     "api.quantized_model": "QuantizedModel",
     "api.tuning": "TunedModel explain tune",
@@ -76,7 +79,10 @@ _HOMES = {
     "evaluation.options": "Goals ReportOptions",
     "evaluation.report.report": "Report",
     "frontends.captured_model": "Captured capture_model",
-    "frontends.huggingface.meta_init": "unfilled",
+    "frontends.data.load_data": "load_data",
+    "frontends.huggingface.meta_init": "without_weights",
+    "frontends.load_model": "load_model",
+    "frontends.onnx": "load_onnx",
     "planning.plan": "QuantPlan",
     "search.explain": "Explanation",
     "search.goals": "TuneGoals",
@@ -84,6 +90,7 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "verification.emulation": "CpuComparison CpuResult emulators",
 }
+_FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -132,6 +139,9 @@ __all__ = [
     "evaluate",
     "explain",
     "inspect",
+    "load_data",
+    "load_model",
+    "load_onnx",
     "quantize",
     "quantize_by_blocks",
     "register_observer",
@@ -141,14 +151,15 @@ __all__ = [
     "register_target",
     "report",
     "tune",
-    "unfilled",
     "verify",
     "verify_on",
     "within",
+    "without_weights",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'qtool' has no attribute '{name}'")
     return getattr(import_module(f"qtool.{_HOME_OF[name]}"), name)

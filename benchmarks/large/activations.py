@@ -55,7 +55,7 @@ def images(count: int) -> Iterator[torch.Tensor]:
 
 def converted(scratch: Path, count: int) -> None:
     """Says what the conversion gave, and what it had on the disk at most."""
-    with qtool.unfilled():
+    with qtool.without_weights():
         model = network()
     out, most, over = scratch / "model.onnx", 0, threading.Event()
 

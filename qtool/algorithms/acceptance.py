@@ -22,19 +22,6 @@ from qtool.core.graph.fingerprint import fingerprint, mark_of
 from qtool.distributed import Ranks, in_turn
 from qtool.planning.fake_quantize import insert_points, points_of
 
-__all__ = [
-    "Errors",
-    "as_near",
-    "coded",
-    "errors_of",
-    "growths",
-    "loss_of",
-    "noise_by_sample",
-    "noise_of",
-    "outputs",
-    "sharing",
-]
-
 JUDGES = 64  # samples that nothing was made of
 CLEAR = 3  # standard errors of a mean
 FAINTEST = 1e-30  # the power of an output that is zero throughout

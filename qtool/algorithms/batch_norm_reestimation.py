@@ -30,8 +30,6 @@ from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor, Values
 from qtool.core.types import Change, Derived, Observed, QuantParams
 
-__all__ = ["RENORM"]
-
 REASON = "channels of layers have the mean and the width they had in float"
 FURTHER = "left out, since it took samples kept aside further from the float model"
 

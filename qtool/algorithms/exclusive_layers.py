@@ -15,15 +15,6 @@ from qtool.core import graph as G
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Kind
 
-__all__ = [
-    "attribute_of",
-    "constant_of",
-    "owned_layers",
-    "params_of",
-    "source_of",
-    "with_constants",
-]
-
 
 def owned_layers(work: Conversion) -> dict[str, fx.Node]:
     """Layers whose weights are in codes and, like their biases, belong to them alone; by name."""

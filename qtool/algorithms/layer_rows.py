@@ -20,20 +20,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.graph.torch_ops import groups_of
 
-__all__ = [
-    "as_matrix",
-    "as_weight",
-    "gains_of",
-    "is_product",
-    "mean_along",
-    "mean_of",
-    "part_along",
-    "part_of_mean",
-    "reading_of",
-    "results_of",
-    "rows_of",
-]
-
 aten = torch.ops.aten
 
 

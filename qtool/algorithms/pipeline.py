@@ -31,8 +31,6 @@ from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 
-__all__ = ["SOLVE", "Conversion", "Step", "convert_by", "probes_of", "replay"]
-
 
 @dataclass(frozen=True, eq=False)
 class Conversion:

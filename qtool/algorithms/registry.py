@@ -18,8 +18,6 @@ from qtool.core.errors import PlanError
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
-__all__ = ["PROMISING", "STEPS", "kept_for", "register_step", "steps_of"]
-
 PROMISING = 64
 """Samples that nothing learned from, which say what to expect of new ones."""
 

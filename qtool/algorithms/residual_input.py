@@ -6,8 +6,6 @@ import torch
 
 from qtool.core.graph.executor import Executor
 
-__all__ = ["added_to"]
-
 aten = torch.ops.aten
 
 

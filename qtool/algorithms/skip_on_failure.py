@@ -10,8 +10,6 @@ from qtool import distributed
 from qtool.algorithms.pipeline import Conversion
 from qtool.core.errors import PassError
 
-__all__ = ["NO_SAMPLES", "TOO_FEW", "left_out_where_it_fails"]
-
 NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
 TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
 

@@ -22,8 +22,6 @@ from qtool.planning.plan import Kind, Point
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import widened
 
-__all__ = ["REFIT"]
-
 REASON = "scales of weights are those of the least squared error"
 STARTS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an optimum near it
 ROUNDS = 10

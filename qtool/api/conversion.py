@@ -39,8 +39,6 @@ from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
-__all__ = ["calibrate", "convert", "probes_for", "quantize"]
-
 VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
 

@@ -37,8 +37,6 @@ from qtool.planning.targets import DEFAULT
 from qtool.verification import FileCheck, check_self_test, compare_codes
 from qtool.verification.model_inputs import data_inputs, random_inputs
 
-__all__ = ["compare", "evaluate", "report", "verify"]
-
 
 @takes_paths("file")
 def verify(

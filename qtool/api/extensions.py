@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from qtool import observers, passes
-from qtool.algorithms.registry import register_step
 from qtool.core import ops
 from qtool.core.errors import CalibrationError, PassError, PlanError
 from qtool.core.ops.custom import Body
@@ -19,14 +18,6 @@ from qtool.observers import Observer, Option
 from qtool.passes import GraphPass
 from qtool.planning import targets
 from qtool.planning.targets import Target
-
-__all__ = [
-    "register_observer",
-    "register_operator",
-    "register_pass",
-    "register_step",
-    "register_target",
-]
 
 
 def register_operator(

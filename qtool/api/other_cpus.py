@@ -16,8 +16,6 @@ from qtool.evaluation.restored_model import read_onnx
 from qtool.verification.emulation import TIMEOUT, CpuComparison, check_available, cpus_named, run_on
 from qtool.verification.model_inputs import Feeder, data_inputs, random_inputs
 
-__all__ = ["verify_on"]
-
 
 @takes_paths("file")
 def verify_on(

@@ -17,8 +17,6 @@ from qtool.evaluation.report.compare import measure_quantized
 from qtool.evaluation.report.report import Report
 from qtool.verification import Verification
 
-__all__ = ["QuantizedModel"]
-
 LOOK = 0.05  # seconds
 SMALL = 2 * 10**7  # MACs of a sample: what rounding costs tells in small models
 

@@ -44,8 +44,6 @@ from qtool.search.judge import Judge
 from qtool.search.search_loop import Search, SearchOptions
 from qtool.search.tune_result import Tuned
 
-__all__ = ["TunedModel", "explain", "tune"]
-
 SAMPLES, CHUNK = 64, 16
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from qtool.backends.profiles import Profile
 from qtool.core.types import QuantParams
 
-__all__ = ["codes_of_pairs", "codes_of_table", "distinct"]
-
 
 def codes_of_pairs(
     profile: Profile, key: str, a: QuantParams, b: QuantParams, out: QuantParams

@@ -35,8 +35,6 @@ from qtool.backends.tflite.kernels import quantize as tflite_quantize
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
 from qtool.core.errors import KernelError
 
-__all__ = ["PROFILES", "Binder", "Profile", "profile"]
-
 Binder = Callable[..., Kernel]
 """Static parameters in, a bound kernel out."""
 

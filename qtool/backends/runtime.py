@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arrays", "Kernel", "Run", "Runtime"]
-
 Arrays = Sequence[np.ndarray[Any, Any]]
 Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
 """A file and one batch, in the order of the file's inputs, to its outputs in the file's order."""

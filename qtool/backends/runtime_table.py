@@ -8,8 +8,6 @@ from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Runtime
 
-__all__ = ["RUNTIMES", "runtime"]
-
 RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
 
 

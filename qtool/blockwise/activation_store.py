@@ -13,8 +13,6 @@ import torch
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
 
-__all__ = ["Named", "Values"]
-
 Named = Mapping[str, torch.Tensor]
 _EXACT, _CODED = "float/", "quantized/"
 _LENGTH = 8  # bytes that say how long the head is

@@ -33,8 +33,6 @@ from qtool.core.progress import counted
 from qtool.distributed import Ranks, current, in_turn
 from qtool.planning.plan import Kind
 
-__all__ = ["Walked", "walk"]
-
 aten = torch.ops.aten
 _SIZE = "size "
 After = tuple[Values, Callable[[int], Iterable[str]]]

@@ -23,8 +23,6 @@ from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
 
-__all__ = ["Done", "Record", "opened"]
-
 _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
 
 

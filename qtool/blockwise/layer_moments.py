@@ -22,8 +22,6 @@ from qtool.core.graph import torch_ops
 from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
 
-__all__ = ["Inputs", "Moments", "outputs_of"]
-
 KEPT_ASIDE = 4  # every so many samples are for judging alone
 ASIDE = 1024  # rows of these, of all batches together
 MOST = 1 << 14  # rows of a batch that are looked at

@@ -16,8 +16,6 @@ from qtool.core.types import QuantParams
 from qtool.distributed import Ranks, dealt
 from qtool.planning.plan import QuantPlan
 
-__all__ = ["Layer", "Piece", "gather", "pieces_of", "rounded"]
-
 aten = torch.ops.aten
 
 

@@ -16,8 +16,6 @@ from qtool.frontends.huggingface.meta_init import empty_folder, flat, names_of
 from qtool.frontends.huggingface.safetensors_files import Shards
 from qtool.frontends.onnx import OnnxModule, map_onnx
 
-__all__ = ["Source", "source_of"]
-
 _GLANCE = 1024  # elements of each tensor that a file's mark is made of
 
 

@@ -63,8 +63,6 @@ from qtool.planning import targets
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import INPUT, Recipe
 
-__all__ = ["BlockResult", "quantize_by_blocks"]
-
 BLOCK = 1 << 28
 """Bytes of weights in float32 that a block may have."""
 SPLIT = 4
@@ -138,7 +136,7 @@ def quantize_by_blocks(
     Args:
         folder: of transformers or timm: config.json, and safetensors in one file or in several. Or
             an ONNX file, whose weights lie beside it as external data.
-        model: one of your own, made in `qtool.unfilled()`; of the folder the weights are taken.
+        model: your own model, made in `qtool.without_weights()`; the folder gives its weights.
         data: batches, as for `quantize`; read again when the work goes on.
         path: of the file; its weights go into `<path>.<digest>.data` beside it.
         task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the

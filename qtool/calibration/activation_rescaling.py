@@ -8,8 +8,6 @@ from dataclasses import replace
 from qtool.core.types import Derived, QuantParams
 from qtool.planning.plan import QuantPlan
 
-__all__ = ["rescaled"]
-
 
 def rescaled(
     plan: QuantPlan, params: Mapping[str, QuantParams], factors: Mapping[str, float]

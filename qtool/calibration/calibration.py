@@ -32,8 +32,6 @@ from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import current_name
 
-__all__ = ["Calibration"]
-
 SCHEMA = 4
 LARGEST_SAMPLE = 2**34  # elements of an input; a file that says more is damaged
 _KEPT = "__kept__"

@@ -31,8 +31,6 @@ from qtool.planning.fake_quantize import insert_points, insert_probes, points_of
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.sharing import bounds_of
 
-__all__ = ["Watch", "observe", "observing", "watched"]
-
 Statistics = Mapping[str, Statistic]
 Hook = Callable[[nn.Module, Any, torch.Tensor], None]
 Update = Callable[..., None]

@@ -26,8 +26,6 @@ from qtool.core.types import ObserverSpec
 from qtool.planning.fake_quantize import insert_probes
 from qtool.planning.plan import Probe
 
-__all__ = ["Distilled", "distilled"]
-
 aten = torch.ops.aten
 
 

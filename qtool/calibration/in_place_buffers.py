@@ -13,8 +13,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 
-__all__ = ["overwrite"]
-
 aten = torch.ops.aten
 
 _TWINS = {  # the same kernels, so the same values

@@ -17,8 +17,6 @@ from qtool.core.errors import CalibrationError
 from qtool.distributed import Ranks
 from qtool.observers import depends_on_order
 
-__all__ = ["agree", "reduced"]
-
 
 def agree(ranks: Ranks, empty: Calibration) -> None:
     """Before any work: all ranks have the same model and watch it alike. `empty` has seen nothing.

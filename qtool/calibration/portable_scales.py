@@ -25,8 +25,6 @@ from qtool.core.types import Observed, QuantParams
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 
-__all__ = ["agreeing"]
-
 STEP = 2.0**-18
 """The smallest relative change of a scale that is tried: 4e-6."""
 

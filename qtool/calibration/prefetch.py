@@ -8,8 +8,6 @@ import torch
 
 from qtool.core.data import Batch
 
-__all__ = ["ahead"]
-
 
 def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
     """Each batch as it is and on the device. For CUDA one more is read than is asked for: its copy

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import OBSERVERS, Histogram, Statistic, range_of
 
-__all__ = ["Growth"]
-
 FEW = 16
 GROWN = ((1.2, 0.05, 2), (2.0, 0.0, 1))
 GROWN_OF_FEW = (*GROWN, (1.1, 0.5, 2))

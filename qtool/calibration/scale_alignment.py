@@ -24,8 +24,6 @@ from qtool.core.ops import Role, row_of
 from qtool.core.types import Observed
 from qtool.planning.plan import Decision, Execution, QuantPlan
 
-__all__ = ["Range", "aligned", "output_point", "reaches"]
-
 Range = tuple[torch.Tensor, torch.Tensor]
 
 WIDER = math.sqrt(2)

@@ -22,8 +22,6 @@ from qtool.planning.plan import Kind, Point, QuantPlan
 from qtool.planning.sharing import bounds_of
 from qtool.planning.targets import saturation, target
 
-__all__ = ["Parameters", "solve_parameters"]
-
 BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
 LONE_BIAS = 2.0**22  # codes for the bias of a channel whose weights are all zero
 

@@ -14,8 +14,6 @@ import torch
 from qtool.core.data import MASK, Batch
 from qtool.core.graph import FloatGraph, Input
 
-__all__ = ["unpadded"]
-
 SHORTEST = 2  # tokens; torch.export takes a size of 1 for another kind
 
 

@@ -63,8 +63,6 @@ from qtool.verification.portability import Portability, portability
 from qtool.verification.self_test_inputs import SAMPLES
 from qtool.verification.strip_padding import Padding
 
-__all__ = ["Quantized"]
-
 LARGE = 1 << 24  # bytes of weights from which on memory is given back between checks
 OTHER_SAMPLES, WORK = 32, 2 * 10**9
 """Of the sample, for other CPUs; fewer where they take more multiply-accumulates than this."""

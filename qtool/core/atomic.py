@@ -23,16 +23,6 @@ fcntl: Any = None  # without such locks on a system, what a kill leaves stays
 with suppress(ImportError):
     fcntl = import_module("fcntl")
 
-__all__ = [
-    "atomic_path",
-    "check_writable",
-    "folder_beside",
-    "is_abandoned",
-    "resolved",
-    "scratch_folder",
-    "write_atomic",
-]
-
 _PART = ".qtool.part"
 _SCRATCH = ".qtool-scratch-"
 

@@ -19,23 +19,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "CalibrationError",
-    "CaptureError",
-    "DataError",
-    "EmulationError",
-    "ExportError",
-    "FileError",
-    "KernelError",
-    "OptionError",
-    "PassError",
-    "PlanError",
-    "QtoolError",
-    "RanksError",
-    "VerificationError",
-    "said",
-]
-
 
 class QtoolError(Exception):
     """Root of every error that is the user's to see. The CLI prints it without a traceback.

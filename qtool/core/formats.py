@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "db", "general", "milliseconds", "percent", "size", "table", "times"]
-
 
 def db(value: float | None) -> str:
     """A ratio in dB; None: there is no error to state it of."""

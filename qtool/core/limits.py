@@ -14,8 +14,6 @@ from typing import Any
 
 from qtool.core.errors import OptionError
 
-__all__ = ["THREADS", "Range", "check_fields"]
-
 
 @dataclass(frozen=True)
 class Range:

@@ -11,8 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from qtool.core.errors import FileError
 
-__all__ = ["takes_paths"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _NEVER = (bool, int, float, complex, bytes, bytearray, memoryview)

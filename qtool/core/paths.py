@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["endless", "is_dir", "is_file"]
-
 
 def is_file(path: str | os.PathLike[str]) -> bool:
     return _is_name(path) and os.path.isfile(path)  # noqa: PTH113

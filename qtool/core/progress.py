@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["counted", "during", "showing"]
-
 T = TypeVar("T")
 Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
 

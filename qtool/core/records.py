@@ -14,8 +14,6 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["from_json", "to_json"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from types import MappingProxyType
 
 from qtool.core.types import INT4, INT8, INT8_NARROW, INT16, UINT4, UINT8, UINT16, QType
 
-__all__ = ["ACTIVATIONS", "BLOCKS", "SCHEMES", "WEIGHTS", "Scales", "Scheme", "When"]
-
 
 class When(Enum):
     """When a layer's activations are quantized."""

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["postponed", "shielded"]
-
 _depth = 0
 _raise: list[Callable[[], None]] = []
 

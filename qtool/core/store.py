@@ -16,8 +16,6 @@ from qtool.core.atomic import write_atomic
 from qtool.core.errors import FileError
 from qtool.core.records import from_json, to_json
 
-__all__ = ["Store"]
-
 T = TypeVar("T")
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

@@ -10,33 +10,6 @@ import numpy as np
 import torch
 from onnx import TensorProto
 
-__all__ = [
-    "INT4",
-    "INT8",
-    "INT8_NARROW",
-    "INT16",
-    "INT32",
-    "UINT4",
-    "UINT8",
-    "UINT16",
-    "Array",
-    "Bounds",
-    "Change",
-    "Derived",
-    "Dynamic",
-    "Fixed",
-    "Float",
-    "Observed",
-    "ObserverSpec",
-    "Progress",
-    "QType",
-    "QuantParams",
-    "Requantized",
-    "SharedWith",
-    "Spec",
-    "held_in",
-]
-
 Array = np.ndarray[Any, Any]
 Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
 Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps what is iterated, to show how far it is

@@ -9,19 +9,6 @@ last; the others are `layer/Op:output`.
 
 from __future__ import annotations
 
-__all__ = [
-    "base_of",
-    "codes",
-    "dequantize",
-    "helper",
-    "operator_of",
-    "quant_point",
-    "quantize",
-    "scale",
-    "tensor_of",
-    "zero_point",
-]
-
 _QUANTIZE, _DEQUANTIZE = ".quantize", ".dequantize"
 _FOREIGN = ("_QuantizeLinear", "_DequantizeLinear", "_quant")  # as ONNX Runtime's own tool names
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["version_of"]
-
 
 def version_of(package: str) -> str:
     """The version of an installed package; empty where it is not installed."""

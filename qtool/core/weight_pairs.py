@@ -21,15 +21,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = [
-    "PAIR_LIMIT",
-    "channel_pairs",
-    "consecutive_pairs",
-    "excess",
-    "is_depthwise",
-    "saturating_pairs",
-]
-
 PAIR_LIMIT = 128
 """The largest |w0 + w1| of one sign with which no uint8 activations saturate: 32767 // 255."""
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Share", "dealt", "in_turn", "name_of"]
-
 T = TypeVar("T")
 
 

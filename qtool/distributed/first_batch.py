@@ -5,8 +5,6 @@ from __future__ import annotations
 from qtool.core.data.batches import Batch
 from qtool.distributed import Ranks
 
-__all__ = ["first_of"]
-
 
 def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
     """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""

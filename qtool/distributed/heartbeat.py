@@ -16,8 +16,6 @@ from typing import Any
 
 from qtool.core.atomic import is_abandoned
 
-__all__ = ["Failure", "Watch"]
-
 PERIOD = 0.5
 SWEPT = 5.0  # seconds without a sign of life that tell enough where the lock is gone, too
 FAREWELL = 4.0  # seconds in which the others take notice, before who failed goes

@@ -11,8 +11,6 @@ from qtool.core.errors import RanksError, said
 from qtool.distributed.heartbeat import Failure, Watch
 from qtool.distributed.process_group import Group
 
-__all__ = ["OtherRankError", "Wire"]
-
 
 class OtherRankError(RanksError):
     """Another rank failed, and says so itself. code: the exit code of a command."""

@@ -13,8 +13,6 @@ from torch import distributed as dist
 
 from qtool.core.errors import RanksError
 
-__all__ = ["Group", "find_group", "within"]
-
 WAIT, PATIENCE = 600.0, 60.0
 
 

@@ -22,18 +22,6 @@ from qtool.distributed.heartbeat import Failure
 from qtool.distributed.messages import OtherRankError, Wire
 from qtool.distributed.process_group import find_group
 
-__all__ = [
-    "Led",
-    "OtherRankError",
-    "Ranks",
-    "current",
-    "session",
-    "shared",
-    "sharing",
-    "solving",
-    "together",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

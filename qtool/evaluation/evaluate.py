@@ -21,8 +21,6 @@ from qtool.evaluation.measure.sharded_accuracy import all_labels, all_measured
 from qtool.verification import audit
 from qtool.verification.model_inputs import Feeder
 
-__all__ = ["Evaluation", "Side", "evaluate_files"]
-
 
 @dataclass(frozen=True)
 class Side:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from qtool.core.versions import version_of
 
-__all__ = ["Machine", "machine"]
-
 PACKAGES = ("qtool", "onnxruntime", "torch", "onnx", "numpy")
 # what int8 kernels on x86 are fast with, by the names the system gives them
 FEATURES = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8")

@@ -14,8 +14,6 @@ from qtool.core.formats import percent
 from qtool.core.types import Array
 from qtool.evaluation.onnx_function import OnnxFunction
 
-__all__ = ["Interval", "Metric", "bootstrap", "metric", "user_metrics", "values_of"]
-
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 

@@ -12,8 +12,6 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch, to_batch
 from qtool.verification.model_inputs import Feeder
 
-__all__ = ["OnnxFunction"]
-
 
 class OnnxFunction:
     """An ONNX file that is called as the float model was: tensors in, by position or by name; one

@@ -11,8 +11,6 @@ from qtool.core.limits import THREADS, Range, check_fields
 if TYPE_CHECKING:
     from qtool.core.types import Array
 
-__all__ = ["Goals", "ReportOptions"]
-
 GOAL_RANGES = {
     "drop": Range(),  # negative: the metric has to gain
     "speedup": Range(low=0, low_open=True),

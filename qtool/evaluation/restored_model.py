@@ -34,8 +34,6 @@ from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
 
-__all__ = ["float_twin", "is_quantized", "read_onnx", "restore", "restored"]
-
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
     """A file without its weights, where they stand in a second one.

@@ -34,16 +34,6 @@ from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 
-__all__ = [
-    "DEFAULT_OBSERVER",
-    "Captured",
-    "DynamicSizes",
-    "Model",
-    "capture_model",
-    "outputs_of",
-    "rewrite",
-]
-
 DEFAULT_OBSERVER = "percentile"
 
 Model = nn.Module | ExportedProgram

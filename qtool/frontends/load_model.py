@@ -17,8 +17,6 @@ from qtool.frontends.onnx import load_onnx
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
 
-__all__ = ["load_model"]
-
 _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
     ".onnx": load_onnx,
     ".pt2": load_program,

@@ -10,8 +10,6 @@ from typing import Any
 
 from qtool.core.errors import QtoolError, said
 
-__all__ = ["call_of", "import_object", "is_call", "made_by"]
-
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
     """What `package.module:name` or `package.module` is; looked for in the current directory first.

@@ -7,8 +7,6 @@ from typing import Any
 
 from qtool.core.errors import QtoolError, said
 
-__all__ = ["EXTRAS", "needed"]
-
 EXTRAS = {
     "transformers": "hf",
     "datasets": "hf",

@@ -17,8 +17,6 @@ from qtool.core.graph.process_lock import quiet
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = ["load_weights"]
-
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Loads a state dict, strictly. Nothing is unpickled: `.pt` files are read with weights_only.

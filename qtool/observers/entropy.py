@@ -21,8 +21,6 @@ from qtool.observers.ranges import Range
 from qtool.observers.scale_and_zero_point import solve
 from qtool.observers.statistic import shaped
 
-__all__ = ["entropy"]
-
 Floats = NDArray[np.float64]
 
 THRESHOLDS = np.exp2(-np.arange(0, 97) / 16)  # of the largest value: down to a 64th, 4 % apart

@@ -21,8 +21,6 @@ from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import shaped
 
-__all__ = ["gaussian", "laplace", "threshold"]
-
 HALVINGS = 60  # of the interval that the threshold lies in, which is a float's precision
 WIDEST = 64.0  # in widths of the bell; more than any number of codes asks for
 

@@ -28,8 +28,6 @@ from qtool.observers.statistic import (
     shaped,
 )
 
-__all__ = ["Bins", "Histogram"]
-
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 

@@ -21,8 +21,6 @@ from qtool.observers.statistic import (
     shaped,
 )
 
-__all__ = ["Mean"]
-
 _CLASSES = 256  # biased exponents of float32; 255 is NaN and Inf
 _ROWS = 1 << 10  # channels summed together
 _MOST = 1 << 39  # elements whose 24-bit integers an int64 can sum

@@ -19,8 +19,6 @@ from qtool.observers.statistic import (
     shaped,
 )
 
-__all__ = ["MinMax"]
-
 _DTYPES = {"min": np.float32, "max": np.float32, "rows": np.int64}
 
 

@@ -19,8 +19,6 @@ from qtool.observers.statistic import (
     shaped,
 )
 
-__all__ = ["MovingAverage"]
-
 _DTYPES = {
     "min": np.float64,
     "max": np.float64,

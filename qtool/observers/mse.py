@@ -12,8 +12,6 @@ from qtool.core.types import QType
 from qtool.observers.ranges import Range
 from qtool.observers.scale_and_zero_point import solve
 
-__all__ = ["least_error"]
-
 _TOGETHER = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
 _APART = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there
 _AT_ONCE = 1 << 22  # values whose candidates are tried together, as many as stay near the cache

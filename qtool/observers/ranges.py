@@ -13,8 +13,6 @@ from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.scale_and_zero_point import solve
 from qtool.observers.statistic import RangeStatistic, shaped
 
-__all__ = ["Range", "min_max", "mse", "percentile"]
-
 Range = tuple[torch.Tensor, torch.Tensor]
 Floats = NDArray[np.float64]
 

@@ -21,20 +21,6 @@ from qtool.observers.mse import least_error
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import RangeStatistic, Statistic
 
-__all__ = [
-    "OBSERVERS",
-    "Observer",
-    "Option",
-    "StatisticType",
-    "create",
-    "options_of",
-    "parse",
-    "range_of",
-    "range_of_rows",
-    "register",
-    "restore",
-]
-
 Options = Mapping[str, float]
 
 

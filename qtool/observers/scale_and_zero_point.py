@@ -7,8 +7,6 @@ import torch
 from qtool.core.errors import CalibrationError
 from qtool.core.types import QType, QuantParams
 
-__all__ = ["MIN_SCALE", "solve"]
-
 MIN_SCALE = 2.0**-60  # the product of two scales, a bias's scale, is still a normal float32
 _MAX = torch.finfo(torch.float32).max
 

@@ -11,24 +11,6 @@ from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError, DataError
 
-__all__ = [
-    "PIECE",
-    "RangeStatistic",
-    "State",
-    "Statistic",
-    "channels_of",
-    "check_mergeable",
-    "check_range_state",
-    "check_state",
-    "depends_on_order",
-    "ends_of",
-    "extremes",
-    "finite_ends",
-    "piece_ends",
-    "pieces",
-    "shaped",
-]
-
 State = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]
 

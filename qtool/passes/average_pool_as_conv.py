@@ -17,8 +17,6 @@ from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import ints
 
-__all__ = ["average_pool_as_conv"]
-
 
 def _applies(node: fx.Node) -> bool:
     if node.target is not torch_ops.average_pool:

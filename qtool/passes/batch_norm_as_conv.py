@@ -16,8 +16,6 @@ from qtool.core.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["batch_norm_as_conv"]
-
 aten = torch.ops.aten
 
 

@@ -30,8 +30,6 @@ from qtool.passes.rewrite_rules import Rule, again, ints, made
 from qtool.passes.scalar_forms import NUMBER_RULES, with_tensors
 from qtool.passes.sort_forms import ORDER_RULES
 
-__all__ = ["canonicalize"]
-
 aten = torch.ops.aten
 
 

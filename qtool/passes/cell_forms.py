@@ -12,8 +12,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, made
 
-__all__ = ["CELL_RULES"]
-
 aten = torch.ops.aten
 
 

@@ -8,8 +8,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["channel_shuffle"]
-
 aten = torch.ops.aten
 
 

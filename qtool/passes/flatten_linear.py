@@ -11,8 +11,6 @@ from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import leading
 
-__all__ = ["ELEMENTWISE", "flatten_linear"]
-
 aten = torch.ops.aten
 ELEMENTWISE = frozenset(
     {

@@ -20,8 +20,6 @@ from qtool.core.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold, layout
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["fold_affine"]
-
 aten = torch.ops.aten
 _CHANNELS: Mapping[Any, int] = {
     torch_ops.conv: 1,

@@ -22,8 +22,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["fold", "fold_batch_norm", "layout"]
-
 aten = torch.ops.aten
 
 

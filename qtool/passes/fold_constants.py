@@ -20,8 +20,6 @@ from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["fold_constants"]
-
 SMALL = 2**20  # elements that may be stored, whatever they were made of
 
 

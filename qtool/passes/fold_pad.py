@@ -9,8 +9,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["fold_pad"]
-
 aten = torch.ops.aten
 
 

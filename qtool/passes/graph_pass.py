@@ -14,8 +14,6 @@ from qtool.core.errors import PassError
 from qtool.core.graph.float_tolerance import TOLERANCE, worst
 from qtool.core.graph.unique_names import unique
 
-__all__ = ["GraphPass", "run_passes", "same_function"]
-
 
 @dataclass(frozen=True)
 class GraphPass:

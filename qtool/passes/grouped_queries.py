@@ -17,8 +17,6 @@ from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import made
 
-__all__ = ["grouped_queries"]
-
 aten = torch.ops.aten
 
 

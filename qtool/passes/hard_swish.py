@@ -15,8 +15,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["hard_swish"]
-
 aten = torch.ops.aten
 _THROUGH = frozenset(
     {

@@ -14,8 +14,6 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["hold_bias"]
-
 aten = torch.ops.aten
 
 

@@ -19,8 +19,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.rewrite_rules import Rule, again, made
 
-__all__ = ["LOOKUP_RULES"]
-
 aten = torch.ops.aten
 _SUM, _MEAN, _MAX = 0, 1, 2
 

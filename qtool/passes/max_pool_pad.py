@@ -18,8 +18,6 @@ from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import made
 
-__all__ = ["low_pad"]
-
 aten = torch.ops.aten
 _LOW = -65504.0  # the lowest of float16: what people write for -inf
 

@@ -17,8 +17,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["merge_groups"]
-
 WIDTH = 48  # channels of a group, at most
 
 

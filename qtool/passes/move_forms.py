@@ -12,8 +12,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, made
 
-__all__ = ["MOVE_RULES", "wrapped"]
-
 aten = torch.ops.aten
 LAST = 2**63 - 1  # as torch writes an open end
 

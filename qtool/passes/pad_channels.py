@@ -13,8 +13,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["pad_channels"]
-
 aten = torch.ops.aten
 FOURS = 4
 

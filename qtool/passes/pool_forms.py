@@ -23,8 +23,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.rewrite_rules import Rule, ints, made
 
-__all__ = ["POOL_RULES"]
-
 aten = torch.ops.aten
 _Body = Callable[[fx.Node, fx.Node, tuple[Any, ...]], fx.Node | None]
 """(call, image [N, C, ...], sizes of the result) -> the pool that takes its place."""

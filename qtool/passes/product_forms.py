@@ -18,8 +18,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, again, leading, made
 
-__all__ = ["PRODUCT_RULES"]
-
 aten = torch.ops.aten
 
 

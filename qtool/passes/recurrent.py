@@ -19,8 +19,6 @@ from qtool.core.ops import recurrent as layers
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import made
 
-__all__ = ["recurrent"]
-
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
     aten.lstm.input: ("lstm", layers.lstm, ()),

@@ -12,8 +12,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 
-__all__ = ["remove_identity"]
-
 aten = torch.ops.aten
 
 

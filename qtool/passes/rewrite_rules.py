@@ -10,8 +10,6 @@ from torch import fx
 
 from qtool.core import graph as G
 
-__all__ = ["Rule", "again", "calls", "ints", "leading", "made", "orders"]
-
 aten = torch.ops.aten
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]

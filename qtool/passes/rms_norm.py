@@ -15,8 +15,6 @@ from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import calls, orders
 
-__all__ = ["rms_norm"]
-
 aten = torch.ops.aten
 
 

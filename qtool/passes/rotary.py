@@ -18,8 +18,6 @@ from qtool.core.ops.rotary import rotary_embedding
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import calls, orders
 
-__all__ = ["rotary"]
-
 aten = torch.ops.aten
 _FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.default})
 

@@ -14,8 +14,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, made
 
-__all__ = ["NUMBER_RULES", "with_tensors"]
-
 aten = torch.ops.aten
 
 

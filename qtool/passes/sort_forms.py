@@ -17,8 +17,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, again, made
 
-__all__ = ["ORDER_RULES"]
-
 aten = torch.ops.aten
 
 

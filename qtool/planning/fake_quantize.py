@@ -20,8 +20,6 @@ from qtool.core.graph.torch_ops import range_of_batch
 from qtool.core.types import INT32, Dynamic, QType, QuantParams, Requantized
 from qtool.planning.plan import Kind, Point, Probe, QuantPlan
 
-__all__ = ["DynamicPoint", "QuantPoint", "insert_points", "insert_probes", "points_of"]
-
 
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod

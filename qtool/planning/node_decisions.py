@@ -14,8 +14,6 @@ from qtool.planning.plan import Point
 from qtool.planning.recipe import Choice
 from qtool.planning.targets import Target
 
-__all__ = ["Work", "key"]
-
 
 @dataclass
 class Work:

@@ -17,8 +17,6 @@ from qtool.planning import weight_only
 from qtool.planning.node_decisions import Work, key
 from qtool.planning.plan import Edge, Kind, Point
 
-__all__ = ["place_points"]
-
 WEIGHT_OBSERVER = ObserverSpec("minmax")
 """Of weights that no rule of a recipe names one for."""
 

@@ -22,18 +22,6 @@ from qtool.core.types import (
 )
 from qtool.planning.recipe import Recipe
 
-__all__ = [
-    "Decision",
-    "Edge",
-    "Execution",
-    "Kind",
-    "Point",
-    "Probe",
-    "QuantPlan",
-    "Rewrite",
-    "describe",
-]
-
 
 class Kind(Enum):
     """What a point quantizes."""

@@ -33,8 +33,6 @@ from qtool.planning.recipe import INPUT, Choice, Recipe
 from qtool.planning.sharing import share
 from qtool.planning.targets import Target, rules
 
-__all__ = ["make_plan"]
-
 
 def make_plan(
     graph: fx.Graph,

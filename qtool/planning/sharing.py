@@ -18,8 +18,6 @@ from qtool.core.ops import Role, data_inputs, row_of
 from qtool.core.types import Bounds, Observed, SharedWith
 from qtool.planning.plan import Kind, Point
 
-__all__ = ["bounds_of", "share"]
-
 
 def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple[Point, ...]:
     """The points with `SharedWith` where parameters must or may agree.

@@ -22,8 +22,6 @@ from qtool.planning.plan import Edge, Execution, Kind, Point
 from qtool.planning.recipe import Choice
 from qtool.planning.targets import STORED, Target
 
-__all__ = ["alone", "as_table", "described", "no_kernel", "place", "refuse", "weights_of"]
-
 
 def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the scheme that was chosen, or None."""

@@ -24,8 +24,6 @@ from qtool.core.types import Array
 from qtool.planning.recipe import Recipe
 from qtool.search.judge import Score
 
-__all__ = ["Archive", "Evaluated", "digest_of", "key_of"]
-
 _HEAD = "tune.json"
 SCHEMA = 1
 

@@ -23,8 +23,6 @@ from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import MODES, Recipe, Rule
 
-__all__ = ["CHOICES", "FLOAT", "Config", "Group", "Space", "exactly", "observers_of", "space_of"]
-
 CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "static": {"scheme": "static"},

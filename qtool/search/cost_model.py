@@ -25,8 +25,6 @@ from qtool.core.types import Array
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan, describe
 from qtool.search.choices import FLOAT, Config, Space
 
-__all__ = ["Additive", "Item", "Items", "form_of", "items_of", "point_items", "seen_by_any"]
-
 IN_CODES = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
 QUIET = (Execution.FLOAT, Execution.SHAPE)
 

@@ -22,8 +22,6 @@ from qtool.search.goals import TuneGoals
 from qtool.search.next_candidate import FLOOR, Seen
 from qtool.search.pareto_front import looked_at, undominated
 
-__all__ = ["gain", "learned", "most_promising"]
-
 ALIKE = 0.5  # of the groups: files that differ in so many are correlated by 1/e
 LOOK = (0.02, 0.1)  # what one evaluation may be off by: of the cost, and dB
 LEAST = 0.01  # of the cost of float: no prediction is below

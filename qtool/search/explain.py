@@ -35,8 +35,6 @@ from qtool.planning.recipe import Rule
 from qtool.search.choices import FLOAT, exactly, observers_of, space_of
 from qtool.search.cost_model import items_of
 
-__all__ = ["Explainer", "Explanation", "Flip"]
-
 TRIES = 6
 MORE = 1.3  # how much more is asked for where a sum promised too much
 SAFE = (0.1, 0.5, 1.5)

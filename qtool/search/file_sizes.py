@@ -16,8 +16,6 @@ from qtool.core.types import Array, Observed
 from qtool.planning.plan import Kind
 from qtool.search.choices import Config, Space
 
-__all__ = ["sizes_of"]
-
 FLOAT_BITS, SCALE_BITS = 32, 32
 
 

@@ -15,8 +15,6 @@ from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.search.archive import Evaluated
 from qtool.search.goals import TuneGoals
 
-__all__ = ["Beside", "compared", "finalists"]
-
 APART = 1.25  # of the least cost: what two sessions may differ by, and a little more
 MOST = 6
 

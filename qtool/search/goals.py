@@ -10,8 +10,6 @@ from qtool.core.limits import Range, check_fields
 from qtool.evaluation.metrics import CONFIDENCE
 from qtool.search.archive import Evaluated
 
-__all__ = ["TuneGoals"]
-
 NONE = 1e9
 DEFAULT_DROP = 0.01
 ALIKE = 0.02  # of the cost: what timing does not tell apart, however sure it seems

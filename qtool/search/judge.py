@@ -24,8 +24,6 @@ from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
 
-__all__ = ["Judge", "Score"]
-
 KEPT = 2**29  # bytes of the float model's outputs
 
 

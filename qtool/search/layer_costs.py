@@ -22,8 +22,6 @@ from qtool.search.choices import FLOAT, Config
 from qtool.search.cost_model import Additive, Items
 from qtool.search.measured_speedups import in_sessions, speeds
 
-__all__ = ["NodeCosts", "measured_costs", "probes"]
-
 RUNS = 10  # in each profile
 LEAST_ROUNDS = 11
 

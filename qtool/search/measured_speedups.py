@@ -19,8 +19,6 @@ import numpy as np
 from qtool.core.progress import during
 from qtool.evaluation.latency.interleaved_timing import Ratio, median_interval, timed, worked
 
-__all__ = ["MOST", "in_sessions", "speeds"]
-
 LEAST, MOST = 3, 15  # sessions
 LEAST_ROUNDS = 5  # in each of them
 

@@ -14,8 +14,6 @@ from qtool.core.types import Array
 from qtool.search.choices import Config
 from qtool.search.cost_model import Additive
 
-__all__ = ["agreement", "corrected"]
-
 PRIOR = 0.05  # of an evaluation's weight: what a factor that is e times too large costs
 STEPS = 8
 

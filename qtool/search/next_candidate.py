@@ -14,8 +14,6 @@ from qtool.search.cost_model import Additive
 from qtool.search.goals import TuneGoals
 from qtool.search.pareto_front import Front
 
-__all__ = ["Seen", "leaner", "next_of"]
-
 CLOSER = 0.01  # of the cost: files nearer to each other than this are alike
 STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
 INSIDE = 0.9  # of the noise that is allowed: what is aimed at

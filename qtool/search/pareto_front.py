@@ -18,8 +18,6 @@ from qtool.core.types import Array
 from qtool.search.choices import Config, Group
 from qtool.search.cost_model import Additive
 
-__all__ = ["Front", "front", "hypervolume", "looked_at", "undominated"]
-
 ALL = 2**14  # configurations that are all looked at
 PRICES = 24
 ROUNDS = 40

@@ -11,8 +11,6 @@ from qtool.evaluation.report.page.render import environment
 from qtool.search.judge import Score
 from qtool.search.tune_result import Tuned
 
-__all__ = ["tuned_page"]
-
 
 def tuned_page(found: Tuned, title: str) -> bytes:
     """The page as HTML, whole in itself."""

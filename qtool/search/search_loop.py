@@ -46,8 +46,6 @@ from qtool.search.pareto_front import front
 from qtool.search.tensor_errors import point_errors
 from qtool.search.tune_result import Tuned, chosen_of, front_of
 
-__all__ = ["Search", "SearchOptions"]
-
 TIMING = 0.5
 LEAN = 2  # evaluations for files that leave less in float
 LEAST = 1e-30  # of noise, so that its logarithm is a number

@@ -21,8 +21,6 @@ from qtool.core.types import Array
 from qtool.evaluation.measure.layer_facts import signal_and_noise
 from qtool.search.cost_model import Item, point_items
 
-__all__ = ["point_errors"]
-
 SECONDS = 120.0
 """After so many the samples so far have to do; at least one chunk is run."""
 

@@ -17,8 +17,6 @@ from qtool.search.cost_model import Additive
 from qtool.search.goals import TuneGoals
 from qtool.search.pareto_front import undominated
 
-__all__ = ["Chosen", "Tuned", "chosen_of", "front_of"]
-
 
 @dataclass(frozen=True)
 class Chosen:

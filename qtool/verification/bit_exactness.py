@@ -19,8 +19,6 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError
 from qtool.verification.exported_file import Artefact
 
-__all__ = ["Exactness", "compare_codes", "file_outputs"]
-
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 

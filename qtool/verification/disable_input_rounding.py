@@ -13,8 +13,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-__all__ = ["depends_on_threads", "make_plain", "rounds_inside"]
-
 
 def depends_on_threads(graph: onnx.GraphProto) -> bool:
     """Whether results differ by how many threads compute them: DynamicQuantizeLSTM deals samples

@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.reading import array_of, attributes_of, name_of, stored
 
-__all__ = ["twins"]
-
 _SMALL = 1 << 16  # values: a larger weight is stored once, and known by its name
 
 

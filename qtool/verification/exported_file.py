@@ -28,8 +28,6 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.graph.process_lock import give_back
 from qtool.verification.disable_input_rounding import depends_on_threads, make_plain, rounds_inside
 
-__all__ = ["Artefact"]
-
 
 class Artefact:
     """An ONNX file on the disk, that stays as it is.

@@ -20,8 +20,6 @@ from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
-__all__ = ["ENOUGH", "Fidelity", "costliest", "decibels", "expected", "fidelity", "narrow_inputs"]
-
 ENOUGH = 20.0
 """dB of an output below which people are warned: a tenth of its size is noise."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from qtool.verification.bit_exactness import Exactness
 from qtool.verification.run_self_test import SelfCheck
 
-__all__ = ["FileCheck"]
-
 
 @dataclass(frozen=True)
 class FileCheck(Exactness):

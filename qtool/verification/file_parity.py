@@ -29,8 +29,6 @@ from qtool.backends.runtime import Runtime
 from qtool.verification.exported_file import Artefact
 from qtool.verification.node_parity import Steps
 
-__all__ = ["TOLERANCE", "Difference", "Parity", "compare"]
-
 TOLERANCE = 8.0
 """Largest accepted mean difference of outputs, in codes (1/255 of the output's range), where
 nothing better is known."""

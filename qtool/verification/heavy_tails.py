@@ -20,8 +20,6 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.onnx_subgraph import kept_kind
 
-__all__ = ["heavy_tails"]
-
 FEWEST, SHARE, HEAVY = 8, 8, 0.5
 """Of fewer samples nothing is said; of others the largest eighth (four at least) is looked at, and
 how far they lie beyond the next, as a mean of logarithms (Hill's estimate of the tail's index).

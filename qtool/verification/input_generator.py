@@ -15,8 +15,6 @@ import numpy as np
 from qtool.backends.onnx.self_test_format import InputSpec
 from qtool.core.types import Array
 
-__all__ = ["generated", "seed_of", "words"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _BLOCKS = (1, 2, 4, 8)

@@ -28,8 +28,6 @@ from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.verification.duplicate_nodes import twins
 from qtool.verification.exported_file import Artefact
 
-__all__ = ["AuditRow", "Coverage", "audit", "executed", "planned"]
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -22,8 +22,6 @@ from qtool.verification.observed_tensors import Observer, observed_tensors
 from qtool.verification.self_test_inputs import input_specs, made_inputs, runs_of
 from qtool.verification.sketch import distance_db, sketch_of
 
-__all__ = ["exact_digests", "make_self_test", "sketches"]
-
 _GROUPS, _SKETCHES = 64, 16
 _LIMIT_DB, _MARGIN_DB = 20.0, 10.0
 _DIGITS = 16

@@ -16,8 +16,6 @@ from qtool.core.data import Batch, batches, to_batch
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 
-__all__ = ["Feeder", "check_same_inputs", "data_inputs", "random_inputs", "resized"]
-
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",

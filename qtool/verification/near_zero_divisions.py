@@ -18,8 +18,6 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.onnx_subgraph import kept_kind, part_of
 
-__all__ = ["near_poles"]
-
 TRIED = 8  # samples
 aten = torch.ops.aten
 _DIVISORS: dict[Any, int] = {

@@ -40,8 +40,6 @@ from qtool.planning.fake_quantize import QuantPoint, points_of
 from qtool.verification.exported_file import Artefact
 from qtool.verification.stable_sort import LowestFirst
 
-__all__ = ["Steps", "check_steps"]
-
 _SPAN = 255  # codes of an output
 _NAMED = 3
 _JUMPS = frozenset(

@@ -16,8 +16,6 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.types import Array
 
-__all__ = ["Observer", "observed_tensors"]
-
 _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
 
 

@@ -23,8 +23,6 @@ from qtool.core.types import Array
 from qtool.verification.bit_exactness import file_outputs
 from qtool.verification.exported_file import Artefact
 
-__all__ = ["OtherCpu", "Portability", "portability"]
-
 PORTABLE = "onnxruntime"
 CLOSE = 60.0
 """dB from which on another target is not worth a word."""

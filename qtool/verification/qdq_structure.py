@@ -19,8 +19,6 @@ from qtool.backends.onnx.reading import Reading, Source, array_of, attributes_of
 from qtool.core.errors import VerificationError
 from qtool.planning.targets.saturation import largest_pairs
 
-__all__ = ["Expected", "check_structure", "check_well_formed"]
-
 _AXIS = {"Conv": 0, "Gemm": 0}  # of the output channels in the weight; Gemm is written with transB
 
 

@@ -23,8 +23,6 @@ from qtool.verification.observed_tensors import Observer, observed_tensors
 from qtool.verification.self_test_inputs import made_inputs
 from qtool.verification.sketch import distance_db
 
-__all__ = ["SelfCheck", "check_self_test"]
-
 _NEW_FILE = "take a fresh copy of the file, or convert again"
 _RATIOS = ("worst_db", "limit_db")
 

@@ -15,8 +15,6 @@ from qtool.core.errors import DataError, VerificationError
 from qtool.core.types import Array
 from qtool.verification.input_generator import generated
 
-__all__ = ["SAMPLES", "input_specs", "made_inputs", "runs_of"]
-
 SAMPLES, _MORE_SAMPLES = 4, 16
 _SMALL = 1 << 27  # MACs of a sample
 _CODE_RANGE = 127

@@ -16,8 +16,6 @@ from qtool.backends.onnx.self_test_format import Sketch
 from qtool.core.types import Array
 from qtool.verification.input_generator import seed_of, words
 
-__all__ = ["distance_db", "sketch_of"]
-
 _PROJECTIONS = 8
 _SIGNS = "signs"
 _CHUNK = 1 << 20  # elements at once

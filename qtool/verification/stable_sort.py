@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LowestFirst"]
-
 aten = torch.ops.aten
 
 

@@ -17,8 +17,6 @@ from qtool.core.data import MASK
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array
 
-__all__ = ["Padding"]
-
 Sizes = Sequence[int | str]
 """Of a tensor: names for those that vary."""
 

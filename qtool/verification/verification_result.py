@@ -11,8 +11,6 @@ from qtool.verification.file_parity import Parity
 from qtool.verification.integer_coverage import Coverage
 from qtool.verification.portability import Portability
 
-__all__ = ["Verification"]
-
 
 @dataclass(frozen=True)
 class Verification:

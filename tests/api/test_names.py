@@ -23,6 +23,9 @@ FUNCTIONS = (
     "convert",
     "evaluate",
     "inspect",
+    "load_data",
+    "load_model",
+    "load_onnx",
     "quantize",
     "quantize_by_blocks",
     "report",
@@ -47,7 +50,7 @@ CLASSES = (
     "ReportOptions",
     "SelfCheck",
     "Verification",
-    "unfilled",  # a context, called as a function
+    "without_weights",  # a context, called as a function
 )
 ERRORS = tuple(
     name for name, kind in vars(errors).items() if inspect.isclass(kind) and name != "annotations"
@@ -80,6 +83,10 @@ def test_a_name_stays_what_it_is_when_every_room_is_loaded() -> None:
     modules = {n for n in qtool.__all__ if isinstance(getattr(qtool, n), ModuleType)}
     assert not modules
     assert not {m.name for m in pkgutil.iter_modules(qtool.__path__)} & set(qtool.__all__)
+
+
+def test_former_names_still_work() -> None:
+    assert qtool.unfilled is qtool.without_weights
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:

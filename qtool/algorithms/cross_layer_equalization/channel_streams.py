@@ -20,8 +20,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 
-__all__ = ["Bound", "Channels", "Slot", "Streams", "streams_of"]
-
 aten = torch.ops.aten
 
 

@@ -38,8 +38,6 @@ from qtool.observers import MinMax
 from qtool.planning.fake_quantize import insert_points
 from qtool.planning.plan import Kind, Probe, QuantPlan
 
-__all__ = ["EQUALIZE"]
-
 Factors = Mapping[str, torch.Tensor]
 """Tensor name -> what its channels are divided by: float32 [channels]."""
 

@@ -27,8 +27,6 @@ from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
-__all__ = ["Limits", "Noise", "Slope", "limits_of", "noise_of", "predicted", "solve_factors"]
-
 STEPS, RATE = 60, 0.08  # of Adam; in octaves
 SHARP = 24  # the exponent of the norm that stands for the largest of several
 SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up

@@ -20,9 +20,6 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 
-__all__ = ["Seen", "Sensitivity", "look", "run_backwards", "some_rows", "step_of"]
-
-
 ENOUGH = 4096  # elements of a channel in one batch that its gain is told from
 MANY = 1 << 22  # weights of a layer that are looked at
 

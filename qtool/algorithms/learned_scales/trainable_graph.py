@@ -27,8 +27,6 @@ from qtool.core.types import Derived, Observed, QuantParams, Requantized
 from qtool.planning.fake_quantize import insert_points, points_of
 from qtool.planning.plan import Kind, Point, QuantPlan
 
-__all__ = ["Learnable", "learnable"]
-
 WIDEST = 1.0
 """How far the logarithm of a scale may go; further is another network, and biases may overflow."""
 

@@ -31,8 +31,6 @@ from qtool.core.graph.executor import Executor
 from qtool.core.progress import counted
 from qtool.core.types import Change
 
-__all__ = ["LEARN"]
-
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
 FURTHER = "left out, since what it learned took samples kept aside further from the float model"
 NO_GRADIENT = "left out, since no gradient passes through this network ({})"

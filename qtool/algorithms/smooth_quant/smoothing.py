@@ -23,8 +23,6 @@ from qtool.core.types import Change, ObserverSpec
 from qtool.observers.min_max import MinMax
 from qtool.planning.plan import Probe, QuantPlan
 
-__all__ = ["SMOOTH"]
-
 Factors = Mapping[str, torch.Tensor]
 """Tensor name -> what its channels are divided by: float32 [channels]."""
 

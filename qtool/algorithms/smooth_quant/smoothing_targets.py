@@ -17,8 +17,6 @@ from qtool.core.ops import row_of
 from qtool.core.types import Dynamic, Observed, SharedWith
 from qtool.planning.plan import Kind, QuantPlan
 
-__all__ = ["Watched", "watched_tensors"]
-
 aten = torch.ops.aten
 RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 

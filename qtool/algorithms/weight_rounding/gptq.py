@@ -17,16 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = [
-    "Grid",
-    "Inverse",
-    "PairBounds",
-    "inverse_of",
-    "moments_of",
-    "round_columns",
-    "towards",
-]
-
 DAMP = 0.01  # of the mean of the diagonal of H, as its authors have it
 HALVED = 128  # columns of a matrix of which one half is computed
 BLOCK = 64  # columns whose errors are gathered before they reach those behind the block

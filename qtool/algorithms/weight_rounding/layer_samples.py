@@ -23,8 +23,6 @@ from qtool.algorithms.layer_rows import (
     rows_of,
 )
 
-__all__ = ["KEPT_ASIDE", "Part", "Seen", "is_aside", "part_of", "read", "written"]
-
 KEPT_ASIDE = 4  # every so many batches are for judging alone
 
 Part = Mapping[str, torch.Tensor]

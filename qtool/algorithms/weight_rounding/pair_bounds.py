@@ -13,8 +13,6 @@ from qtool.planning.plan import QuantPlan
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import partners
 
-__all__ = ["pair_bounds"]
-
 
 def pair_bounds(
     plan: QuantPlan, node: fx.Node, matrix: torch.Tensor, params: QuantParams, shape: torch.Size

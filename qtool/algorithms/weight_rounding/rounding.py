@@ -60,8 +60,6 @@ from qtool.core.graph.executor import Executor, Values
 from qtool.core.types import Change, QuantParams
 from qtool.distributed import Ranks, dealt, in_turn
 
-__all__ = ["BIAS", "ROUND"]
-
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
 MEANS = "biases take on what rounding does to the means of their layers' results"
 

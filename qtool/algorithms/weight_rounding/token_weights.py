@@ -22,8 +22,6 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 
-__all__ = ["row_gains"]
-
 MOST = 1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
 
 aten = torch.ops.aten

@@ -30,16 +30,6 @@ from qtool.backends.kernels.windows import pad_spatial
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
-__all__ = [
-    "FLOAT32_EXACT",
-    "Accumulate",
-    "conv_accumulator",
-    "conv_transpose_accumulator",
-    "linear_accumulator",
-    "matmul_accumulator",
-    "subset_bound",
-]
-
 Accumulate = Callable[..., Tensor]
 """Codes in, int32 accumulators out: integer values in a float32 or float64 tensor."""
 

@@ -19,20 +19,6 @@ from torch import Tensor
 
 from qtool.core.errors import KernelError
 
-__all__ = [
-    "Multiplier",
-    "channel_multipliers",
-    "divide_half_away",
-    "multiply_by_quantized_multiplier",
-    "multiply_wide",
-    "quantize_multiplier",
-    "rounding_divide_by_pot",
-    "saturating_left_shift",
-    "saturating_rounding_doubling_high_mul",
-    "wrap16",
-    "wrap32",
-]
-
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 MAX_LEFT_SHIFT = 31  # the runtime shifts an int32 one; a larger shift is undefined there
 

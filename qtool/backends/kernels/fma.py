@@ -7,8 +7,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["fma32", "multiply_add"]
-
 
 def multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """As `fma32`, and ten times as fast where torch was built so that it rounds once, too."""

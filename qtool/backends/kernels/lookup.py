@@ -9,8 +9,6 @@ from qtool.backends.kernels.params import Kernel
 from qtool.core.errors import KernelError
 from qtool.core.types import QType, QuantParams
 
-__all__ = ["all_codes", "gather", "lookup"]
-
 
 def all_codes(x: QuantParams) -> Tensor:
     """Every code of an 8-bit type, ascending, in the type's dtype."""

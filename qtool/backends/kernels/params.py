@@ -10,21 +10,6 @@ from torch import Tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import Bounds, QuantParams
 
-__all__ = [
-    "NO_BOUNDS",
-    "RELU",
-    "RELU6",
-    "RELU_N1_TO_1",
-    "Bounds",
-    "Kernel",
-    "channel_scales",
-    "check_bias",
-    "f32",
-    "per_tensor",
-    "same",
-    "spatial",
-]
-
 Kernel = Callable[..., Tensor]
 """A bound kernel: code tensors in, a code tensor out."""
 

@@ -11,8 +11,6 @@ from qtool.backends.kernels.params import Kernel, per_tensor, same
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
-__all__ = ["pad", "passthrough"]
-
 
 def passthrough(x: QuantParams, out: QuantParams, move: Callable[..., Tensor]) -> Kernel:
     """Codes -> move(codes), for reshape, transpose, slice, split, gather, nearest resize, ...

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["pad_spatial", "reached", "same_pads", "window_counts", "window_sum", "window_taps"]
-
 _SUM_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 

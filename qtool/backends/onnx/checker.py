@@ -9,8 +9,6 @@ from functools import cache
 import onnx
 from onnx.defs import OpSchema, register_schema
 
-__all__ = ["check_model"]
-
 
 def check_model(model: onnx.ModelProto, *, full_check: bool = False) -> None:
     """As `onnx.checker.check_model`."""

@@ -16,8 +16,6 @@ from onnx import TensorProto
 from qtool.backends.onnx.storage import with_stored
 from qtool.core.errors import FileError
 
-__all__ = ["content_digest"]
-
 _ABOUT = (
     "metadata_props",
     "producer_name",

@@ -22,8 +22,6 @@ from qtool.core.versions import version_of
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import current_name
 
-__all__ = ["FileInfo", "NodeInfo", "float_metadata", "maker_version", "own_version"]
-
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
 _RECIPE, _CHANGES = "qtool_recipe", "qtool_changes"

@@ -8,8 +8,6 @@ import onnx
 
 from qtool.core.graph.unique_names import unique
 
-__all__ = ["join"]
-
 
 def join(
     parts: Sequence[onnx.ModelProto], inputs: Iterable[str], outputs: Iterable[str]

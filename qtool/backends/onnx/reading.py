@@ -24,18 +24,6 @@ from qtool.core.errors import FileError
 from qtool.core.graph.process_lock import quiet
 from qtool.core.types import Array
 
-__all__ = [
-    "Reading",
-    "Source",
-    "array_of",
-    "attributes_of",
-    "graph_of",
-    "input_at",
-    "name_of",
-    "reads",
-    "stored",
-]
-
 
 class Reading:
     """A model and what can be asked of it.

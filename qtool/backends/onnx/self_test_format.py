@@ -20,8 +20,6 @@ import onnx
 from qtool.backends.onnx.storage import LIMIT
 from qtool.core.errors import FileError, VerificationError
 
-__all__ = ["MOST_BYTES", "InputSpec", "SelfTest", "Sketch", "attach"]
-
 _KEY = "qtool_self_test"
 _FORMAT = 1
 MOST_BYTES = 8192

@@ -31,21 +31,6 @@ from qtool.core.errors import FileError
 from qtool.core.graph.expansion_limits import bomb_in
 from qtool.core.paths import endless
 
-__all__ = [
-    "LIMIT",
-    "appended",
-    "files_of",
-    "fits",
-    "load",
-    "message_of",
-    "named",
-    "outline",
-    "published",
-    "save",
-    "stored_bytes",
-    "with_stored",
-]
-
 LIMIT = 2**31 - 1
 """Bytes of one message."""
 _PAGE = 4096

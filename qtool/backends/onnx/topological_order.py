@@ -12,8 +12,6 @@ import onnx
 
 from qtool.core.graph.onnx_subgraph import reads
 
-__all__ = ["in_order", "sort_nodes"]
-
 
 def in_order(graph: onnx.GraphProto) -> bool:
     """Whether every node comes after the nodes that make its inputs."""

@@ -21,8 +21,6 @@ from qtool.backends.profiles import PROFILES, Profile
 from qtool.core.types import INT8, UINT8, Array, QuantParams
 from qtool.planning.targets import Target
 
-__all__ = ["DEFAULT_PROFILE", "machine_profile", "runs_here"]
-
 DEFAULT_PROFILE = "onnxruntime-x64"
 """What is assumed where no profile gives the runtime's results."""
 

@@ -16,19 +16,6 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import endless
 
-__all__ = [
-    "ONNXRUNTIME",
-    "RUNTIME",
-    "SILENT",
-    "feeds",
-    "optimised_graph",
-    "read_graph",
-    "run",
-    "session",
-    "without_suffix",
-    "write_graph",
-]
-
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
 _WEIGHTS_APART = "session.optimized_model_external_initializers"

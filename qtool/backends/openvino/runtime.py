@@ -13,8 +13,6 @@ from qtool.backends.runtime import Arrays, Kernel, Runtime
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
 
-__all__ = ["OPENVINO", "serve"]
-
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32"}  # bfloat16 where the CPU has it would differ
 _NO_KERNELS = ("Const", "Input", "Output")
 _CODES = ("u8", "i8")

@@ -25,8 +25,6 @@ import numpy as np
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError, said
 
-__all__ = ["Answer", "Apart", "Words", "serve"]
-
 Words = dict[str, Any]
 Answer = Callable[[str, Arrays], tuple[Words, Arrays]]
 """A file and arrays to words and arrays."""

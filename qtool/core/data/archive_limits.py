@@ -5,8 +5,6 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-__all__ = ["bomb"]
-
 _RATIO = 200  # times as large as the file: arrays of zeros come to that, data does not
 _ALLOWED = 2**30  # bytes that anything may unpack to
 

@@ -15,8 +15,6 @@ from qtool.core.data.batches import tensor_of
 from qtool.core.errors import DataError, said
 from qtool.core.paths import is_dir, is_file
 
-__all__ = ["ArrayFiles", "find_labels", "read_arrays", "read_labels"]
-
 SUFFIXES = (".npy", ".npz")
 
 

@@ -17,8 +17,6 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, QtoolError, said
 
-__all__ = ["MASK", "Batch", "batches", "peek", "tensor_of", "to_batch"]
-
 MASK = "attention_mask"
 """As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
 

@@ -18,8 +18,6 @@ import torch
 
 from qtool.core.types import Array
 
-__all__ = ["ASIDE", "LARGEST", "Kept", "Sample", "mark_of"]
-
 LARGEST = 32 << 20
 """Bytes of all kept samples together; there are fewer of them where each is large."""
 

@@ -18,8 +18,6 @@ from qtool.core.graph.edit import set_attr_value
 from qtool.core.graph.float_graph import FloatGraph, Input
 from qtool.core.graph.nodes import NAME, hint, name_of, output_nodes, placeholders, shape, value
 
-__all__ = ["Block", "cut", "weight_of"]
-
 aten = torch.ops.aten
 _NEVER = 10**30  # bytes
 

@@ -13,20 +13,6 @@ from torch._dispatch.python import enable_python_dispatcher
 
 from qtool.core.graph.nodes import NAME, tensor, value
 
-__all__ = [
-    "add_call",
-    "add_tensor",
-    "clone",
-    "copied",
-    "fake_mode",
-    "finish",
-    "free_name",
-    "infer",
-    "replace",
-    "set_attr_value",
-    "set_tensor",
-]
-
 
 def fake_mode(graph: fx.Graph) -> Any:
     for node in graph.nodes:

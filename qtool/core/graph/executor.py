@@ -21,8 +21,6 @@ from qtool.core.data import Batch
 from qtool.core.graph.schedule import order_of, waves_of
 from qtool.core.progress import counted
 
-__all__ = ["Executor", "Values"]
-
 Values = list[Any]
 POINT_COST, ELEMENT_COST = 20, 6  # of one element, in MACs of a convolution: as measured, about
 

@@ -8,8 +8,6 @@ import onnx
 
 from qtool.core.graph.onnx_subgraph import nodes_in
 
-__all__ = ["bomb_in"]
-
 MOST = 1_000_000  # nodes, after functions are written out
 
 

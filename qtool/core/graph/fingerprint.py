@@ -12,8 +12,6 @@ from torch import fx
 
 from qtool.core import graph as G
 
-__all__ = ["fingerprint", "mark_of"]
-
 
 def fingerprint(module: fx.GraphModule) -> str:
     """SHA-256 (hex, 32 digits) of operators, wiring, constants and weights; not of names."""

@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 
-__all__ = ["FloatGraph", "Input"]
-
 
 @dataclass(frozen=True)
 class Input:

@@ -10,17 +10,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-__all__ = [
-    "COMPARED",
-    "NOISES",
-    "TOLERANCE",
-    "distance",
-    "last_bits_moved",
-    "own_noise",
-    "tolerance",
-    "worst",
-]
-
 COMPARED = 8  # samples of an example on which two networks have to agree
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
 _FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere

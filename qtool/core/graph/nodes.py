@@ -9,24 +9,6 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-__all__ = [
-    "NAME",
-    "OUTPUT",
-    "argument",
-    "calls",
-    "hint",
-    "is_float",
-    "is_tensor",
-    "name_of",
-    "output_nodes",
-    "placeholders",
-    "rank",
-    "same_sizes",
-    "shape",
-    "tensor",
-    "value",
-]
-
 NAME = "qtool_name"
 """The key of a node's readable name in its meta."""
 

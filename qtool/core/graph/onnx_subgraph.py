@@ -30,19 +30,6 @@ from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = [
-    "TORCH_TYPES",
-    "Part",
-    "kept_kind",
-    "nodes_in",
-    "onnx_part",
-    "part_of",
-    "reads",
-    "runtime_says",
-    "session",
-    "tensor_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"

@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.graph.float_tolerance import NOISES, TOLERANCE
 
-__all__ = ["DRAWS", "Moved", "within"]
-
 aten = torch.ops.aten
 DRAWS = 8
 

@@ -17,8 +17,6 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["ALONE", "alone", "give_back", "quiet", "rarely_collecting"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from heapq import heapify, heappop, heappush
 
-__all__ = ["order_of", "waves_of"]
-
 Reads = Mapping[int, Collection[int]]
 
 

@@ -13,8 +13,6 @@ from qtool.core.graph.edit import add_call, add_tensor, finish, replace
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import argument, calls, name_of, tensor
 
-__all__ = ["Part", "split"]
-
 aten = torch.ops.aten
 _MULTIPLE = 32  # of rows and columns in a part: whole vectors of the kernels
 

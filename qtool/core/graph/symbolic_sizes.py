@@ -18,8 +18,6 @@ from torch.utils._sympy.functions import FloorDiv
 
 from qtool.core.errors import CaptureError
 
-__all__ = ["Sizes", "symbolic_sizes"]
-
 Sizes = tuple[int | None, ...]
 Ask = Callable[[Sequence[tuple[int, ...]]], list[Sizes]]
 _POINTS = 9  # the sizes of the example, and others beside it

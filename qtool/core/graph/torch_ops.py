@@ -17,32 +17,6 @@ from torch.nn import functional as F
 
 from qtool.core.types import UINT8, held_in
 
-__all__ = [
-    "average_pool",
-    "conv",
-    "conv_transpose",
-    "define",
-    "dequantize",
-    "dynamic_linear",
-    "embedding",
-    "embedding_codes",
-    "embedding_nbits",
-    "gemm",
-    "global_average_pool",
-    "groups_of",
-    "idle",
-    "linear_nbits",
-    "max_pool",
-    "pack_4bit",
-    "pad_codes",
-    "quantize",
-    "range_of_batch",
-    "rescale",
-    "reshape",
-    "unpack",
-    "unpack_4bit",
-]
-
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

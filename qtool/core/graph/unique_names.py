@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-__all__ = ["all_unique", "unique"]
-
 
 def unique(wanted: str, taken: Container[str], joint: str = "_") -> str:
     """`wanted`, or where that is taken the first of `wanted_2`, `wanted_3` ... that is not."""

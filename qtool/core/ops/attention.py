@@ -12,8 +12,6 @@ from qtool.core.graph.torch_ops import define
 from qtool.core.ops.onnx_forms import node_of, op
 from qtool.core.types import INT8
 
-__all__ = ["CONTRIB", "cached_attention"]
-
 
 def _cached_attention(
     query: Tensor,

@@ -7,8 +7,6 @@ from typing import Any
 from qtool.core.graph import torch_ops
 from qtool.core.ops.onnx_forms import op
 
-__all__ = ["WRITERS"]
-
 
 def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
     return op.QuantizeLinear(x, scale, zero_point)

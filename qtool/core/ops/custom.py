@@ -14,8 +14,6 @@ from qtool.core.errors import PlanError
 from qtool.core.ops.onnx_forms import node_of
 from qtool.core.ops.row import Kept, Op, Writer
 
-__all__ = ["Body", "row_for"]
-
 Body = Writer | onnx.FunctionProto | Sequence[Any]
 """What gives an operator its meaning in a file: see `qtool.register_operator`."""
 

@@ -14,8 +14,6 @@ from qtool.core.ops.onnx_forms import contrib, op
 from qtool.core.ops.row import Op, Role
 from qtool.core.types import Bounds
 
-__all__ = ["ELEMENTWISE", "WRITERS"]
-
 aten = torch.ops.aten
 
 

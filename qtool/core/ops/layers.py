@@ -15,8 +15,6 @@ from qtool.core.ops.onnx_forms import contrib, op
 from qtool.core.ops.row import Op
 from qtool.core.schemes import When
 
-__all__ = ["CONTRIB", "LAYERS", "WRITERS"]
-
 aten = torch.ops.aten
 
 # accuracy_level: the kernel quantizes x to int8 in blocks. In float (0, its default) it turns its

@@ -10,8 +10,6 @@ from qtool.core.graph import torch_ops
 from qtool.core.ops.onnx_forms import contrib, op
 from qtool.core.ops.row import Op
 
-__all__ = ["CONTRIB", "LOOKUPS", "WRITERS"]
-
 
 def _embedding(ids: Any, table: Any) -> Any:
     return op.Gather(table, ids)

@@ -11,21 +11,6 @@ from torch import fx
 
 from qtool.core import graph as G
 
-__all__ = [
-    "Sizes",
-    "attention",
-    "einsum",
-    "layer",
-    "of_einsum",
-    "of_layer",
-    "of_product",
-    "of_recurrent",
-    "of_transposed",
-    "product",
-    "recurrent",
-    "transposed",
-]
-
 Sizes = Sequence[int]
 
 

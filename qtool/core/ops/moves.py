@@ -15,8 +15,6 @@ from qtool.core.graph import torch_ops
 from qtool.core.ops.onnx_forms import op
 from qtool.core.ops.row import Op, Role
 
-__all__ = ["MOVES", "WRITERS"]
-
 aten = torch.ops.aten
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import onnx
 
-__all__ = ["contrib", "node_of", "op"]
-
 _KIND = onnx.defs.OpSchema.AttrType
 _ELEMENTS = ("float", "double", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _ANY = [f"tensor({element})" for element in _ELEMENTS]

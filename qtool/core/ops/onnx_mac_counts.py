@@ -8,8 +8,6 @@ from typing import Any
 from qtool.core.ops import mac_counts
 from qtool.core.ops.mac_counts import Sizes
 
-__all__ = ["HEAVY", "WEIGHT", "onnx_macs"]
-
 Inputs = Sequence[Sizes | None]
 Attributes = Mapping[str, Any]
 _Count = Callable[[Inputs, Sizes | None, Attributes], int]

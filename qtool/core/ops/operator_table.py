@@ -11,19 +11,6 @@ from torch import fx
 from qtool.core.errors import PlanError
 from qtool.core.ops.row import Kept, Op, Writer
 
-__all__ = [
-    "OPS",
-    "data_inputs",
-    "functions_of",
-    "kernel_of",
-    "macs",
-    "register",
-    "register_writer",
-    "row_of",
-    "rows",
-    "writers",
-]
-
 OPS: dict[Any, Op] = {}
 _WRITERS: dict[Any, Writer] = {}  # of operators without a row
 _CONTRIB: dict[Any, Writer] = {}

@@ -11,8 +11,6 @@ from qtool.core.graph import torch_ops
 from qtool.core.ops.onnx_forms import op
 from qtool.core.ops.row import Op, Role
 
-__all__ = ["POOLS", "last_pad"]
-
 
 def last_pad(size: int, covered: int, stride: int, begin: int, end: int) -> int:
     """The padding behind an image that `ceil_mode` comes to; the last window begins before it.

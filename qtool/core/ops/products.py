@@ -13,8 +13,6 @@ from qtool.core.ops import mac_counts
 from qtool.core.ops.onnx_forms import op
 from qtool.core.ops.row import Op
 
-__all__ = ["PRODUCTS"]
-
 aten = torch.ops.aten
 
 

@@ -12,8 +12,6 @@ from qtool.core.ops import mac_counts as count
 from qtool.core.ops.onnx_forms import node_of, op
 from qtool.core.ops.row import Op, Writer
 
-__all__ = ["CONTRIB", "GATES", "RECURRENT", "dynamic_lstm", "gru", "lstm", "rnn"]
-
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Recurrent layer -> where torch has the gates that ONNX has in this order."""
 

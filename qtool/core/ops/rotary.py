@@ -9,8 +9,6 @@ import torch
 from qtool.core.graph.torch_ops import define
 from qtool.core.ops.onnx_forms import contrib, op
 
-__all__ = ["CONTRIB", "WRITERS", "rotary_embedding"]
-
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """As transformers computes it, so that the result lies in memory as theirs does."""

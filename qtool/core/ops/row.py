@@ -13,8 +13,6 @@ from torch import fx
 from qtool.core.schemes import When
 from qtool.core.types import Bounds
 
-__all__ = ["Kept", "Op", "Role", "Writer"]
-
 Writer = Callable[..., Any]
 """The ONNX form of an operator: a function in the order of its schema (see onnx_forms.py)."""
 

@@ -20,8 +20,6 @@ from qtool.evaluation.progress_bars import Bars, no_bars
 from qtool.evaluation.restored_model import read_onnx
 from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
-__all__ = ["Bench", "bench"]
-
 COLUMNS = (
     "file",
     "batch",

@@ -14,18 +14,6 @@ import numpy as np
 from qtool.backends.onnxruntime.session import RUNTIME, feeds, session
 from qtool.core.errors import VerificationError
 
-__all__ = [
-    "Clock",
-    "Latency",
-    "Ratio",
-    "Spread",
-    "Timing",
-    "interleaved",
-    "median_interval",
-    "timed",
-    "worked",
-]
-
 WARM_UP = 3
 LEAST_ROUNDS = 15
 CHECK_EVERY = 10  # rounds between looks at the interval

@@ -27,8 +27,6 @@ from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 
-__all__ = ["NodeTime", "profiled"]
-
 RUNS = 20
 OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
 _CLAMPS = ("Relu", "Clip")

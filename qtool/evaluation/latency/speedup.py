@@ -21,8 +21,6 @@ from qtool.evaluation.latency.interleaved_timing import Timing, timed
 from qtool.evaluation.latency.node_times import NodeTime, profiled
 from qtool.planning.targets import target
 
-__all__ = ["Speed", "speed_of"]
-
 LEAST_ROUNDS = 7
 RUNS = 10
 NAMED = 5

@@ -25,16 +25,6 @@ from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
 
-__all__ = [
-    "Accuracy",
-    "Measured",
-    "Outcome",
-    "Sample",
-    "check_labels",
-    "measure_outputs",
-    "summarize",
-]
-
 TOP = 5
 WORST = 12
 SAVE_EVERY = 5.0

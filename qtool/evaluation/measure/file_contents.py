@@ -17,8 +17,6 @@ from qtool.core.formats import table
 from qtool.core.path_arguments import takes_paths
 from qtool.verification import Coverage, audit
 
-__all__ = ["CalibrationContents", "ModelContents", "TensorParameters", "inspect", "parameters"]
-
 
 @dataclass(frozen=True)
 class TensorParameters:

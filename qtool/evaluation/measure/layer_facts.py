@@ -22,17 +22,6 @@ from qtool.core.types import Dynamic, QuantParams
 from qtool.observers.histogram import Histogram
 from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
 
-__all__ = [
-    "Bars",
-    "Layer",
-    "bars",
-    "layers_of",
-    "limits",
-    "outside",
-    "signal_and_noise",
-    "weight_bars",
-]
-
 BARS = 64
 
 

@@ -46,8 +46,6 @@ from qtool.planning.fake_quantize import points_of
 from qtool.planning.plan import Kind
 from qtool.verification.fidelity import decibels
 
-__all__ = ["LayerError", "Sensitivity", "pieces", "sweep"]
-
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0

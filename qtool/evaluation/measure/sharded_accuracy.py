@@ -12,8 +12,6 @@ from qtool.core.types import Array
 from qtool.distributed import Ranks
 from qtool.evaluation.measure.accuracy import Measured
 
-__all__ = ["all_labels", "all_measured"]
-
 
 def all_measured(ranks: Ranks, own: Measured | None) -> Measured | None:
     """On rank 0 what all measured: batch i is of rank i modulo their number; None on the others.

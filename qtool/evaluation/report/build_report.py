@@ -32,8 +32,6 @@ from qtool.evaluation.restored_model import is_quantized
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
 
-__all__ = ["Subject", "build", "check_options", "no_bars"]
-
 EXACT_SAMPLES = 64
 
 

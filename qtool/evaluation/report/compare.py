@@ -24,8 +24,6 @@ from qtool.evaluation.restored_model import float_twin, is_quantized, read_onnx,
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
 
-__all__ = ["measure_file", "measure_files", "measure_quantized"]
-
 FLOAT, INT8 = "float", "int8"
 
 

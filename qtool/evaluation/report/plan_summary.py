@@ -16,8 +16,6 @@ from qtool.evaluation.measure.layer_facts import Bars
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification import Coverage
 
-__all__ = ["EdgeFact", "FloatOperator", "PlanRow", "edges", "float_operators", "plan_rows"]
-
 
 @dataclass(frozen=True)
 class EdgeFact:

@@ -19,8 +19,6 @@ from qtool.evaluation.report.verdict import Verdict
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 
-__all__ = ["SCHEMA", "ModelFacts", "Profile", "Report"]
-
 SCHEMA = 1
 
 

@@ -12,8 +12,6 @@ from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
 
-__all__ = ["Check", "Level", "Verdict", "judge"]
-
 DEFAULT_DROP = 0.01  # of a share: one point
 AGREEMENT = (0.99, 0.97)  # good, and still worth a look
 COVERAGE = 0.99

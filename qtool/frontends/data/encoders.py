@@ -15,8 +15,6 @@ from qtool.core.errors import DataError, QtoolError, said
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import needed
 
-__all__ = ["Encode", "Processed", "Transformed", "forward_of", "read_image", "read_sound"]
-
 Encode = Callable[[Sequence[Row]], Any]
 """Some rows as one batch, as the model takes it."""
 

@@ -21,8 +21,6 @@ from qtool.frontends.huggingface.causal_decoder import Continued, Decoder
 from qtool.frontends.huggingface.encoder_decoder import Halved, ReadingHalf, WritingHalf
 from qtool.frontends.named_objects import called, import_object, is_call, made_by
 
-__all__ = ["Rows", "load_data"]
-
 
 @dataclass(frozen=True)
 class Rows:

@@ -14,8 +14,6 @@ from qtool.frontends.huggingface.model_folder import config_of, is_model_folder
 from qtool.frontends.named_objects import import_object, is_call, made_by
 from qtool.frontends.optional_packages import needed
 
-__all__ = ["encoder"]
-
 
 def encoder(
     row: Row,

@@ -14,8 +14,6 @@ from qtool.core.errors import DataError, said
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.optional_packages import needed
 
-__all__ = ["IMAGES", "SOUNDS", "Row", "find_rows", "labels_of"]
-
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 TEXTS = (".txt", ".jsonl")

@@ -23,8 +23,6 @@ from qtool.frontends.huggingface.kv_cache import (
 )
 from qtool.frontends.optional_packages import needed
 
-__all__ = ["DYNAMIC", "Continued", "Decoder"]
-
 DYNAMIC: Mapping[str, Mapping[int, str]] = {
     "input_ids": {0: "batch", 1: "sequence"},
     "attention_mask": {0: "batch", 1: "total"},

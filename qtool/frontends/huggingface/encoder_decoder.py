@@ -18,8 +18,6 @@ from qtool.frontends.data.encoders import Encode
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import needed
 
-__all__ = ["Halved", "ReadingHalf", "WritingHalf", "half_of"]
-
 PAST = 4  # tokens of a text that a batch of it has in its cache
 Pair = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, Mapping[int, str]]

@@ -9,8 +9,6 @@ from typing import Any
 from qtool.core.atomic import write_atomic
 from qtool.frontends.huggingface.causal_decoder import Decoder
 
-__all__ = ["CONFIG", "genai_config", "write_beside"]
-
 CONFIG = "genai_config.json"
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template*")
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -11,8 +11,6 @@ import torch
 from qtool.core.errors import CaptureError
 from qtool.core.ops.attention import cached_attention
 
-__all__ = ["Cache", "Int8Cache", "Pair", "attended", "attention_of", "begin"]
-
 Pair = Mapping[str, torch.Tensor]
 
 

@@ -32,8 +32,6 @@ from qtool.frontends.huggingface.safetensors_files import Shards
 from qtool.frontends.optional_packages import needed
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = ["empty_folder", "flat", "names_of", "unfilled"]
-
 SMALL = 1 << 16  # elements
 APART = (
     "the files hold experts one by one, and the model has them stacked: it does not go block by "
@@ -41,7 +39,7 @@ APART = (
 )
 
 
-class unfilled(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.unfilled(): ...
+class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.without_weights(): ...
     """A context in which large layers are made without memory for their weights: a model of any
     size, for `quantize_by_blocks`.
 
@@ -73,7 +71,7 @@ def empty_folder(path: Path, task: str | None = None) -> nn.Module:
     """
     config = config_of(path)
     try:
-        with quiet(), unfilled():
+        with quiet(), without_weights():
             model = _made(path, config, task)
     except QtoolError:
         raise

@@ -19,17 +19,6 @@ from qtool.frontends.huggingface.encoder_decoder import half_of
 from qtool.frontends.optional_packages import needed
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = [
-    "TASKS",
-    "class_of",
-    "config_of",
-    "is_model_folder",
-    "load_folder",
-    "timm_arguments",
-    "uncached",
-    "without_pooler",
-]
-
 TASKS: Mapping[str, str] = {
     "audio-classification": "AutoModelForAudioClassification",
     "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",

@@ -16,8 +16,6 @@ from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = ["Shards", "Stored"]
-
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _GLANCE = 4096  # bytes of the values of each tensor that its mark is made of
 

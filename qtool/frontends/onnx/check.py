@@ -14,8 +14,6 @@ from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nodes_in
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = ["checked"]
-
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
 _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)

@@ -15,8 +15,6 @@ from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_values import run
 
-__all__ = ["agree"]
-
 _OF_ONE = frozenset(
     [
         *("Sigmoid", "Softmax", "Tanh", "Erf", "Gelu", "Mish", "Swish"),

@@ -18,8 +18,6 @@ from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
 
-__all__ = ["NOTHING", "Apart", "Mapped", "take_apart"]
-
 _LEAST = 1 << 12
 """Elements; what is smaller is read: sizes are made of it, and operators look at its values."""
 

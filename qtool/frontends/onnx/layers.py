@@ -13,8 +13,6 @@ from qtool.core.ops import recurrent as cells
 from qtool.core.ops.pools import last_pad
 from qtool.frontends.onnx.node_calls import Array, Call, axes_of
 
-__all__ = ["padded"]
-
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

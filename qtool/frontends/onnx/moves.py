@@ -15,8 +15,6 @@ from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.frontends.onnx.layers import padded
 from qtool.frontends.onnx.node_calls import Array, Call, axes_of
 
-__all__ = ["torch_type"]
-
 _END = 2**31 - 1  # "to the end" in a Slice
 _BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same to the runtime where it goes backwards
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}

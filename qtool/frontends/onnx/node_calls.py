@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Call", "Unreadable", "axes_of"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -32,8 +32,6 @@ from qtool.frontends.onnx.runtime_values import run
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 
-__all__ = ["capture_onnx", "load_onnx", "map_onnx"]
-
 FEW = 2  # samples that a model is looked at with that may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")

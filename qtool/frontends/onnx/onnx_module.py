@@ -22,8 +22,6 @@ from qtool.frontends.onnx.runtime_parts import part_for, read_by
 from qtool.frontends.onnx.shape_operators import calculated, cast_types
 from qtool.frontends.onnx.value_names import identifiers
 
-__all__ = ["OnnxModule"]
-
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
 _SMALL = 16  # elements of a constant that may stand in a part; a larger one is a weight
 _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}

@@ -21,8 +21,6 @@ from qtool.frontends.onnx import layers as f
 from qtool.frontends.onnx import moves as m
 from qtool.frontends.onnx.node_calls import Call
 
-__all__ = ["MANY", "OPERATORS", "Row"]
-
 MANY = 2**31
 
 

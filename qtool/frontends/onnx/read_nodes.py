@@ -25,8 +25,6 @@ from qtool.frontends.onnx.runtime_parts import Source, grouped, made_by, part_fo
 from qtool.frontends.onnx.runtime_values import odd_values
 from qtool.frontends.onnx.value_names import label_of
 
-__all__ = ["Node", "key_of", "nodes_of"]
-
 LINEAR = "qtool.Linear"
 _GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
 _LARGE = 2**20  # elements that a constant may be calculated to, if it grows

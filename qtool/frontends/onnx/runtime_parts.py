@@ -15,8 +15,6 @@ from onnx import helper, numpy_helper
 from qtool.core.graph.onnx_subgraph import Part, reads
 from qtool.frontends.onnx.node_calls import Array
 
-__all__ = ["Source", "grouped", "made_by", "part_for", "read_by"]
-
 
 @dataclass(frozen=True)
 class Source:

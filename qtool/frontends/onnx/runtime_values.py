@@ -14,8 +14,6 @@ from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import runtime_says, session
 from qtool.frontends.onnx.node_calls import Array
 
-__all__ = ["odd_values", "run"]
-
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
 _TENSORS = frozenset(f"tensor({name})" for name in _NUMBERS.split())
 

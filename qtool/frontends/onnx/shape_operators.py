@@ -19,8 +19,6 @@ from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.frontends.onnx import moves
 from qtool.frontends.onnx.node_calls import Array, Call, Unreadable
 
-__all__ = ["SIZES", "calculated", "cast_types"]
-
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 

@@ -13,8 +13,6 @@ from torch import nn
 from qtool.core import graph as G
 from qtool.core.graph.unique_names import unique
 
-__all__ = ["identifiers", "label_of"]
-
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})
 
 

@@ -20,8 +20,6 @@ from torch.export.graph_signature import ExportGraphSignature
 
 from qtool.core.graph.unique_names import unique
 
-__all__ = ["writable"]
-
 _TAKEN = frozenset(dir(fx.GraphModule)) - frozenset(dir(nn.Module))
 _BREAKING = re.compile(r'["\\\r\n]')
 

@@ -15,8 +15,6 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 
-__all__ = ["apart", "at_least_two", "check_dynamic", "spell_out"]
-
 _NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # for who calls
 
 

@@ -28,8 +28,6 @@ from qtool.frontends.torch.fast_shapes import quick_shapes
 from qtool.frontends.torch.module_state import counts_of, kept_as_it_was
 from qtool.frontends.torch.shape_decisions import called, conditions
 
-__all__ = ["capture_module"]
-
 DynamicShapes = Mapping[str, Mapping[int, str]]
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OWN = str(Path(__file__).parents[2]) + os.sep

@@ -26,8 +26,6 @@ from qtool.frontends.torch.attribute_names import writable
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
 
-__all__ = ["from_program", "load_program"]
-
 aten = torch.ops.aten
 _RECURRENT = (
     aten.lstm.input,

@@ -15,8 +15,6 @@ from unittest import mock
 
 import torch
 
-__all__ = ["quick_shapes"]
-
 aten = torch.ops.aten
 Whole = Callable[..., Any]
 

@@ -18,8 +18,6 @@ from torch import fx
 
 from qtool.core import graph as G
 
-__all__ = ["make_functional"]
-
 aten = torch.ops.aten
 Edit = Callable[[], None]
 Rule = Callable[[fx.Node], Edit | None]

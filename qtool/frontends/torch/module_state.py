@@ -12,8 +12,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["counts_of", "kept_as_it_was"]
-
 _Place = tuple[Any, Any]  # a container, and what it held
 
 

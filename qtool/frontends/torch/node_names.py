@@ -15,8 +15,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph.unique_names import unique
 
-__all__ = ["assign_names"]
-
 # modules of torch.nn that are made of others, or of many operators
 _COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")
 

@@ -23,8 +23,6 @@ from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED, worst
 from qtool.core.graph.process_lock import quiet
 
-__all__ = ["called", "conditions"]
-
 LEAST = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
 RUNS = 6  # of the model, at most
 APART = 0.01  # of the range: another function, not another rounding

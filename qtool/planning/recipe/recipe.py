@@ -37,8 +37,6 @@ from qtool.core.types import ObserverSpec
 from qtool.planning.recipe.recipe_text import read, toml
 from qtool.planning.recipe.safe_regex import check_regex
 
-__all__ = ["ACCURACIES", "INPUT", "MODES", "USUAL_ACCURACY", "Choice", "Recipe", "Rule"]
-
 MODES: Mapping[str, str] = MappingProxyType(
     {
         "static": "static",

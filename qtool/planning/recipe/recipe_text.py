@@ -10,8 +10,6 @@ from typing import Any
 
 from qtool.core.errors import FileError
 
-__all__ = ["read", "toml"]
-
 
 def read(path: Path) -> Any:
     """The file's content. TOML needs Python 3.11 or the package tomli: JSON always works, and a

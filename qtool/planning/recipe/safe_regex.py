@@ -10,8 +10,6 @@ from typing import Any
 
 from qtool.core.errors import PlanError
 
-__all__ = ["MOST_OPEN", "check_regex"]
-
 _PARSER: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 MOST_OPEN = 4
 

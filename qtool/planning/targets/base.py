@@ -10,8 +10,6 @@ from torch import fx
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, INT32, QType, QuantParams
 
-__all__ = ["INTEGER", "STORED", "FileForm", "KernelRule", "Target", "Types"]
-
 INTEGER = (Scheme(), Scheme(weights=INT4))
 """What every kernel on int8 weights takes: 4-bit codes are bytes like others."""
 

@@ -18,8 +18,6 @@ from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
 from qtool.planning.targets.saturation import pair_limit
 
-__all__ = ["ONNXRUNTIME"]
-
 _LINEAR = (
     *INTEGER,
     *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),

@@ -14,8 +14,6 @@ from dataclasses import replace
 from qtool.core.types import INT8
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME
 
-__all__ = ["ONNXRUNTIME_ARM"]
-
 ONNXRUNTIME_ARM = replace(
     ONNXRUNTIME,
     name="onnxruntime-arm",

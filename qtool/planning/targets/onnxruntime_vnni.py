@@ -12,8 +12,6 @@ from dataclasses import replace
 
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME
 
-__all__ = ["ONNXRUNTIME_X86_VNNI"]
-
 ONNXRUNTIME_X86_VNNI = replace(
     ONNXRUNTIME,
     name="onnxruntime-x86-vnni",

@@ -24,8 +24,6 @@ from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
 from qtool.planning.targets.saturation import pair_limit
 
-__all__ = ["OPENVINO"]
-
 _IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "elu", "leaky_relu")
 
 

@@ -20,8 +20,6 @@ from qtool.core.types import UINT8, UINT16, QType, QuantParams
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER, FileForm, KernelRule, Target, Types
 
-__all__ = ["QNN"]
-
 _TYPES = tuple(replace(s, activations=a) for a in (UINT8, UINT16) for s in INTEGER)
 _PER_TENSOR = tuple(replace(s, scales=Scales.TENSOR) for s in _TYPES)
 _BETWEEN = ("concat", "sigmoid", "tanh", "softmax", "gelu", "hard_swish", "elu", "leaky_relu")

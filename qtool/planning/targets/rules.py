@@ -9,21 +9,6 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
 
-__all__ = [
-    "PRODUCTS",
-    "RECURRENT",
-    "average_pool",
-    "average_pool_inside",
-    "constant_weights",
-    "first_weighted",
-    "float32",
-    "moved",
-    "stored_weights",
-    "tensors_only",
-    "with_weighted",
-    "zero_fill",
-]
-
 aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""

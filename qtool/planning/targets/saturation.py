@@ -17,8 +17,6 @@ import torch
 from qtool.core.types import QType, QuantParams
 from qtool.core.weight_pairs import saturating_pairs
 
-__all__ = ["largest_pairs", "pair_limit", "partners", "widened"]
-
 _INT16_MAX = 2**15 - 1
 _UP = 1 + 2.0**-20
 

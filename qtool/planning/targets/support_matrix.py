@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from qtool.core.ops import Op, Role, rows
 from qtool.planning.targets.base import Target
 
-__all__ = ["LEGEND", "operator_table", "treatment"]
-
 LEGEND = {
     "integer": "computes in integers",
     "follows": "computes in integers where an input comes in codes already",

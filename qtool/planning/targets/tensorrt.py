@@ -15,8 +15,6 @@ from qtool.core.types import INT8
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER, STORED, KernelRule, Target, Types
 
-__all__ = ["TENSORRT"]
-
 TENSORRT = Target(
     name="tensorrt",
     description="TensorRT, explicit quantization",

@@ -17,8 +17,6 @@ from qtool.core.types import INT8, QuantParams
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
 
-__all__ = ["TFLITE"]
-
 
 def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
     return (QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),)

@@ -17,8 +17,6 @@ from qtool.verification.emulation.cache_folder import arm_folder, sysroot, web_f
 from qtool.verification.emulation.cpus import CPUS, Cpu, Family
 from qtool.verification.emulation.processes import run_command
 
-__all__ = ["Emulator", "Emulators", "check_available", "emulators", "machine_type"]
-
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _LEAST = (7, 2)  # QEMU's first version whose translator has AVX2
 _SECONDS = 60.0

@@ -7,8 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Sysroot", "arm_folder", "cache_folder", "sysroot", "web_folder", "web_version"]
-
 SYSROOT = "sysroot.json"
 
 

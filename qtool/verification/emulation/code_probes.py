@@ -10,15 +10,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-__all__ = [
-    "Code",
-    "Shapes",
-    "codes_of",
-    "label",
-    "with_given_codes",
-    "with_outputs",
-]
-
 _INTEGERS: Mapping[int, str] = {
     TensorProto.UINT8: "uint8",
     TensorProto.INT8: "int8",

@@ -16,8 +16,6 @@ from qtool.verification.emulation.equality_counts import Tally, changed_predicti
 from qtool.verification.emulation.jobs import Job, run_jobs
 from qtool.verification.emulation.result import CpuResult, FirstDifference
 
-__all__ = ["TIMEOUT", "run_on"]
-
 TIMEOUT = 600.0
 """Seconds for one processor."""
 

@@ -24,8 +24,6 @@ from qtool.verification.emulation.executed_kernels import (
 from qtool.verification.emulation.jobs import Job, external_files, run_jobs, write_array
 from qtool.verification.emulation.model_forms import Form, int8_taken_for_uint8
 
-__all__ = ["Case", "new_folder", "prepare"]
-
 
 @dataclass(frozen=True)
 class Case:

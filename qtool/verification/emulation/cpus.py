@@ -8,8 +8,6 @@ from enum import Enum
 
 from qtool.core.errors import EmulationError
 
-__all__ = ["ALL", "CPUS", "Cpu", "Family", "cpuinfo", "cpus_named"]
-
 ALL = "all"
 """The name that stands for every row."""
 

@@ -13,8 +13,6 @@ from qtool.verification.emulation.jobs import read_array
 
 _LAST_BITS = 1e-6
 
-__all__ = ["Tally", "changed_predictions", "tallies"]
-
 
 @dataclass
 class Tally:

@@ -10,8 +10,6 @@ import onnx
 
 from qtool.verification.emulation.code_probes import Code, label
 
-__all__ = ["Maker", "float_kernels", "hidden_kernels", "makers_of"]
-
 _MOVES = frozenset((
     *("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad"),
     *("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),

@@ -29,8 +29,6 @@ from qtool.verification.emulation.cache_folder import (
 from qtool.verification.emulation.cpus import Family
 from qtool.verification.emulation.processes import run_command
 
-__all__ = ["install_emulators"]
-
 _PACKAGE = "qemu-user"
 _SECONDS = 1800.0
 _PATIENCE = 60.0  # seconds that the system's package manager gets to end in order

@@ -16,8 +16,6 @@ from qtool.verification.emulation.cpus import Cpu
 from qtool.verification.emulation.launch import launch
 from qtool.verification.emulation.processes import TimeLimitError, run_command
 
-__all__ = ["Job", "external_files", "link_array", "read_array", "run_jobs", "write_array"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -15,8 +15,6 @@ from qtool.verification.emulation.available import QEMU_ARM, QEMU_X86
 from qtool.verification.emulation.cache_folder import Sysroot, sysroot, web_folder, web_version
 from qtool.verification.emulation.cpus import Cpu, Family, cpuinfo
 
-__all__ = ["NATIVE", "Launch", "launch"]
-
 NATIVE = "this machine"
 _SCRIPTS = Path(__file__).parent
 

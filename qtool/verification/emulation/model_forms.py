@@ -29,8 +29,6 @@ from qtool.verification.emulation.jobs import (
     write_array,
 )
 
-__all__ = ["Form", "int8_taken_for_uint8"]
-
 
 def int8_taken_for_uint8(file: Path) -> frozenset[str]:
     """Return the tensors of int8 codes that the runtime turns into uint8 on x86."""

@@ -14,8 +14,6 @@ from typing import IO, Any
 
 from qtool.core.errors import EmulationError
 
-__all__ = ["TimeLimitError", "run_command"]
-
 _LONGEST = 400  # characters of a program's own words in a message
 _NOISE = ("warning: TCG doesn't support", "core dumped")
 _TAIL = 64 * 1024  # bytes of what a program printed that are looked at

@@ -8,8 +8,6 @@ from typing import Any
 from qtool.core.formats import count, db, percent, table
 from qtool.core.records import to_json
 
-__all__ = ["CpuComparison", "CpuResult", "FirstDifference"]
-
 _NAMED = 3  # nodes that a sentence names
 
 

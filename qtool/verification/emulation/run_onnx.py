@@ -16,8 +16,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_job"]
-
 _SILENT = 4  # fatal errors only: what matters is raised
 
 

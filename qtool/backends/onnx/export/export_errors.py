@@ -11,8 +11,6 @@ from torch import fx
 
 from qtool.core import graph as G
 
-__all__ = ["unwritten"]
-
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _NO_FORM = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>")
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')

@@ -25,8 +25,6 @@ from qtool.backends.onnx.export.simplify_shapes import plain_sizes
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 
-__all__ = ["SCOPE", "to_program"]
-
 SCOPE = "qtool.node"
 _OPAQUE = {torch.ops.aten.reshape.default: torch_ops.reshape}
 """What the exporter would take apart, with a size that is left to the runtime computed."""

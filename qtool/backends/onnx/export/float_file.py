@@ -12,8 +12,6 @@ from qtool.backends.onnx.storage import published
 from qtool.core.graph import FloatGraph
 from qtool.planning.targets import DEFAULT, target
 
-__all__ = ["float_onnx", "write_float"]
-
 
 def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto:
     """The float model as ONNX, from the same canonical graph and in the target's operator set.

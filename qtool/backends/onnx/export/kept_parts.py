@@ -20,8 +20,6 @@ from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.graph.onnx_subgraph import Part, nodes_in, onnx_part, part_of
 
-__all__ = ["KEPT", "needed_opset", "write_back"]
-
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset in which Resize got its positions
 _ROWS = 13  # before which Hardmax was of all dimensions from its axis on

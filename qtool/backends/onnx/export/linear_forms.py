@@ -23,8 +23,6 @@ from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-__all__ = ["lower_linears"]
-
 WIDEST = 128  # a scale for each channel is written once for each so many weights of it
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]

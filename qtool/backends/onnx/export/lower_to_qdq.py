@@ -25,8 +25,6 @@ from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-__all__ = ["lower_to_qdq"]
-
 
 @dataclass
 class _Lowering:

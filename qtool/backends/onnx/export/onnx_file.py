@@ -32,8 +32,6 @@ from qtool.core.errors import ExportError
 from qtool.core.graph.unique_names import unique
 from qtool.core.ops import functions_of, writers
 
-__all__ = ["to_onnx"]
-
 _APART: Mapping[str, Callable[[ir.Model], None]] = {
     "extremes": hold_extremes,
     "pads": hold_single_pads,

@@ -21,8 +21,6 @@ from qtool.backends.onnx.reading import Reading, attributes_of
 from qtool.backends.onnxruntime.integer_engine.fusion_patterns import Fused, Moved, fused, moved
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 
-__all__ = ["is_qoperator", "to_qoperator"]
-
 CONTRIB = "com.microsoft"
 FORMAT = "qtool_format"
 _MARK = {FORMAT: "qoperator"}

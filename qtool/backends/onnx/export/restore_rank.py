@@ -14,8 +14,6 @@ from qtool.core.graph import torch_ops
 from qtool.passes.flatten_linear import ELEMENTWISE
 from qtool.passes.rewrite_rules import leading
 
-__all__ = ["keep_deep"]
-
 _ANY_RANK = frozenset({torch_ops.linear_nbits, torch_ops.dynamic_linear})
 _RESHAPE = torch.ops.aten.reshape.default
 

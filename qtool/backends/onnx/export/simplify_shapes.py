@@ -15,8 +15,6 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 
-__all__ = ["plain_sizes"]
-
 aten = torch.ops.aten
 
 

@@ -27,8 +27,6 @@ from qtool.core import graph as G
 from qtool.core.graph.process_lock import quiet
 from qtool.core.shield import shielded
 
-__all__ = ["translate"]
-
 aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 _SPELLED: Mapping[Any, Any] = {  # what torch.onnx takes apart into these, which it knows

@@ -19,8 +19,6 @@ from qtool.backends.onnxruntime.integer_engine.lower import lower
 from qtool.backends.profiles import Binder, Profile, profile
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
-__all__ = ["diverging_nodes"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Call:

@@ -15,8 +15,6 @@ from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
 from qtool.backends.profiles import Profile
 from qtool.core.types import INT8, UINT8, QuantParams
 
-__all__ = ["dynamic_lstm"]
-
 _W, _R, _B, _LENGTHS, _H, _C, _PEEPHOLES, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO = range(1, 12)
 _STORED = (_W, _R, _B, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO)
 _BACKWARDS: Mapping[str, tuple[bool, ...]] = {

@@ -26,8 +26,6 @@ from qtool.backends.profiles import Profile
 from qtool.core.graph.torch_ops import unpack
 from qtool.core.types import INT8, UINT8, QType, QuantParams
 
-__all__ = ["inside"]
-
 _MICROSOFT = "com.microsoft"
 _ON_CODES = 4  # accuracy_level at which inputs are rounded to int8
 _ROWS, _OUTPUTS = 5, 21  # of a form: no whole groups, which kernels take at once

@@ -15,8 +15,6 @@ from qtool.backends.onnx.reading import Reading, name_of
 from qtool.backends.onnxruntime.integer_engine.integer_program import Step
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 
-__all__ = ["join"]
-
 
 def join(steps: tuple[Step, ...], nodes: Mapping[str, ir.Node], file: Reading) -> tuple[Step, ...]:
     """The steps, with one for all float nodes of a level.

@@ -25,8 +25,6 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
 from qtool.core.types import Bounds, QuantParams
 
-__all__ = ["Fused", "Moved", "fused", "moved"]
-
 _CLAMPS = ("Relu", "Clip")
 
 

@@ -11,8 +11,6 @@ import torch
 from qtool.core.errors import DataError
 from qtool.core.types import QuantParams
 
-__all__ = ["Program", "Step"]
-
 
 @dataclass(frozen=True, eq=False)
 class Step:

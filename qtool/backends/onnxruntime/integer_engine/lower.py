@@ -39,8 +39,6 @@ from qtool.core.errors import KernelError
 from qtool.core.ops import kernel_of
 from qtool.core.types import Array, QuantParams
 
-__all__ = ["lower"]
-
 _ON_CODES = ("QLinear", "QGemm")  # how the runtime's operators of the QOperator format begin
 
 
@@ -65,8 +63,8 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     Args:
         model: the model, read or not, or the path of its file.
         profile: the numerics profile (`qtool.backends.profiles.PROFILES`); by default that of ONNX
-            Runtime on this processor. Of x86, int8 codes are held as uint8 where the runtime does so; of
-            "tflite", uint8 codes are held as int8.
+            Runtime on this processor. Of x86, int8 codes are held as uint8 where the runtime does
+            so; of "tflite", uint8 codes are held as int8.
         as_written: floats times a dequantized weight stay so, where the runtime would multiply
             codes.
 

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at
 
-__all__ = ["BITS", "BLOCK", "PRODUCTS", "Product", "product_on_codes"]
-
 BITS, BLOCK = 8, 32
 FEW = 8  # so many floats of one content become one constant there
 PRODUCTS = ("MatMul", "Gemm")

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from qtool.backends.onnx.reading import array_of, attributes_of
 
-__all__ = ["MOVES", "move_of"]
-
 Move = Callable[[Tensor], Tensor]
 Attributes = Mapping[str, Any]
 Constants = Sequence[np.ndarray[Any, Any] | None]

@@ -15,8 +15,6 @@ from qtool.backends.onnx.reading import Reading, name_of
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
 
-__all__ = ["Drawn", "Form", "Inside", "agree"]
-
 _OPSET = 17
 _agreed: dict[Form, bool] = {}
 

@@ -15,8 +15,6 @@ from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
 from qtool.core.types import INT32, QuantParams
 
-__all__ = ["OPERATORS", "SIGNED_OPERATORS", "Call", "Operator", "same"]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:

@@ -13,8 +13,6 @@ from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT32, UINT8, Array, QType, QuantParams
 
-__all__ = ["Codes", "QdqGraph"]
-
 _QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
 
 

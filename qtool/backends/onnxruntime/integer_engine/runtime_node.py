@@ -20,8 +20,6 @@ from onnx import helper, numpy_helper
 from qtool.backends.onnx.reading import Reading, array_of, name_of, reads
 from qtool.core.errors import KernelError
 
-__all__ = ["runtime_graph"]
-
 _SMALL = 1 << 16
 """Bytes up to which a constant stands in the graph itself."""
 Known = Mapping[str, onnx.ValueInfoProto]

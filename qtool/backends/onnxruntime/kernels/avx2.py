@@ -2,7 +2,8 @@
 
 MLAS adds two neighbouring products in 16 bits that saturate (see `qtool.core.weight_pairs`). What
 saturation takes away is computed for those pairs of weights that can saturate at all, and
-subtracted from the exact sum. Pads take part with the code of the zero point; zero points are subtracted afterwards.
+subtracted from the exact sum. Pads take part with the code of the zero point; zero points are
+subtracted afterwards.
 
 Sources: onnxruntime/core/mlas/lib/x86_64/QgemmU8X8KernelAvx2.S, ConvSymKernelAvx2.S;
 onnxruntime/core/providers/cpu/quantization/qlinearconv.cc.
@@ -18,14 +19,12 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, spatial
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
 from qtool.backends.onnxruntime.kernels.common import check_bounds
 from qtool.backends.onnxruntime.kernels.conv import as_floats, check_types, factors, requantized
-from qtool.core.types import QuantParams
+from qtool.core.types import Bounds, QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
-
-__all__ = ["conv", "linear", "matmul", "product_sums"]
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _PIECE = 2**22

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels.params import Bounds, per_tensor
+from qtool.backends.kernels.params import per_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = ["check_bounds", "check_byte", "dequantized", "quantized", "saturated", "scalar32"]
+from qtool.core.types import Bounds, QuantParams
 
 
 def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:

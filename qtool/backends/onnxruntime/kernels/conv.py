@@ -19,14 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import (
-    NO_BOUNDS,
-    Bounds,
-    Kernel,
-    channel_scales,
-    check_bias,
-    spatial,
-)
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, check_bias, spatial
 from qtool.backends.kernels.windows import pad_spatial
 from qtool.backends.onnxruntime.kernels.common import (
     check_bounds,
@@ -36,18 +29,7 @@ from qtool.backends.onnxruntime.kernels.common import (
     saturated,
     scalar32,
 )
-from qtool.core.types import QuantParams
-
-__all__ = [
-    "as_floats",
-    "check_types",
-    "conv",
-    "conv_transpose",
-    "factors",
-    "linear",
-    "matmul",
-    "requantized",
-]
+from qtool.core.types import Bounds, QuantParams
 
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 

@@ -16,8 +16,6 @@ from qtool.backends.kernels.accumulate import Accumulate, linear_accumulator
 from qtool.backends.kernels.params import Kernel
 from qtool.core.types import UINT8, QuantParams
 
-__all__ = ["dynamic_matmul", "dynamic_quantize", "matmul_integer"]
-
 
 def dynamic_quantize() -> Callable[..., Any]:
     """A float32 tensor -> codes in uint8, the scale of all of them and their zero point."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, gather
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, same
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same
 from qtool.backends.onnxruntime.kernels.common import (
     check_bounds,
     check_byte,
@@ -26,9 +26,7 @@ from qtool.backends.onnxruntime.kernels.common import (
 )
 from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = ["add", "check_operands", "concat", "first_repeats", "mul", "pair_table", "sub"]
+from qtool.core.types import Bounds, QuantParams
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:

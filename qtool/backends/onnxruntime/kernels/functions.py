@@ -17,8 +17,6 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 
-__all__ = ["MultiplyAdd", "apart", "erf", "gelu", "hard_sigmoid", "logistic", "silu", "tanh"]
-
 MultiplyAdd = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _Coefficients = tuple[float, ...]

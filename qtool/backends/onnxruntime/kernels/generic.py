@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
-from qtool.core.types import QuantParams
-
-__all__ = ["add", "mul"]
+from qtool.core.types import Bounds, QuantParams
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 

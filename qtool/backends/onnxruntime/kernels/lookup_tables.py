@@ -15,25 +15,12 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, lookup
-from qtool.backends.kernels.params import RELU, Bounds, Kernel
+from qtool.backends.kernels.params import RELU, Kernel
 from qtool.backends.onnxruntime.kernels import functions
 from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
 from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, apart
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = [
-    "clip",
-    "gelu",
-    "hard_sigmoid",
-    "hard_swish",
-    "leaky_relu",
-    "prelu",
-    "relu",
-    "sigmoid",
-    "silu",
-    "tanh",
-]
+from qtool.core.types import Bounds, QuantParams
 
 
 def _bind(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:

@@ -19,8 +19,6 @@ from qtool.backends.kernels.fma import multiply_add
 from qtool.backends.kernels.params import Kernel
 from qtool.core.errors import KernelError
 
-__all__ = ["BLOCKS", "gather_nbits", "matmul_nbits"]
-
 BLOCKS = (16, 32, 64, 128, 256)
 """Lengths that the runtime has a kernel for."""
 

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel
 from qtool.backends.onnxruntime.kernels import generic
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
-from qtool.core.types import QuantParams
-
-__all__ = ["add", "mul"]
+from qtool.core.types import Bounds, QuantParams
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
 _BITS = 22  # of the larger multiplier

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, same, spatial
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same, spatial
 from qtool.backends.kernels.windows import pad_spatial, reached, window_counts, window_taps
 from qtool.backends.onnxruntime.kernels.common import (
     check_bounds,
@@ -25,9 +25,7 @@ from qtool.backends.onnxruntime.kernels.common import (
     scalar32,
 )
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
+from qtool.core.types import Bounds, QuantParams
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 

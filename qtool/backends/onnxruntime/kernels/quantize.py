@@ -12,8 +12,6 @@ from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
 from qtool.core.types import QuantParams
 
-__all__ = ["dequantize", "quantize", "requantize"]
-
 
 def quantize(out: QuantParams) -> Kernel:
     """float32 -> uint8 or int8 codes: rint of the float32 quotient, plus the zero point."""

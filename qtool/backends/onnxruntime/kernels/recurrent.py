@@ -20,8 +20,6 @@ from qtool.backends.onnxruntime.kernels.functions import logistic, tanh
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
-__all__ = ["LstmDirection", "dynamic_lstm"]
-
 
 @dataclass(frozen=True, eq=False)
 class LstmDirection:

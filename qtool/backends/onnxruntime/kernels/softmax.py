@@ -15,8 +15,6 @@ from qtool.backends.kernels.params import Kernel, f32
 from qtool.backends.onnxruntime.kernels.common import check_byte, scalar32
 from qtool.core.types import QuantParams
 
-__all__ = ["softmax"]
-
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _RESERVED = 5.0  # nats of headroom the runtime leaves in the sum
 

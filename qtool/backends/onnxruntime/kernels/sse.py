@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, first_repeats, pair_table
-from qtool.core.types import QuantParams
-
-__all__ = ["add"]
+from qtool.core.types import Bounds, QuantParams
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:

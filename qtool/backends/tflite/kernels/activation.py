@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import RELU, RELU6, RELU_N1_TO_1, Bounds, Kernel, f32, per_tensor
+from qtool.backends.kernels.params import RELU, RELU6, RELU_N1_TO_1, Kernel, f32, per_tensor
 from qtool.backends.tflite.kernels.bounds import finish, quantize_real
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, QuantParams
-
-__all__ = ["clip", "hard_swish", "leaky_relu", "prelu", "relu"]
+from qtool.core.types import INT16, Bounds, QuantParams
 
 _RELU_0_TO_1: Bounds = (0.0, 1.0)
 

@@ -6,19 +6,9 @@ import math
 
 from torch import Tensor
 
-from qtool.backends.kernels.params import (
-    NO_BOUNDS,
-    RELU,
-    RELU6,
-    RELU_N1_TO_1,
-    Bounds,
-    f32,
-    per_tensor,
-)
+from qtool.backends.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, f32, per_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = ["code_bounds", "finish", "quantize_real", "round_half_away"]
+from qtool.core.types import Bounds, QuantParams
 
 _FUSABLE = (NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1)
 

@@ -17,8 +17,6 @@ from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, UINT8, QuantParams
 
-__all__ = ["concat"]
-
 
 def concat(
     inputs: Sequence[QuantParams], out: QuantParams, *, axis: int, requantize: bool = True

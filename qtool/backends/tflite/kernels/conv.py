@@ -21,13 +21,11 @@ from torch import Tensor
 
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, f32, per_tensor
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, INT16, QuantParams
-
-__all__ = ["conv", "conv_transpose", "linear", "linear_float", "matmul"]
+from qtool.core.types import INT8, INT16, Bounds, QuantParams
 
 
 def conv(

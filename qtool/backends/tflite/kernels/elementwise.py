@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, f32, per_tensor
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, per_tensor
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, QuantParams
-
-__all__ = ["add", "mul", "sub"]
+from qtool.core.types import INT16, Bounds, QuantParams
 
 _LEFT_SHIFT = {8: 20, 16: 15}  # headroom given to the codes before they are rescaled
 

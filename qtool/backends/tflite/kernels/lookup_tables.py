@@ -23,8 +23,6 @@ from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, QuantParams
 
-__all__ = ["gelu", "logistic", "silu", "tanh"]
-
 # The int16 table holds sigmoid(i / 24) * 2**16, rounded, one higher at these places.
 _ONE_HIGHER = (
     *(4, 8, 12, 14, 15, 16, 17, 19, 20, 21, 22, 25, 27, 28, 29, 30, 31, 33, 34, 35, 37, 39),

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Bounds, Kernel, per_tensor, spatial
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, per_tensor, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_counts, window_sum, window_taps
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
-
-__all__ = ["average_pool", "global_average_pool", "max_pool", "mean"]
+from qtool.core.types import Bounds, QuantParams
 
 
 def average_pool(

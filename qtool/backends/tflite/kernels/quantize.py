@@ -13,8 +13,6 @@ from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.core.types import QuantParams
 
-__all__ = ["dequantize", "quantize", "requantize", "round_half_away_tensor"]
-
 
 def round_half_away_tensor(x: Tensor) -> Tensor:
     """C round() of a float32 tensor, as float64 (where adding 0.5 is exact)."""

@@ -18,8 +18,6 @@ from qtool.backends.kernels.params import Kernel, f32, per_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, UINT8, QuantParams
 
-__all__ = ["softmax"]
-
 _ONE = 2**31 - 1
 _EXP_MINUS_EIGHTH = 1895147668  # exp(-1/8) in Q0.31
 _ONE_THIRD = 715827883

@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 from qtool.evaluation.measure.sensitivity import LayerError
 from qtool.evaluation.report.report import Report
 
-__all__ = ["GRID", "INK", "MUTED", "SERIES", "drawn", "figures", "plain"]
-
 INK, MUTED, GRID = "#010203", "#010204", "#010205"
 SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"} | {

@@ -13,8 +13,6 @@ from pathlib import Path
 from qtool.core.atomic import folder_beside, resolved
 from qtool.core.errors import FileError
 
-__all__ = ["MODEL", "check_folder", "publish", "resume_folder"]
-
 MODEL = "model.int8.onnx"
 _FILES = frozenset({"report.json", "report.md", "report.html", MODEL})
 _DATA = re.compile(rf"{re.escape(MODEL)}(\.\w+)?\.data")  # of a model in two files

@@ -14,8 +14,6 @@ from qtool.core import formats
 from qtool.evaluation.report.page.figures import figures
 from qtool.evaluation.report.report import Report
 
-__all__ = ["environment", "pages"]
-
 LIMIT = 30  # rows of a table in Markdown; the page and the JSON hold all
 
 

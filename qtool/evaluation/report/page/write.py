@@ -11,8 +11,6 @@ from qtool.evaluation.report.page.folder import check_folder, publish, resume_fo
 from qtool.evaluation.report.page.render import pages
 from qtool.evaluation.report.report import Report
 
-__all__ = ["write_report"]
-
 
 def write_report(
     folder: Path, measure: Callable[[Path], Report], model: Path | None = None

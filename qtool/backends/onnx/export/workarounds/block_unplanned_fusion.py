@@ -16,8 +16,6 @@ from qtool.core.ops import Role, data_inputs, row_of
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-__all__ = ["keep_to_plan"]
-
 _FUSED = {
     *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
     *("Mul", "Sigmoid", "Softmax", "Where"),

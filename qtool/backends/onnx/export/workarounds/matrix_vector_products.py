@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from qtool.core import value_names
 
-__all__ = ["hold_vectors"]
-
 
 def hold_vectors(model: ir.Model) -> None:
     """Makes a column of such a vector, and drops that dimension behind the product, in place."""

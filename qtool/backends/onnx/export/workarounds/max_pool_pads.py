@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from qtool.core import value_names
 
-__all__ = ["hold_pads"]
-
 
 def hold_pads(model: ir.Model) -> None:
     """Puts an operator that changes nothing (a Max of one input) between the two, in place."""

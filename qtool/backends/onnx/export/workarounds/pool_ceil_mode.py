@@ -14,8 +14,6 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.reading import attributes_of
 
-__all__ = ["plain_pools"]
-
 Found = Mapping[str, Any]
 Sizes = Sequence[int]
 _POOLS = ("AveragePool", "LpPool", "MaxPool")

@@ -12,8 +12,6 @@ import onnx_ir as ir
 from qtool.backends.onnx.reading import attributes_of
 from qtool.core import value_names
 
-__all__ = ["hold_extremes"]
-
 
 def hold_extremes(model: ir.Model) -> None:
     """Puts that operator behind every ReduceMax and ReduceMin, in place."""

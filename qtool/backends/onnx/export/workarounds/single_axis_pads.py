@@ -14,8 +14,6 @@ import onnx_ir as ir
 from qtool.backends.onnx.reading import attributes_of
 from qtool.core import value_names
 
-__all__ = ["hold_single_pads"]
-
 Widths = np.ndarray[Any, Any]
 
 
