@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import distributed
-from qtool.algorithms.pipeline import Conversion
+from qtool.algorithms.pipeline import ConversionState
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import mark_of as mark_of_samples
 from qtool.core.graph import FloatGraph
@@ -22,10 +22,10 @@ from qtool.core.graph.fingerprint import fingerprint, mark_of
 from qtool.distributed import Ranks, in_turn
 from qtool.planning.fake_quantize import insert_points, points_of
 
-JUDGES = 64  # samples that nothing was made of
-CLEAR = 3  # standard errors of a mean
-FAINTEST = 1e-30  # the power of an output that is zero throughout
-HARDLY = 1e-3  # of the mean noise: less is none, so that no sample counts without end
+HELD_OUT_SAMPLES = 64  # samples that nothing was made of
+STANDARD_ERRORS = 3  # standard errors of a mean
+MIN_POWER = 1e-30  # the power of an output that is zero throughout
+NOISE_FLOOR = 1e-3  # of the mean noise: less is none, so that no sample counts without end
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,71 +38,74 @@ class Errors:
     noise: torch.Tensor
 
 
-def outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
+def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
     """The float tensors that a module gives."""
     found = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
     return [t for t in found if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
-def loss_of(exact: Iterable[torch.Tensor], coded: Iterable[torch.Tensor]) -> torch.Tensor:
+def relative_error(exact: Iterable[torch.Tensor], coded: Iterable[torch.Tensor]) -> torch.Tensor:
     """The power of the difference over that of the float outputs, added up over outputs."""
     pairs = list(zip(exact, coded, strict=True))
     return torch.stack(
-        [(one - two).square().sum() / one.square().sum().clamp(min=FAINTEST) for one, two in pairs]
+        [(one - two).square().sum() / one.square().sum().clamp(min=MIN_POWER) for one, two in pairs]
     ).sum()
 
 
-def coded(work: Conversion) -> fx.GraphModule:
+def quantized_module(state: ConversionState) -> fx.GraphModule:
     """The quantized network, as the conversion has it by now."""
-    assert work.parameters is not None
-    module = insert_points(work.graph.module, work.plan)
+    assert state.parameters is not None
+    module = insert_points(state.graph.module, state.plan)
     for name, point in points_of(module).items():
-        point.set_params(work.parameters.params[name])
+        point.set_params(state.parameters.params[name])
     return module
 
 
-def noise_of(
-    work: Conversion, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
+def output_noise(
+    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
 ) -> list[float]:
     """Of each quantized network, the noise of its outputs over their power in the float one."""
-    return [float(each.sum()) for each in noise_by_sample(work, modules, batches)]
+    return [float(each.sum()) for each in output_noise_per_sample(state, modules, batches)]
 
 
-def noise_by_sample(
-    work: Conversion, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
+def output_noise_per_sample(
+    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
 ) -> list[torch.Tensor]:
-    """What each sample adds to `noise_of`: float64 [samples]; [batches] where outputs are not of
-    one sample each."""
-    among = sharing(work, f"judge by {len(batches)} batches", modules)
-    known = work.calibration.kept.known if work.calibration is not None else {}
-    graphs = [replace(work.graph, module=module) for module in modules]
+    """Return what each sample adds to `output_noise`, per module: float64 [samples].
+
+    [batches] where an output does not have one row per sample.
+    """
+    among = ranks_for(state, f"judge by {len(batches)} batches", modules)
+    known = state.calibration.kept.known if state.calibration is not None else {}
+    graphs = [replace(state.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
     found = [
-        _told(among, each) for each in errors_of(work.captured.graph.module, graphs, own, known)
+        _gather_errors(among, each)
+        for each in measure_errors(state.captured.graph.module, graphs, own, known)
     ]
-    power = torch.stack([e.signal.sum(1) for e in found[0]]).sum(0).clamp(min=FAINTEST)
+    power = torch.stack([e.signal.sum(1) for e in found[0]]).sum(0).clamp(min=MIN_POWER)
     return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in found]
 
 
-def sharing(work: Conversion, task: str, modules: Sequence[fx.GraphModule] = ()) -> Ranks:
+def ranks_for(state: ConversionState, task: str, modules: Sequence[fx.GraphModule] = ()) -> Ranks:
     """The ranks that share a task: where all are at the same one, of the same conversion and
     networks, to the last bit. One that left a step out would else be waited for in the middle of
     another."""
-    return distributed.sharing(lambda: _mark(work, task, modules))
+    return distributed.sharing(lambda: _task_fingerprint(state, task, modules))
 
 
-def _mark(work: Conversion, task: str, modules: Sequence[fx.GraphModule]) -> str:
-    marks = [task, fingerprint(work.graph.module), *map(mark_of, modules)]
+def _task_fingerprint(state: ConversionState, task: str, modules: Sequence[fx.GraphModule]) -> str:
+    marks = [task, fingerprint(state.graph.module), *map(mark_of, modules)]
     digest = hashlib.sha256("\n".join(marks).encode())
-    if work.parameters is not None:
-        for name, params in sorted(work.parameters.params.items()):
+    if state.parameters is not None:
+        for name, params in sorted(state.parameters.params.items()):
             digest.update(name.encode())
             for tensor in (params.scale, params.zero_point):
                 digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _told(among: Ranks, own: list[Errors]) -> list[Errors]:
+def _gather_errors(among: Ranks, own: list[Errors]) -> list[Errors]:
     """What was found of each batch, on all ranks: no float loses a bit as text."""
     if not among.several:
         return own
@@ -115,31 +118,34 @@ def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), columns)
 
 
-def as_near(before: Conversion, after: Conversion) -> bool:
+def not_worse(before: ConversionState, after: ConversionState) -> bool:
     """Whether a quantized network after a step is as near to the float one as it was, on samples
     kept aside; so it is where there are none.
 
     Sample by sample, by the mean of the logarithms of how many times the noise is what it was: a
     few that are far off would decide the ratio of sums. Half of the samples where they can tell.
     """
-    batches = before.quick_batches(most=JUDGES, aside=True)
+    batches = before.quick_batches(limit=HELD_OUT_SAMPLES, holdout=True)
     if not batches:
         return True
-    modules, half = [coded(each) for each in (before, after)], (len(batches) + 1) // 2
-    found = growths(*noise_by_sample(before, modules, batches[:half]))
-    if abs(found.mean()) < CLEAR * found.std(correction=0) / len(found) ** 0.5 and batches[half:]:
-        rest = growths(*noise_by_sample(before, modules, batches[half:]))
+    modules, half = [quantized_module(each) for each in (before, after)], (len(batches) + 1) // 2
+    found = error_ratios(*output_noise_per_sample(before, modules, batches[:half]))
+    if (
+        abs(found.mean()) < STANDARD_ERRORS * found.std(correction=0) / len(found) ** 0.5
+        and batches[half:]
+    ):
+        rest = error_ratios(*output_noise_per_sample(before, modules, batches[half:]))
         found = torch.cat([found, rest])
     return bool(found.mean() <= 0)
 
 
-def growths(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+def error_ratios(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """Logarithms of how many times the noise of each sample is what it was."""
-    least = (HARDLY * (before + after).mean()).clamp(min=FAINTEST)
+    least = (NOISE_FLOOR * (before + after).mean()).clamp(min=MIN_POWER)
     return ((after + least) / (before + least)).log()
 
 
-def errors_of(
+def measure_errors(
     exact: nn.Module,
     graphs: Sequence[FloatGraph],
     batches: Sequence[Batch],
@@ -150,13 +156,13 @@ def errors_of(
     Args:
         graphs: with points. known: what was found out before, for this and later calls.
     """
-    contents = [_content(batch) for batch in batches]
+    contents = [_content_key(batch) for batch in batches]
     marks = [mark_of(graph.module) for graph in graphs]
     runs: dict[str, Executor] = {}
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(marks, graphs, strict=True) if (m, content) not in known}
-            wanted = outputs(exact, batch) if new else []
+            wanted = float_outputs(exact, batch) if new else []
             for mark, graph in new.items():
                 if mark not in runs:
                     runs[mark] = Executor(graph)
@@ -166,7 +172,7 @@ def errors_of(
     return [[known[mark, content] for content in contents] for mark in marks]
 
 
-def _content(batch: Batch) -> str:
+def _content_key(batch: Batch) -> str:
     """Tells batches apart; also by how they lie in memory, which gives other last bits."""
     tensors = [t.detach().cpu() for _, t in batch.tensors()]
     return f"{mark_of_samples(tensors)} {[t.stride() for t in tensors]}"

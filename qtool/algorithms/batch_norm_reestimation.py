@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import coded, noise_of
+from qtool.algorithms.acceptance import output_noise, quantized_module
 from qtool.algorithms.exclusive_layers import (
     attribute_of,
     constant_of,
-    owned_layers,
+    exclusive_layers,
     params_of,
     with_constants,
 )
-from qtool.algorithms.pipeline import Conversion, Step
+from qtool.algorithms.pipeline import ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor, Values
@@ -45,7 +45,7 @@ aten = torch.ops.aten
 class _Work:
     """A walk through both networks, and what it found."""
 
-    conversion: Conversion
+    state: ConversionState
     executor: Executor
     layers: Mapping[str, fx.Node]
     weights: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> value
@@ -71,13 +71,13 @@ class _Work:
         self, name: str, ratio: torch.Tensor, mean: torch.Tensor, off: torch.Tensor
     ) -> Mapping[str, torch.Tensor]:
         """Weights times the ratio, and a bias with which the mean is the wanted one, if it fits."""
-        node, old = self.layers[name], self.conversion.parameters
+        node, old = self.layers[name], self.state.parameters
         assert old is not None
-        weight, bias = (constant_of(self.conversion, node, at) for at in (1, 2))
+        weight, bias = (constant_of(self.state, node, at) for at in (1, 2))
         weights, biases = old.params[f"{name}.weight"], old.params[f"{name}.bias"]
         held = biases.round_trip(bias).double()
         wanted = (held * ratio + mean - off * ratio).float()
-        spec = self.conversion.plan.point(f"{name}.bias").spec
+        spec = self.state.plan.point(f"{name}.bias").spec
         assert isinstance(spec, Derived)
         scale = weights.scale * ratio.float()
         steps = old.params[spec.input].scale * scale
@@ -102,41 +102,41 @@ def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tenso
     return mean, (squares / count).sqrt()
 
 
-def _layers(work: Conversion) -> dict[str, fx.Node]:
+def _layers(state: ConversionState) -> dict[str, fx.Node]:
     """Layers with a scale for each channel of their results and with a bias in codes."""
     found = {}
-    for name, node in owned_layers(work).items():
-        weight = work.plan.point(f"{name}.weight")
-        if f"{name}.bias" not in work.plan or not isinstance(weight.spec, Observed):
+    for name, node in exclusive_layers(state).items():
+        weight = state.plan.point(f"{name}.weight")
+        if f"{name}.bias" not in state.plan or not isinstance(weight.spec, Observed):
             continue
         plain = weight.spec.axis is not None and weight.spec.block is None
-        one = len(params_of(work, weight.name).scale) == len(constant_of(work, node, 2))
-        if plain and one and isinstance(work.plan.point(f"{name}.bias").spec, Derived):
+        one = len(params_of(state, weight.name).scale) == len(constant_of(state, node, 2))
+        if plain and one and isinstance(state.plan.point(f"{name}.bias").spec, Derived):
             found[name] = node
     return found
 
 
-def _run(work: Conversion) -> Conversion:
-    judges = work.batches(BATCH, JUDGES, aside=True)
-    before = coded(work)
-    executor = Executor(replace(work.graph, module=before))
+def _run(state: ConversionState) -> ConversionState:
+    judges = state.batches(BATCH, JUDGES, holdout=True)
+    before = quantized_module(state)
+    executor = Executor(replace(state.graph, module=before))
     most = min(SAMPLES, ELEMENTS // max(1, 2 * executor.held()))
-    samples = work.batches(BATCH, max(most, 1))
+    samples = state.batches(BATCH, max(most, 1))
     if not samples or not judges:
-        return work.warned(f"renorm: {NO_SAMPLES}")
-    walk = _Work(work, executor, _layers(work))
+        return state.with_notes(f"renorm: {NO_SAMPLES}")
+    walk = _Work(state, executor, _layers(state))
     networks = [frozenset[str](), executor.points]
     executor.lockstep(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
-    after = _changed(work, walk)
-    old, new = noise_of(work, [before, coded(after)], judges)
-    return after if new < old else work.warned(f"renorm: {FURTHER}")
+    after = _changed(state, walk)
+    old, new = output_noise(state, [before, quantized_module(after)], judges)
+    return after if new < old else state.with_notes(f"renorm: {FURTHER}")
 
 
-def _changed(work: Conversion, walk: _Work) -> Conversion:
-    assert work.parameters is not None
-    params = replace(work.parameters, params={**work.parameters.params, **walk.params})
-    changed = replace(with_constants(work, walk.weights), parameters=params)
-    return changed.noted(Change("renorm", len(walk.params) // 2, REASON))
+def _changed(state: ConversionState, walk: _Work) -> ConversionState:
+    assert state.parameters is not None
+    params = replace(state.parameters, params={**state.parameters.params, **walk.params})
+    changed = replace(with_constants(state, walk.weights), parameters=params)
+    return changed.with_change(Change("renorm", len(walk.params) // 2, REASON))
 
 
-RENORM = Step("renorm", _run, accuracy="", samples=SAMPLES)
+BATCH_NORM_REESTIMATION = Step("renorm", _run, accuracy="", samples=SAMPLES)

@@ -10,17 +10,17 @@ import torch
 from torch import fx
 
 from qtool.algorithms.layer_rows import is_product
-from qtool.algorithms.pipeline import Conversion
+from qtool.algorithms.pipeline import ConversionState
 from qtool.core import graph as G
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Kind
 
 
-def owned_layers(work: Conversion) -> dict[str, fx.Node]:
+def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
     """Layers whose weights are in codes and, like their biases, belong to them alone; by name."""
-    graph = work.graph.graph
+    graph = state.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
-    points = {p.edges[0].user for p in work.plan if p.kind is Kind.WEIGHT and p.edges}
+    points = {p.edges[0].user for p in state.plan if p.kind is Kind.WEIGHT and p.edges}
     return {
         G.name_of(node): node
         for node in G.calls(graph)
@@ -46,24 +46,24 @@ def attribute_of(node: fx.Node, at: int) -> str:
     return str(source_of(node, at).target)
 
 
-def constant_of(work: Conversion, node: fx.Node, at: int) -> torch.Tensor:
+def constant_of(state: ConversionState, node: fx.Node, at: int) -> torch.Tensor:
     """The values of the constant of `source_of`, on the CPU."""
-    return G.tensor(work.graph.module, source_of(node, at)).detach().cpu()
+    return G.tensor(state.graph.module, source_of(node, at)).detach().cpu()
 
 
-def params_of(work: Conversion, point: str) -> QuantParams:
+def params_of(state: ConversionState, point: str) -> QuantParams:
     """The parameters of a point, which are solved."""
-    assert work.parameters is not None
-    return work.parameters.params[point]
+    assert state.parameters is not None
+    return state.parameters.params[point]
 
 
-def with_constants(work: Conversion, values: Mapping[str, torch.Tensor]) -> Conversion:
+def with_constants(state: ConversionState, values: Mapping[str, torch.Tensor]) -> ConversionState:
     """The conversion with other values of constants, by where its module holds them.
 
     Raises:
         KeyError: there is none of such a name. ValueError: one has another shape.
     """
-    module = G.clone(work.graph.module)
+    module = G.clone(state.graph.module)
     held = {str(n.target): n for n in module.graph.nodes if n.op == "get_attr"}
     for name, value in values.items():
         if G.tensor(module, held[name]).shape != value.shape:
@@ -71,4 +71,4 @@ def with_constants(work: Conversion, values: Mapping[str, torch.Tensor]) -> Conv
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and str(node.target) in values:
             G.set_tensor(module, node, values[str(node.target)])
-    return replace(work, graph=replace(work.graph, module=module))
+    return replace(state, graph=replace(state.graph, module=module))

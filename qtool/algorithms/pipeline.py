@@ -33,7 +33,7 @@ from qtool.planning.planner import make_plan
 
 
 @dataclass(frozen=True, eq=False)
-class Conversion:
+class ConversionState:
     """A model on its way to integers.
 
     captured: what was captured, in canonical form; what the result is compared with.
@@ -53,13 +53,13 @@ class Conversion:
     @classmethod
     def start(
         cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
-    ) -> Conversion:
+    ) -> ConversionState:
         """Before the first step."""
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
 
     def batches(
-        self, size: int = 32, most: int | None = None, aside: bool | None = False
+        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
     ) -> list[Batch]:
         """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
         as many as the graph takes."""
@@ -67,27 +67,27 @@ class Conversion:
             return []
         fewest, highest = self.graph.numbers()
         size = max(size, fewest)
-        found = self.calibration.kept.batches(min(size, highest or size), most, aside)
+        found = self.calibration.kept.batches(min(size, highest or size), limit, holdout)
         whole = None if self.graph.splits else Batch(*self.graph.example).size
         sizes = ((t, Batch(tuple(t)).size) for t in found)  # the last may hold too few
         taken = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
         return [self.graph.call_of(t) for t in taken]
 
     def quick_batches(
-        self, size: int = 32, most: int | None = None, aside: bool | None = False
+        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
     ) -> list[Batch]:
         """`batches` with all values of a pixel side by side: few channels are convolved twice as
         fast, to other last bits."""
-        found = self.batches(size, most, aside)
-        tensors = ([_channels_last(t) for t in self.graph.tensors_of(b)] for b in found)
+        found = self.batches(size, limit, holdout)
+        tensors = ([_to_channels_last(t) for t in self.graph.tensors_of(b)] for b in found)
         return [self.graph.call_of(each) for each in tensors]
 
-    def rewritten(
+    def apply_edit(
         self,
         change: Change,
         edit: Callable[[fx.GraphModule], int],
         samples: Sequence[Batch] | None = None,
-    ) -> Conversion:
+    ) -> ConversionState:
         """The conversion with its graph changed, its function kept, planned anew.
 
         Args:
@@ -105,13 +105,15 @@ class Conversion:
             rewrite(graph, steps, outputs_of(self.graph))
         else:
             run_passes(graph.module, steps)
-            _show_same(self.graph.module, graph.module, samples)
+            _check_same_function(self.graph.module, graph.module, samples)
         old = self.plan
         seen = self.calibration.specs if self.calibration is not None else None
         plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
-        return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).noted(change)
+        return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).with_change(
+            change
+        )
 
-    def warned(self, *notes: str) -> Conversion:
+    def with_notes(self, *notes: str) -> ConversionState:
         """With sentences for whoever converts, among what else had to be adjusted."""
         if self.parameters is None:
             assert self.calibration is not None
@@ -120,18 +122,18 @@ class Conversion:
         parameters = replace(self.parameters, notes=(*self.parameters.notes, *notes))
         return replace(self, parameters=parameters)
 
-    def noted(self, change: Change) -> Conversion:
+    def with_change(self, change: Change) -> ConversionState:
         """With a change recorded, for the plan's reader and for the file."""
         done = Rewrite(change.step, change.count, change.reason)
         plan = replace(self.plan, rewrites=(*self.plan.rewrites, done))
         return replace(self, plan=plan, changes=(*self.changes, change))
 
 
-def _channels_last(t: torch.Tensor) -> torch.Tensor:
+def _to_channels_last(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
 
 
-def _show_same(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> None:
+def _check_same_function(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> None:
     with torch.inference_mode():
         for batch in samples:
             before, after = (m(*batch.args, **batch.kwargs) for m in (one, other))
@@ -139,12 +141,12 @@ def _show_same(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> No
             same_function(pytree.tree_leaves(before), pytree.tree_leaves(after), noise=noise)
 
 
-def _nothing(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+def _no_probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return ()
 
 
-def _as_it_is(work: Conversion, change: Change) -> Conversion:
-    return work.noted(change)
+def _record_only(state: ConversionState, change: Change) -> ConversionState:
+    return state.with_change(change)
 
 
 @dataclass(frozen=True)
@@ -164,25 +166,25 @@ class Step:
     """
 
     name: str
-    run: Callable[[Conversion], Conversion]
-    probes: Callable[[fx.Graph, QuantPlan], Sequence[Probe]] = _nothing
+    run: Callable[[ConversionState], ConversionState]
+    probes: Callable[[fx.Graph, QuantPlan], Sequence[Probe]] = _no_probes
     accuracy: str = "fast"
     samples: int = 0
-    replay: Callable[[Conversion, Change], Conversion] = _as_it_is
+    replay: Callable[[ConversionState, Change], ConversionState] = _record_only
     low_bits: int = 0
 
 
-def _solve(work: Conversion) -> Conversion:
-    assert work.calibration is not None
-    found = solve_parameters(work.graph.module, work.plan, work.calibration)
-    return replace(work, parameters=found)
+def _solve(state: ConversionState) -> ConversionState:
+    assert state.calibration is not None
+    found = solve_parameters(state.graph.module, state.plan, state.calibration)
+    return replace(state, parameters=found)
 
 
 SOLVE = Step("solve", _solve)
 """Scale and zero point of every point of the plan: the one step that cannot be left out."""
 
 
-def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[Probe, ...]:
+def collect_probes(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[Probe, ...]:
     """What steps want to have seen, each thing once.
 
     Raises:
@@ -196,15 +198,17 @@ def probes_of(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[
     return tuple(found.values())
 
 
-def convert_by(steps: Iterable[Step], work: Conversion) -> Conversion:
+def run_steps(steps: Iterable[Step], state: ConversionState) -> ConversionState:
     """A conversion after all of the steps, in order."""
     for step in steps:
         with during(step.name):
-            work = step.run(work)
-    return work
+            state = step.run(state)
+    return state
 
 
-def replay(steps: Iterable[Step], work: Conversion, changes: Iterable[Change]) -> Conversion:
+def replay_changes(
+    steps: Iterable[Step], state: ConversionState, changes: Iterable[Change]
+) -> ConversionState:
     """The conversion that recorded changes lead to.
 
     Raises:
@@ -218,9 +222,9 @@ def replay(steps: Iterable[Step], work: Conversion, changes: Iterable[Change]) -
                 f"{', '.join(known)}"
             )
         try:
-            work = known[change.step].replay(work, change)
+            state = known[change.step].replay(state, change)
         except (KeyError, RuntimeError, ValueError) as error:
             raise VerificationError(
                 f"step '{change.step}' of the file does not fit this model ({error})"
             ) from error
-    return work
+    return state

@@ -6,34 +6,34 @@ Adding one is a file here, its line in `STEPS`, and a test. A step of a user's o
 
 from __future__ import annotations
 
-from qtool.algorithms.batch_norm_reestimation import RENORM
-from qtool.algorithms.cross_layer_equalization.equalization import EQUALIZE
-from qtool.algorithms.learned_scales.training import LEARN
+from qtool.algorithms.batch_norm_reestimation import BATCH_NORM_REESTIMATION
+from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
+from qtool.algorithms.learned_scales.training import LEARNED_SCALES
 from qtool.algorithms.pipeline import SOLVE, Step
-from qtool.algorithms.smooth_quant.smoothing import SMOOTH
-from qtool.algorithms.weight_rounding.rounding import BIAS, ROUND
-from qtool.algorithms.weight_scale_search import REFIT
+from qtool.algorithms.smooth_quant.smoothing import SMOOTH_QUANT
+from qtool.algorithms.weight_rounding.rounding import BIAS_CORRECTION, GPTQ
+from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
 from qtool.core.data.calibration_samples import ASIDE
 from qtool.core.errors import PlanError
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
-PROMISING = 64
+ESTIMATE_SAMPLES = 64
 """Samples that nothing learned from, which say what to expect of new ones."""
 
 STEPS: list[Step] = [
-    EQUALIZE,
-    SMOOTH,  # what no weights in front of a linear layer took on
+    CROSS_LAYER_EQUALIZATION,
+    SMOOTH_QUANT,  # what no weights in front of a linear layer took on
     SOLVE,  # the ranges of the graph as the steps before have left it
-    REFIT,
-    ROUND,
-    BIAS,
-    RENORM,
-    LEARN,  # of all that the steps before have settled
+    WEIGHT_SCALE_SEARCH,
+    GPTQ,
+    BIAS_CORRECTION,
+    BATCH_NORM_REESTIMATION,
+    LEARNED_SCALES,  # of all that the steps before have settled
 ]
 
 
-def steps_of(recipe: Recipe) -> list[Step]:
+def select_steps(recipe: Recipe) -> list[Step]:
     """The steps that a recipe takes, in order: those it names, or those of its accuracy.
 
     Raises:
@@ -50,13 +50,13 @@ def steps_of(recipe: Recipe) -> list[Step]:
     return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
 
 
-def kept_for(plan: QuantPlan) -> int:
+def samples_to_keep(plan: QuantPlan) -> int:
     """How many samples are kept with a calibration for a plan: what steps learn from is two of
     three. Where none learns, and tensors are observed, those that say what to expect."""
-    steps = steps_of(plan.recipe)
+    steps = select_steps(plan.recipe)
     most = max(max(step.samples, step.low_bits * plan.low_bits) for step in steps)
     if not most:
-        return PROMISING if plan.observed() else 0
+        return ESTIMATE_SAMPLES if plan.observed() else 0
     return most + most // (ASIDE - 1)
 
 

@@ -9,7 +9,7 @@ from qtool.core.graph.executor import Executor
 aten = torch.ops.aten
 
 
-def added_to(run: Executor, number: int) -> int | None:
+def residual_input(run: Executor, number: int) -> int | None:
     """The number of the tensor that a result is added to, if nothing else is done with it.
 
     What is missing of that tensor can then be asked of the layer: the sum is wanted to be the float

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.pipeline import Conversion, Step
+from qtool.algorithms.pipeline import ConversionState, Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
@@ -27,45 +27,47 @@ STARTS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an opt
 ROUNDS = 10
 
 
-def _run(work: Conversion) -> Conversion:
-    assert work.parameters is not None
-    params = dict(work.parameters.params)
-    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
+def _run(state: ConversionState) -> ConversionState:
+    assert state.parameters is not None
+    params = dict(state.parameters.params)
+    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
     count = 0
-    for point in work.plan:
+    for point in state.plan:
         if not _fits(point):
             continue
-        weight = G.tensor(work.graph.module, nodes[point.tensor]).detach().cpu().float()
-        found = _allowed(work, point, weight, fitted(weight, params[point.name]))
+        weight = G.tensor(state.graph.module, nodes[point.tensor]).detach().cpu().float()
+        found = _allowed(state, point, weight, fitted(weight, params[point.name]))
         scales = {
             p.name: params[p.spec.input].scale * found.scale
-            for p in work.plan
+            for p in state.plan
             if isinstance(p.spec, Derived) and p.spec.weight == point.name
         }
-        biases = (G.tensor(work.graph.module, nodes[work.plan.point(n).tensor]) for n in scales)
+        biases = (G.tensor(state.graph.module, nodes[state.plan.point(n).tensor]) for n in scales)
         pairs = zip(biases, scales.values(), strict=True)
         if any(bool((b.detach().cpu().abs() > s * BIAS_LIMIT).any()) for b, s in pairs):
             continue
         params[point.name] = found
         params |= {name: replace(params[name], scale=scale) for name, scale in scales.items()}
         count += 1
-    solved = replace(work.parameters, params=params)
-    return replace(work, parameters=solved).noted(Change(REFIT.name, count, REASON))
+    solved = replace(state.parameters, params=params)
+    return replace(state, parameters=solved).with_change(
+        Change(WEIGHT_SCALE_SEARCH.name, count, REASON)
+    )
 
 
 def _allowed(
-    work: Conversion, point: Point, weight: torch.Tensor, params: QuantParams
+    state: ConversionState, point: Point, weight: torch.Tensor, params: QuantParams
 ) -> QuantParams:
     """Parameters with scales under which no pair of weights saturates on the target."""
-    limit, decision = target(work.plan.target).pair_limit, work.plan.decision(point.edges[0].user)
+    limit, decision = target(state.plan.target).pair_limit, state.plan.decision(point.edges[0].user)
     if limit is None or decision is None or not decision.computes_on_codes:
         return params
-    return widened(weight, params, limit, groups_of(_user(work, point)))
+    return widened(weight, params, limit, groups_of(_user(state, point)))
 
 
-def _user(work: Conversion, point: Point) -> fx.Node:
+def _user(state: ConversionState, point: Point) -> fx.Node:
     """The layer that reads a weight."""
-    nodes: dict[str, fx.Node] = {G.name_of(n): n for n in work.graph.graph.nodes}
+    nodes: dict[str, fx.Node] = {G.name_of(n): n for n in state.graph.graph.nodes}
     return nodes[point.edges[0].user]
 
 
@@ -103,4 +105,4 @@ def fitted(weight: torch.Tensor, params: QuantParams) -> QuantParams:
     return replace(params, scale=best.flatten().float())
 
 
-REFIT = Step("refit", _run, accuracy="")
+WEIGHT_SCALE_SEARCH = Step("refit", _run, accuracy="")

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from qtool import observers
-from qtool.algorithms.pipeline import Conversion, convert_by, probes_of
-from qtool.algorithms.registry import kept_for, steps_of
+from qtool.algorithms.pipeline import ConversionState, collect_probes, run_steps
+from qtool.algorithms.registry import samples_to_keep, select_steps
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import observe
@@ -90,13 +90,15 @@ def calibrate(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = probes_for(captured, plan)
-    if not plan.observed() and not probes and not kept_for(plan):
+    if not plan.observed() and not probes and not samples_to_keep(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = observe(graph, plan, probes, data, captured.fingerprint, progress, kept_for(plan))
+    found = observe(
+        graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
+    )
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
@@ -178,9 +180,9 @@ def quantize(
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
     probes = probes_for(captured, plan)
-    if plan.observed() or probes or kept_for(plan):
+    if plan.observed() or probes or samples_to_keep(plan):
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, kept_for(plan))
+        calibration = observe(graph, plan, probes, data, mark, progress, samples_to_keep(plan))
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -225,7 +227,7 @@ def _notes(
 def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     """What the steps of a plan's recipe want to have seen."""
     graph, _ = captured.for_target(plan.target)
-    return probes_of(steps_of(plan.recipe), graph.graph, plan)
+    return collect_probes(select_steps(plan.recipe), graph.graph, plan)
 
 
 @alone
@@ -240,11 +242,13 @@ def _quantized(
     """by_all: whether all ranks make this conversion, and share it."""
     _check_observers(plan, calibration)
     with solving() if by_all else nullcontext():
-        work = convert_by(steps_of(plan.recipe), Conversion.start(captured, plan, calibration))
+        state = run_steps(
+            select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
+        )
     if by_all:
         current().lead()
-    batch = work.graph.bind(next(batches([example], work.graph.module)))
-    return QuantizedModel(work, work.graph.fewer(batch, VERIFIED_SAMPLES))
+    batch = state.graph.bind(next(batches([example], state.graph.module)))
+    return QuantizedModel(state, state.graph.fewer(batch, VERIFIED_SAMPLES))
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from qtool.algorithms.registry import kept_for
+from qtool.algorithms.registry import samples_to_keep
 from qtool.api.conversion import convert, probes_for
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.cpu import runs_here
@@ -282,7 +282,7 @@ def _calibration(
         if isinstance(p.spec, Observed)
     )
     probes = (*probes_for(captured, plan), *also)
-    mark, keep = captured.fingerprint, kept_for(plan)
+    mark, keep = captured.fingerprint, samples_to_keep(plan)
     made = observe(graph, plan, probes, data, mark, progress, keep)
     if path is not None:
         made.save(path)

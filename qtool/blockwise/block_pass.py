@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import coded
+from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.layer_rows import is_product
-from qtool.algorithms.pipeline import Conversion
-from qtool.algorithms.residual_input import added_to
+from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.residual_input import residual_input
 from qtool.blockwise.activation_store import Values
 from qtool.blockwise.layer_shards import Layer, Piece, gather, pieces_of, rounded
 from qtool.core import graph as G
@@ -54,7 +54,7 @@ class Walked:
 
 @dataclass
 class _Walk:
-    work: Conversion
+    state: ConversionState
     executor: Executor
     reads: Sequence[str]  # the block's inputs, by their names between blocks
     gives: Mapping[str, int]  # the block's results likewise -> their numbers
@@ -84,7 +84,7 @@ class _Walk:
 
 
 def walk(
-    work: Conversion,
+    state: ConversionState,
     rounding: bool,
     values: Values,
     scratch: Values,
@@ -102,7 +102,7 @@ def walk(
     Raises:
         FileError: the disk is full.
     """
-    at = _begun(work, rounding)
+    at = _begun(state, rounding)
     top = max(at.levels.values(), default=0)
     for level in counted("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
@@ -116,10 +116,10 @@ def walk(
     return at.found
 
 
-def _begun(work: Conversion, rounding: bool) -> _Walk:
-    module = coded(work)
-    executor = Executor(replace(work.graph, module=module))
-    layers = _layers(work, module, executor) if rounding else {}
+def _begun(state: ConversionState, rounding: bool) -> _Walk:
+    module = quantized_module(state)
+    executor = Executor(replace(state.graph, module=module))
+    layers = _layers(state, module, executor) if rounding else {}
     constant = set(executor.constants)
     fixed, levels = [], dict[int, int]()
     for i, step in executor.steps.items():
@@ -129,20 +129,20 @@ def _begun(work: Conversion, rounding: bool) -> _Walk:
             continue
         levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
     ends = (executor.numbers[G.name_of(n)] for n in G.output_nodes(module.graph))
-    gives = dict(zip(work.graph.outputs, ends, strict=True))
-    reads = [i.name for i in work.graph.inputs]
-    return _Walk(work, executor, reads, gives, layers, levels, fixed, Walked(), current())
+    gives = dict(zip(state.graph.outputs, ends, strict=True))
+    reads = [i.name for i in state.graph.inputs]
+    return _Walk(state, executor, reads, gives, layers, levels, fixed, Walked(), current())
 
 
-def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int, Layer]:
+def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, Layer]:
     """Layers whose weights are in codes and belong to them alone, by their numbers."""
     uses: dict[str, int] = {}
-    for node in work.graph.graph.nodes:
+    for node in state.graph.graph.nodes:
         if node.op == "get_attr":
             uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     found = {}
-    for point in work.plan:
+    for point in state.plan:
         if point.kind is not Kind.WEIGHT or not point.edges:
             continue
         node = nodes[point.edges[0].user]
@@ -155,7 +155,10 @@ def _layers(work: Conversion, module: fx.GraphModule, run: Executor) -> dict[int
         assert isinstance(x, fx.Node)
         if uses[str(source.target)] == 1:
             number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
-            places, beside = (number, reads, run.numbers[G.name_of(weight)]), added_to(run, number)
+            places, beside = (
+                (number, reads, run.numbers[G.name_of(weight)]),
+                residual_input(run, number),
+            )
             if beside is not None and beside > number:  # not known yet in a walk
                 beside = None
             bias = G.argument(node, 2, "bias")
@@ -271,15 +274,17 @@ def _add_up(at: _Walk) -> None:
 
 
 def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
-    assert at.work.parameters is not None
+    assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.steps[layer.weight].places[0][1]]
-    found, alike = rounded(at.ranks, pieces, at.work.parameters.params[name], weight, at.work.plan)
+    found, alike = rounded(
+        at.ranks, pieces, at.state.parameters.params[name], weight, at.state.plan
+    )
     if alike:
         at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
     if found is None:
         return
     run.rounded[layer.weight] = found
-    stored = at.work.graph.graph
+    stored = at.state.graph.graph
     attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
     at.found.weights[str(attribute.target)] = found

@@ -22,9 +22,9 @@ import torch
 from torch import fx, nn
 
 from qtool import observers
-from qtool.algorithms.pipeline import SOLVE, Conversion
-from qtool.algorithms.registry import steps_of
-from qtool.algorithms.weight_rounding.rounding import REASON, ROUND
+from qtool.algorithms.pipeline import SOLVE, ConversionState
+from qtool.algorithms.registry import select_steps
+from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
 from qtool.backends.onnx.join_models import join
 from qtool.backends.onnx.self_test_format import SelfTest
@@ -275,8 +275,8 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     exact, coded = ([side[n] for n in names] for side in values.load(0))
     start, plan = _started(work, block, exact)
     calibration = _seen(work, start, plan, index, 1 if block.ends else len(sizes))
-    solved = SOLVE.run(Conversion.start(start, plan, calibration))
-    rounding = ROUND in steps_of(work.recipe)
+    solved = SOLVE.run(ConversionState.start(start, plan, calibration))
+    rounding = GPTQ in select_steps(work.recipe)
     sizes = sizes[:1] if block.ends else sizes
     after = record.values(index + 1), partial(_passing, work, index + 1)
     found = walk(solved, rounding, values, record.scratch, after, sizes)
@@ -285,7 +285,7 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
 
 
 def _written(
-    work: _Work, converted: Conversion, found: Walked, coded: Sequence[torch.Tensor]
+    work: _Work, converted: ConversionState, found: Walked, coded: Sequence[torch.Tensor]
 ) -> Done:
     """The next block, verified, behind those that are done. coded: what it reads of a batch."""
     record, index = work.record, len(work.record.done)
@@ -330,16 +330,16 @@ def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int)
     return observe(graph, plan, (), data(), "", shares=False)
 
 
-def _with(work: Conversion, found: Walked) -> Conversion:
+def _with(state: ConversionState, found: Walked) -> ConversionState:
     """The conversion with the weights that the walk found."""
     if not found.weights:
-        return work
-    module = G.clone(work.graph.module)
+        return state
+    module = G.clone(state.graph.module)
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and str(node.target) in found.weights:
             G.set_tensor(module, node, found.weights[str(node.target)])
-    rounded = replace(work, graph=replace(work.graph, module=module))
-    return rounded.noted(Change("round", len(found.weights), REASON))
+    rounded = replace(state, graph=replace(state.graph, module=module))
+    return rounded.with_change(Change("round", len(found.weights), REASON))
 
 
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:

@@ -13,9 +13,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from qtool.algorithms.acceptance import errors_of
-from qtool.algorithms.pipeline import Conversion
-from qtool.algorithms.registry import PROMISING, steps_of
+from qtool.algorithms.acceptance import measure_errors
+from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
 from qtool.backends.onnx.self_test_format import SelfTest, attach
@@ -77,26 +77,26 @@ class Quantized:
     of the weights); `export` writes the integer model.
     """
 
-    def __init__(self, work: Conversion, sample: Batch) -> None:
+    def __init__(self, state: ConversionState, sample: Batch) -> None:
         """
         Args:
-            work: a conversion with its parameters solved.
+            state: a conversion with its parameters solved.
             sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
-        assert work.parameters is not None
-        own = G.copied(work.graph.module)
-        self.graph = replace(work.graph, module=own)  # of no second copy of the weights
-        self.reference = work.captured.graph  # what this model is compared with
-        self.plan = work.plan
-        self.changes = work.changes
-        self.parameters = work.parameters.params
-        self.notes = work.parameters.notes
+        assert state.parameters is not None
+        own = G.copied(state.graph.module)
+        self.graph = replace(state.graph, module=own)  # of no second copy of the weights
+        self.reference = state.captured.graph  # what this model is compared with
+        self.plan = state.plan
+        self.changes = state.changes
+        self.parameters = state.parameters.params
+        self.notes = state.parameters.notes
         self.sample = sample
-        learned = any(step.samples for step in steps_of(work.plan.recipe))
-        self._aside = work.quick_batches(most=PROMISING, aside=True if learned else None)
-        self._known = {} if work.calibration is None else work.calibration.kept.known
+        learned = any(step.samples for step in select_steps(state.plan.recipe))
+        self._aside = state.quick_batches(limit=ESTIMATE_SAMPLES, holdout=True if learned else None)
+        self._known = {} if state.calibration is None else state.calibration.kept.known
         self._kept: dict[str, Any] = {}
-        self.module = insert_points(own, work.plan)
+        self.module = insert_points(own, state.plan)
         for name, point in points_of(self.module).items():
             point.set_params(self.parameters[name])
 
@@ -365,7 +365,7 @@ class Quantized:
     def _promised(self) -> Outputs:
         """What the outputs keep on samples that no step of the conversion learned from."""
         moved = [_beside(self.module, batch) for batch in self._aside]
-        found = errors_of(self.reference.module, [self._with_points()], moved, self._known)
+        found = measure_errors(self.reference.module, [self._with_points()], moved, self._known)
         nodes = G.output_nodes(self.graph.graph)
         names = [n for n, node in zip(self.graph.outputs, nodes, strict=True) if G.is_float(node)]
         return expected(names, [(e.signal.sum(1), e.noise.sum(1)) for e in found[0]])

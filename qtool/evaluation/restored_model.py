@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.algorithms.pipeline import Conversion, replay
+from qtool.algorithms.pipeline import ConversionState, replay_changes
 from qtool.algorithms.registry import STEPS
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.reading import Reading, array_of, input_at
@@ -83,24 +83,24 @@ def restore(
         plan = captured.plan(info.target, info.observer, info.recipe)
     except PlanError as error:
         raise VerificationError(f"{path} does not fit this model: {error}") from error
-    work = replay(STEPS, Conversion.start(captured, plan), info.changes)
+    state = replay_changes(STEPS, ConversionState.start(captured, plan), info.changes)
     made = {(n.node, n.op, n.form) for n in info.nodes}
     if made != {
         (d.node, d.op, d.execution.value)
-        for d in work.plan.nodes
+        for d in state.plan.nodes
         if d.execution is not Execution.SHAPE
     }:
         raise VerificationError(f"{path} was made from another model, or with other options")
     if recipe is not None:
         chosen = target(info.target)
-        work = replace(work, plan=make_plan(work.graph.graph, chosen, info.observer, recipe))
+        state = replace(state, plan=make_plan(state.graph.graph, chosen, info.observer, recipe))
     stored = _Stored(file)
     params = {
-        p.name: _params(p, work.plan, stored)
-        for p in work.plan.placed
+        p.name: _params(p, state.plan, stored)
+        for p in state.plan.placed
         if not isinstance(p.spec, Dynamic)
     }
-    found = Quantized(replace(work, parameters=Parameters(params)), work.graph.bind(sample))
+    found = Quantized(replace(state, parameters=Parameters(params)), state.graph.bind(sample))
     if weights:
         _take_weights(found, stored)
     return found

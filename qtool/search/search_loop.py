@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from qtool.algorithms.pipeline import SOLVE
-from qtool.algorithms.registry import steps_of
+from qtool.algorithms.registry import select_steps
 from qtool.backends.onnx.storage import files_of
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
@@ -377,13 +377,13 @@ class Search:
 
 def _by_steps(recipe: Recipe) -> Recipe:
     """The same with its steps by name, so that two ways to say them are one."""
-    names = tuple(step.name for step in steps_of(recipe) if step is not SOLVE)
+    names = tuple(step.name for step in select_steps(recipe) if step is not SOLVE)
     return replace(recipe, accuracy="fast", recover=names)
 
 
 def _keeping_function(recipe: Recipe) -> Recipe:
     """With the steps alone that change the network without changing what it computes."""
-    names = [step.name for step in steps_of(recipe)]
+    names = [step.name for step in select_steps(recipe)]
     return replace(recipe, accuracy="fast", recover=tuple(names[: names.index(SOLVE.name)]))
 
 

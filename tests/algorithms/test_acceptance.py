@@ -9,15 +9,15 @@ from torch import nn
 import qtool
 from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import (
-    as_near,
-    coded,
-    growths,
-    loss_of,
-    noise_by_sample,
-    noise_of,
-    outputs,
+    error_ratios,
+    float_outputs,
+    not_worse,
+    output_noise,
+    output_noise_per_sample,
+    quantized_module,
+    relative_error,
 )
-from qtool.algorithms.pipeline import Conversion
+from qtool.algorithms.pipeline import SOLVE, ConversionState
 from qtool.core.data import Batch
 from qtool.planning.recipe import Recipe
 
@@ -37,19 +37,19 @@ class Off(nn.Module):
 
 
 def test_outputs_are_those_of_float() -> None:
-    assert len(outputs(Two(), Batch((torch.ones(2, 3),)))) == 2
+    assert len(float_outputs(Two(), Batch((torch.ones(2, 3),)))) == 2
 
 
 def test_each_output_counts_by_its_own_power() -> None:
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    exact, found = outputs(Two(), Batch((x,))), outputs(Off(), Batch((x,)))
-    assert float(loss_of(exact, found)) == pytest.approx(2 * 0.01, rel=1e-4)
-    assert float(loss_of(exact, exact)) == 0
+    exact, found = float_outputs(Two(), Batch((x,))), float_outputs(Off(), Batch((x,)))
+    assert float(relative_error(exact, found)) == pytest.approx(2 * 0.01, rel=1e-4)
+    assert float(relative_error(exact, exact)) == 0
 
 
 def test_an_output_of_zeros_is_no_number_less() -> None:
     zeros = [torch.zeros(3)]
-    assert bool(loss_of(zeros, zeros).isfinite())
+    assert bool(relative_error(zeros, zeros).isfinite())
 
 
 def test_noise_is_added_up_over_batches() -> None:
@@ -58,19 +58,20 @@ def test_noise_is_added_up_over_batches() -> None:
     x = torch.randn(32, 4)
     captured = qtool.capture_model(net, x)
     calibration = qtool.calibrate(captured, [x])
-    start = Conversion.start(captured, captured.plan(), calibration)
-    work = qtool.conversion.SOLVE.run(start)
-    module = coded(work)
-    whole = noise_of(work, [module], [Batch((x,))])
-    parts = noise_of(work, [module], [Batch((part,)) for part in x.split(5)])
+    start = ConversionState.start(captured, captured.plan(), calibration)
+    state = SOLVE.run(start)
+    module = quantized_module(state)
+    whole = output_noise(state, [module], [Batch((x,))])
+    parts = output_noise(state, [module], [Batch((part,)) for part in x.split(5)])
     with torch.no_grad():
         exact, found = net(x).double(), module(x)
     by_hand = (exact - found).square().sum() / exact.square().sum()
     assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
     assert parts == pytest.approx(whole, rel=1e-6)
-    assert noise_of(work, [captured.graph.module], [Batch((x,))]) == [0.0]
+    assert output_noise(state, [captured.graph.module], [Batch((x,))]) == [0.0]
     samples, halves = (
-        noise_by_sample(work, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
+        output_noise_per_sample(state, [module], [Batch((p,)) for p in x.split(n)])[0]
+        for n in (32, 16)
     )
     each = (exact - found).square().sum(1) / exact.square().sum()
     assert torch.allclose(samples, each, rtol=1e-6)
@@ -84,9 +85,11 @@ def test_flat_outputs_count_by_sample_where_each_has_one_number(width: int, coun
     net = nn.Sequential(nn.Linear(4, width), nn.Flatten(0)).eval()
     x = torch.randn(32, 4)
     captured = qtool.capture_model(net, x)
-    start = Conversion.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
-    work = qtool.conversion.SOLVE.run(start)
-    (found,) = noise_by_sample(work, [coded(work)], [Batch((part,)) for part in x.split(8)])
+    start = ConversionState.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
+    state = SOLVE.run(start)
+    (found,) = output_noise_per_sample(
+        state, [quantized_module(state)], [Batch((part,)) for part in x.split(8)]
+    )
     assert found.shape == (counted,)
 
 
@@ -98,9 +101,11 @@ def test_what_one_plan_has_shown_is_not_taken_for_another() -> None:
     calibration = qtool.calibrate(captured, [x], mode="dynamic", accuracy="fast")
     noise = []
     for mode in ("dynamic", "weight-only"):
-        start = Conversion.start(captured, captured.plan(recipe=Recipe(mode=mode)), calibration)
-        work = qtool.conversion.SOLVE.run(start)
-        noise += noise_of(work, [coded(work)], [Batch((x,))])
+        start = ConversionState.start(
+            captured, captured.plan(recipe=Recipe(mode=mode)), calibration
+        )
+        state = SOLVE.run(start)
+        noise += output_noise(state, [quantized_module(state)], [Batch((x,))])
     assert noise[1] < 0.7 * noise[0]
 
 
@@ -108,22 +113,22 @@ def test_ranks_share_the_same_task_on_the_same_networks() -> None:
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
     calibration = qtool.calibrate(captured, [x])
-    start = Conversion.start(captured, captured.plan(), calibration)
-    work = qtool.conversion.SOLVE.run(start)
-    tasks = [("round", []), ("judge", []), ("judge", [coded(work)])]
-    marks = [acceptance._mark(each, *task) for each in (start, work) for task in tasks]
+    start = ConversionState.start(captured, captured.plan(), calibration)
+    state = SOLVE.run(start)
+    tasks = [("round", []), ("judge", []), ("judge", [quantized_module(state)])]
+    marks = [acceptance._task_fingerprint(each, *task) for each in (start, state) for task in tasks]
     assert len(set(marks)) == 6
-    assert acceptance._mark(work, "judge", [coded(work)]) == marks[-1]
+    assert acceptance._task_fingerprint(state, "judge", [quantized_module(state)]) == marks[-1]
 
 
 def test_one_sample_far_off_does_not_decide() -> None:
     before, after = torch.ones(64), torch.full((64,), 0.8)
     after[0] = 30
     assert after.sum() > before.sum()
-    assert growths(before, after).mean() < -0.1
-    assert not growths(before, before).any()
-    assert not growths(torch.zeros(4), torch.zeros(4)).any()
-    assert 0 < growths(torch.zeros(4), torch.ones(4)).mean() < 10
+    assert error_ratios(before, after).mean() < -0.1
+    assert not error_ratios(before, before).any()
+    assert not error_ratios(torch.zeros(4), torch.zeros(4)).any()
+    assert 0 < error_ratios(torch.zeros(4), torch.ones(4)).mean() < 10
 
 
 @pytest.mark.parametrize(("apart", "runs"), [(0.5, 1), (0.001, 2)])
@@ -133,7 +138,7 @@ def test_half_of_the_samples_judge_where_they_can_tell(
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
     calibration = qtool.calibrate(captured, [x], recover=["round"])
-    work = qtool.conversion.SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
+    state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
     seen: list[int] = []
 
     def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,6 +146,6 @@ def test_half_of_the_samples_judge_where_they_can_tell(
         before = torch.linspace(1, 2, seen[-1])
         return before, before.flip(0) * (1 + apart)
 
-    monkeypatch.setattr("qtool.algorithms.acceptance.noise_by_sample", noise)
-    assert not as_near(work, work)
+    monkeypatch.setattr("qtool.algorithms.acceptance.output_noise_per_sample", noise)
+    assert not not_worse(state, state)
     assert seen == [32] * runs

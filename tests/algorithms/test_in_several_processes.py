@@ -68,7 +68,7 @@ def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
 def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:
     """The second time ranks do not hold the same bits."""
     found = solved(rank, size)
-    acceptance._mark = lambda *_: str(rank)
+    acceptance._task_fingerprint = lambda *_: str(rank)
     return [found, solved(rank, size)]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.pipeline import Conversion, Step, probes_of, replay
+from qtool.algorithms.pipeline import ConversionState, Step, collect_probes, replay_changes
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.core import graph as G
@@ -49,14 +49,14 @@ def halved(factor: float, share: float = 0.5) -> Any:
 
 
 def trivial(log: list[Any], factor: float = 2.0) -> Step:
-    def apply(work: Conversion, change: Change) -> Conversion:
-        return work.rewritten(change, halved(factor))
+    def apply(state: ConversionState, change: Change) -> ConversionState:
+        return state.apply_edit(change, halved(factor))
 
-    def run(work: Conversion) -> Conversion:
-        assert work.calibration is not None
-        log.append(work.calibration.statistics[PROBE.name].channels)
-        log.append([t.size for t in work.batches(4)])
-        return apply(work, Change("halve", 1, "a test", {"by": torch.tensor([0.5])}))
+    def run(state: ConversionState) -> ConversionState:
+        assert state.calibration is not None
+        log.append(state.calibration.statistics[PROBE.name].channels)
+        log.append([t.size for t in state.batches(4)])
+        return apply(state, Change("halve", 1, "a test", {"by": torch.tensor([0.5])}))
 
     return Step("halve", run, lambda graph, plan: [PROBE], samples=6, replay=apply)
 
@@ -105,10 +105,10 @@ def test_a_name_is_taken_once() -> None:
 
 def test_a_step_that_changes_the_function_is_refused() -> None:
     captured = qtool.capture_model(net(), batch())
-    work = Conversion.start(captured, captured.plan())
+    state = ConversionState.start(captured, captured.plan())
     with pytest.raises(PassError, match="differs"):
-        work.rewritten(Change("halve", 1, ""), halved(3.0))
-    assert work.rewritten(Change("halve", 1, ""), halved(2.0)).changes[0].step == "halve"
+        state.apply_edit(Change("halve", 1, ""), halved(3.0))
+    assert state.apply_edit(Change("halve", 1, ""), halved(2.0)).changes[0].step == "halve"
 
 
 def test_what_float32_leaves_open_is_no_change() -> None:
@@ -119,25 +119,25 @@ def test_what_float32_leaves_open_is_no_change() -> None:
             weights[3] = weights[0]
         model[2].weight[:, 0], model[2].weight[:, 3] = 1e4, -1e4
     captured = qtool.capture_model(model, batch())
-    work = Conversion.start(captured, captured.plan())
+    state = ConversionState.start(captured, captured.plan())
     samples = [Batch((batch(2),), {})]
     edit = halved(2.999, 1 / 3)
-    assert work.rewritten(Change("third", 1, ""), edit, samples).changes[0].step == "third"
+    assert state.apply_edit(Change("third", 1, ""), edit, samples).changes[0].step == "third"
     with pytest.raises(PassError, match="differs"):
-        work.rewritten(Change("third", 1, ""), halved(3.3, 1 / 3), samples)
+        state.apply_edit(Change("third", 1, ""), halved(3.3, 1 / 3), samples)
 
 
 def test_two_steps_cannot_mean_different_things_by_one_probe() -> None:
     captured = qtool.capture_model(net(), batch())
     graph, plan = captured.for_target("onnxruntime")[0].graph, captured.plan()
     other = Step("other", lambda w: w, lambda g, p: [replace(PROBE, axis=None)])
-    assert probes_of([trivial([]), trivial([])], graph, plan) == (PROBE,)
+    assert collect_probes([trivial([]), trivial([])], graph, plan) == (PROBE,)
     with pytest.raises(PlanError, match=r"another step has a probe 'input.seen'"):
-        probes_of([trivial([]), other], graph, plan)
+        collect_probes([trivial([]), other], graph, plan)
 
 
 def test_a_file_of_an_unknown_step_is_refused() -> None:
     captured = qtool.capture_model(net(), batch())
-    work = Conversion.start(captured, captured.plan())
+    state = ConversionState.start(captured, captured.plan())
     with pytest.raises(VerificationError, match=r"step 'halve' that is not registered.*smooth"):
-        replay(STEPS, work, [Change("halve", 1, "")])
+        replay_changes(STEPS, state, [Change("halve", 1, "")])

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.residual_input import added_to
+from qtool.algorithms.residual_input import residual_input
 from qtool.core.graph.executor import Executor
 
 
@@ -28,8 +28,8 @@ class Block(nn.Module):
 def test_the_other_part_of_a_sum_is_found_where_nothing_else_reads_the_result() -> None:
     captured = qtool.capture_model(Block().eval(), (torch.randn(3, 4),))
     run = Executor(captured.graph)
-    other = added_to(run, run.numbers["first"])
+    other = residual_input(run, run.numbers["first"])
     assert other is not None
     assert run.steps[other].reads == (run.numbers["x"],)
-    assert added_to(run, run.numbers["second"]) is None
-    assert added_to(run, run.numbers["third"]) is None
+    assert residual_input(run, run.numbers["second"]) is None
+    assert residual_input(run, run.numbers["third"]) is None

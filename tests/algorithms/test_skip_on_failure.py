@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.skip_on_failure import left_out_where_it_fails
+from qtool.algorithms.skip_on_failure import skip_on_failure
 
 
 class Halves(nn.Module):
@@ -32,12 +32,12 @@ def test_a_network_that_takes_no_single_sample_goes_through() -> None:
     ("error", "said"), [(RuntimeError("it went\nwrong"), "it went"), (IndexError(), "IndexError")]
 )
 def test_what_it_was_is_said(error: Exception, said: str) -> None:
-    @left_out_where_it_fails("round")
+    @skip_on_failure("round")
     def fails(_: object) -> object:
         raise error
 
     class Work:
-        def warned(self, note: str) -> str:
+        def with_notes(self, note: str) -> str:
             return note
 
     note = fails(Work())  # type: ignore[arg-type]  # no more is asked of it

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from qtool import QuantizedModel
-from qtool.algorithms.pipeline import convert_by
+from qtool.algorithms.pipeline import run_steps
 from qtool.api import conversion
 from qtool.api.conversion import calibrate, convert, quantize
 from qtool.calibration.calibration import Calibration
@@ -252,11 +252,11 @@ def test_what_the_last_step_left_is_gone_when_quantize_returns(
     left = []
 
     def noted(*given: Any) -> Any:
-        work = convert_by(*given)
+        work = run_steps(*given)
         module = copied(work.graph.module)  # as steps do that change weights
         left.append(weakref.ref(module))
         return replace(work, graph=replace(work.graph, module=module))
 
-    monkeypatch.setattr(conversion, "convert_by", noted)
+    monkeypatch.setattr(conversion, "run_steps", noted)
     quantize(network("residual"), [images()])
     assert [module() for module in left] == [None]

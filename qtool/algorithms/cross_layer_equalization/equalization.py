@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import as_near
+from qtool.algorithms.acceptance import not_worse
 from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, streams_of
 from qtool.algorithms.cross_layer_equalization.factors import (
     limits_of,
@@ -25,9 +25,9 @@ from qtool.algorithms.cross_layer_equalization.factors import (
     predicted,
     solve_factors,
 )
-from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import look
-from qtool.algorithms.pipeline import SOLVE, Conversion, Step
-from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
+from qtool.algorithms.pipeline import SOLVE, ConversionState, Step
+from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure
 from qtool.calibration.collect import observing, watched
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -72,29 +72,29 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return tuple(found.values())
 
 
-@left_out_where_it_fails("equalize")
-def _run(work: Conversion) -> Conversion:
-    streams = streams_of(work.graph.module)
-    if work.calibration is None or not _can_help(work.plan, streams):
-        return work
-    if (count := len(work.calibration.kept)) < FEWEST:
-        return work.warned(f"equalize: {TOO_FEW.format(count) if count else NO_SAMPLES}")
-    size = _batch_size(work.graph.module)
-    factors = _find_factors(work, streams, work.quick_batches(size, CHOOSING))
+@skip_on_failure("equalize")
+def _run(state: ConversionState) -> ConversionState:
+    streams = streams_of(state.graph.module)
+    if state.calibration is None or not _can_help(state.plan, streams):
+        return state
+    if (count := len(state.calibration.kept)) < FEWEST:
+        return state.with_notes(f"equalize: {TOO_FEW.format(count) if count else NO_SAMPLES}")
+    size = _batch_size(state.graph.module)
+    factors = _find_factors(state, streams, state.quick_batches(size, CHOOSING))
     if not factors:
-        return work
-    change = Change(EQUALIZE.name, len(factors), REASON, factors)
-    scaled = _apply(work, change, work.quick_batches(size, size, aside=True))
-    every = [b for aside in (False, True) for b in work.quick_batches(OBSERVED, SAMPLES, aside)]
+        return state
+    change = Change(CROSS_LAYER_EQUALIZATION.name, len(factors), REASON, factors)
+    scaled = _apply(state, change, state.quick_batches(size, size, holdout=True))
+    every = [b for aside in (False, True) for b in state.quick_batches(OBSERVED, SAMPLES, aside)]
     after = _observed_again(scaled, factors, every)
-    return after if as_near(SOLVE.run(work), SOLVE.run(after)) else work
+    return after if not_worse(SOLVE.run(state), SOLVE.run(after)) else state
 
 
-def _replay(work: Conversion, change: Change) -> Conversion:
-    return _apply(work, change, ())
+def _replay(state: ConversionState, change: Change) -> ConversionState:
+    return _apply(state, change, ())
 
 
-EQUALIZE = Step("equalize", _run, _probes, "balanced", SAMPLES, _replay)
+CROSS_LAYER_EQUALIZATION = Step("equalize", _run, _probes, "balanced", SAMPLES, _replay)
 
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:
@@ -110,22 +110,22 @@ def _batch_size(module: fx.GraphModule) -> int:
     return max(1, min(BATCH, ELEMENTS // max(each, 1)))
 
 
-def _find_factors(work: Conversion, streams: Streams, batches: Iterable[Batch]) -> Factors:
+def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Batch]) -> Factors:
     """Of every tensor beside a constant that takes some on; none where they would not help."""
-    assert work.calibration is not None
-    module, plan = work.graph.module, work.plan
+    assert state.calibration is not None
+    module, plan = state.graph.module, state.plan
     layers = {n for p in plan if p.kind is Kind.WEIGHT for n in {e.user for e in p.edges}}
     names = {p.tensor for p in plan if p.kind is Kind.ACTIVATION} | layers
     axes = {n: streams.tensors[n].axis for n in names if n in streams.tensors}
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     rows = {s.constant: _rows(nodes[s.constant]) for s in streams.slots if s.power == 1}
     weights = {name: axis for name, axis in rows.items() if axis is not None}
-    inputs = [work.graph.tensors_of(b) for b in batches]
+    inputs = [state.graph.tensors_of(b) for b in batches]
     try:
-        seen = look(module, inputs, axes, weights)
+        seen = measure_sensitivity(module, inputs, axes, weights)
     except RuntimeError:  # an operator without a derivative
         return {}
-    statistics = work.calibration.statistics
+    statistics = state.calibration.statistics
     found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
     highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
     noise = noise_of(module, plan, streams, seen)
@@ -146,9 +146,9 @@ def _rows(weight: fx.Node) -> int | None:
     return row.channel_axis if int(shape[1 - row.channel_axis]) > 1 else None
 
 
-def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conversion:
+def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> ConversionState:
     """The conversion with channels divided by the factors that a change holds."""
-    streams = streams_of(work.graph.module)
+    streams = streams_of(state.graph.module)
     slots = [s for s in streams.slots if s.tensor in change.arrays]
     tensors = {s.tensor for s in slots}
     fits = all(
@@ -169,22 +169,24 @@ def _apply(work: Conversion, change: Change, samples: Sequence[Batch]) -> Conver
             G.set_tensor(module, constant, new.to(old.dtype))
         return change.count
 
-    return work.rewritten(change, edit, samples)
+    return state.apply_edit(change, edit, samples)
 
 
-def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]) -> Conversion:
+def _observed_again(
+    state: ConversionState, factors: Factors, batches: Iterable[Batch]
+) -> ConversionState:
     """With statistics of the tensors that are others now, from all elements of the samples that
     were kept, as these are few and percentiles lie far out. Samples kept aside are among them:
     ranges of the network without factors were found on them, too."""
-    assert work.calibration is not None
-    calibration, plan = work.calibration, work.plan
-    changed = _changed(work.graph.module, factors)
+    assert state.calibration is not None
+    calibration, plan = state.calibration, state.plan
+    changed = _changed(state.graph.module, factors)
     probes = [
         Probe(name, tensor, calibration.specs[name], statistic.axis)
         for name, statistic in calibration.statistics.items()
         if (tensor := name.rpartition(".")[0]) in changed and name not in plan
     ]
-    prepared = insert_points(work.graph.module, plan)
+    prepared = insert_points(state.graph.module, plan)
     others = {p.name for p in plan.observed() if p.tensor not in changed}
     chosen = {
         name: replace(watch, statistic=calibration.specs[name], samples=False)
@@ -195,7 +197,7 @@ def _observed_again(work: Conversion, factors: Factors, batches: Iterable[Batch]
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
     found = {**calibration.statistics, **statistics}
-    return replace(work, calibration=replace(calibration, statistics=found))
+    return replace(state, calibration=replace(calibration, statistics=found))
 
 
 def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:

@@ -2,9 +2,9 @@
 
 A tensor on one grid has an error of step^2 / 12 in every element, and the step is the range of its
 widest channel, divided by the channel's factor; a row of weights has the same of its own largest
-one, times the factor of the channel that it reads. How much of either comes through was measured
-(`equalize_seen`). A factor of a channel thus trades the noise of activations for that of weights,
-and what is best for one tensor for what is best for the others of its stream.
+one, times the factor of the channel that it reads. `gradient_sensitivity` measures how much of
+either reaches the outputs. A factor of a channel thus trades the noise of activations for that of
+weights, and what is best for one tensor for what is best for the others of its stream.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Sensitivity:
     weights: Mapping[str, torch.Tensor]
 
 
-def look(
+def measure_sensitivity(
     module: fx.GraphModule,
     batches: Iterable[Sequence[torch.Tensor]],
     axes: Mapping[str, int],

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool.algorithms.pipeline import Conversion
+from qtool.algorithms.pipeline import ConversionState
 from qtool.calibration.activation_rescaling import rescaled
 from qtool.calibration.portable_scales import agreeing
 from qtool.calibration.scale_alignment import reaches
@@ -125,57 +125,57 @@ class Learnable:
     def learned(self) -> list[nn.Parameter]:
         return [p for each in self.kinds.values() for p in each.values()]
 
-    def taken(self, work: Conversion, share: float = 1.0) -> Conversion:
+    def taken(self, state: ConversionState, share: float = 1.0) -> ConversionState:
         """The conversion with what was learned, as it is rounded; of scales, and of biases beside
         weights that stay, a share."""
-        assert work.parameters is not None
-        rescaled_params = _rescaled(work, self.scales, self.most, share)
-        params, _ = agreeing(work.graph.graph, work.plan, rescaled_params)
-        nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
-        module = G.clone(work.graph.module)
+        assert state.parameters is not None
+        rescaled_params = _rescaled(state, self.scales, self.most, share)
+        params, _ = agreeing(state.graph.graph, state.plan, rescaled_params)
+        nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
+        module = G.clone(state.graph.module)
         inside = {G.name_of(n): n for n in module.graph.nodes}
         for name, codes in self.weights.items():
-            tensor, p = work.plan.point(name).tensor, params[name]
-            old = G.tensor(work.graph.module, nodes[tensor]).detach()
+            tensor, p = state.plan.point(name).tensor, params[name]
+            old = G.tensor(state.graph.module, nodes[tensor]).detach()
             found = codes.detach() * p.along(p.scale, old.shape)
             G.set_tensor(module, inside[tensor], p.round_trip(found).to(old))
         for name, added in self.biases.items():
-            point = work.plan.point(name)
+            point = state.plan.point(name)
             assert isinstance(point.spec, Derived)
             part = 1.0 if point.spec.weight in self.weights else share
-            old = G.tensor(work.graph.module, nodes[point.tensor]).detach()
+            old = G.tensor(state.graph.module, nodes[point.tensor]).detach()
             more = added.detach() * part * self.units[name]
             G.set_tensor(module, inside[point.tensor], old + more.to(old))
-        parameters = replace(work.parameters, params=params)
-        return replace(work, graph=replace(work.graph, module=module), parameters=parameters)
+        parameters = replace(state.parameters, params=params)
+        return replace(state, graph=replace(state.graph, module=module), parameters=parameters)
 
 
-def learnable(work: Conversion) -> Learnable:
+def learnable(state: ConversionState) -> Learnable:
     """A copy of the quantized network, as the conversion has it, that can be trained.
 
     Learned are scales of activations, biases, and weights of fewer than 8 bits; not what several
     layers own, and no scale from which another one follows.
     """
-    assert work.parameters is not None
-    module = insert_points(work.graph.module, work.plan)
+    assert state.parameters is not None
+    module = insert_points(state.graph.module, state.plan)
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-    params = work.parameters.params
-    scales, layers = _scales(work), _layers(work)
-    found = Learnable(module, {}, _most(work, scales), {}, {}, {})
+    params = state.parameters.params
+    scales, layers = _scales(state), _layers(state)
+    found = Learnable(module, {}, _most(state, scales), {}, {}, {})
     for name, place in points_of(module).items():
-        point, root = work.plan.point(name), work.plan.root(name)
+        point, root = state.plan.point(name), state.plan.root(name)
         place.set_params(params[name])
         if root in scales:
             log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
             _put(module, place, _Activation(params[name], log, found.most[root]))
         elif name in layers and params[name].qtype.bits < MANY_BITS:
-            scale = params[name].along(params[name].scale, _constant(work, point).shape)
-            found.weights[name] = nn.Parameter(_constant(work, point) / scale)
+            scale = params[name].along(params[name].scale, _constant(state, point).shape)
+            found.weights[name] = nn.Parameter(_constant(state, point) / scale)
             _put(module, place, _Weight(params[name], found.weights[name]))
         elif isinstance(point.spec, Derived) and point.spec.weight in layers:
             found.units[name] = params[name].scale * BIAS_CODES
-            found.biases[name] = nn.Parameter(torch.zeros_like(_constant(work, point)))
+            found.biases[name] = nn.Parameter(torch.zeros_like(_constant(state, point)))
             _put(module, place, _Bias(found.biases[name], found.units[name]))
     return found
 
@@ -186,32 +186,32 @@ def _put(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
     setattr(module.get_submodule(parent), leaf, new)
 
 
-def _constant(work: Conversion, point: Point) -> torch.Tensor:
-    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
-    return G.tensor(work.graph.module, nodes[point.tensor]).detach()
+def _constant(state: ConversionState, point: Point) -> torch.Tensor:
+    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
+    return G.tensor(state.graph.module, nodes[point.tensor]).detach()
 
 
-def _scales(work: Conversion) -> set[str]:
+def _scales(state: ConversionState) -> set[str]:
     """The points whose scales can be chosen freely: no other type is made of their codes, and they
     do not fit the values already."""
-    again = {work.plan.root(p.spec.point) for p in work.plan if isinstance(p.spec, Requantized)}
-    again |= _fitting(work)
+    again = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
+    again |= _fitting(state)
     return {
         p.name
-        for p in work.plan
+        for p in state.plan
         if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in again
     }
 
 
-def _fitting(work: Conversion) -> set[str]:
+def _fitting(state: ConversionState) -> set[str]:
     """Inputs whose values lie on the grid of their codes, as features of a sensor may: any other
     scale makes noise of them, and no gradient leads back."""
-    assert work.parameters is not None
+    assert state.parameters is not None
     found = set()
-    for batch in work.batches(most=FEW):
-        names = (G.name_of(n) for n in G.placeholders(work.graph.graph))
-        for name, values in zip(names, work.graph.tensors_of(batch), strict=True):
-            params = work.parameters.params.get(name)
+    for batch in state.batches(limit=FEW):
+        names = (G.name_of(n) for n in G.placeholders(state.graph.graph))
+        for name, values in zip(names, state.graph.tensors_of(batch), strict=True):
+            params = state.parameters.params.get(name)
             if params is not None and values.is_floating_point():
                 off = (values - params.round_trip(values)) / params.scale
                 if float(off.square().mean()) < FITS / 12:
@@ -219,16 +219,16 @@ def _fitting(work: Conversion) -> set[str]:
     return found
 
 
-def _most(work: Conversion, scales: Set[str]) -> dict[str, float]:
+def _most(state: ConversionState, scales: Set[str]) -> dict[str, float]:
     """How far the logarithms of scales may go up. The codes of a tensor behind a clamp stand for
     it, and reach no further than it lets through: else the runtime has to clamp in float."""
-    assert work.parameters is not None
+    assert state.parameters is not None
     found = dict.fromkeys(scales, WIDEST)
-    nodes = {G.name_of(n): n for n in work.graph.graph.nodes}
-    for name, bounds in reaches(work.plan, nodes).items():
+    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
+    for name, bounds in reaches(state.plan, nodes).items():
         if name not in found:
             continue
-        params = work.parameters.params[name]
+        params = state.parameters.params[name]
         for bound, end in zip(bounds, _ends(params), strict=True):
             if end and math.isfinite(bound):
                 room = bound / (float(params.scale) * end)
@@ -236,19 +236,19 @@ def _most(work: Conversion, scales: Set[str]) -> dict[str, float]:
     return found
 
 
-def _layers(work: Conversion) -> set[str]:
+def _layers(state: ConversionState) -> set[str]:
     """The points of weights whose tensors, and whose biases, are of one layer alone."""
-    graph = work.graph.graph
+    graph = state.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
     nodes = {G.name_of(n): n for n in graph.nodes}
-    owned = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in work.plan if p.edges}
+    owned = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in state.plan if p.edges}
     return {
         p.name
-        for p in work.plan
+        for p in state.plan
         if p.kind is Kind.WEIGHT
         and isinstance(p.spec, Observed)
         and owned.get(p.name)
-        and all(owned[b.name] for b in _biases(work.plan, p.name))
+        and all(owned[b.name] for b in _biases(state.plan, p.name))
     }
 
 
@@ -257,19 +257,19 @@ def _biases(plan: QuantPlan, weight: str) -> list[Point]:
 
 
 def _rescaled(
-    work: Conversion, scales: Learned, most: Mapping[str, float], share: float
+    state: ConversionState, scales: Learned, most: Mapping[str, float], share: float
 ) -> dict[str, QuantParams]:
     """Parameters with the learned scales; a scale with which a bias would need more than its share
     of an accumulator stays as it was."""
-    assert work.parameters is not None
-    old = work.parameters.params
+    assert state.parameters is not None
+    old = state.parameters.params
     logs = {n: log.detach().clamp(-WIDEST, most[n]) for n, log in scales.items()}
     factors = {n: (log * share).exp() for n, log in logs.items()}
-    for point in work.plan:
+    for point in state.plan:
         if not isinstance(point.spec, Derived) or not point.edges:
             continue
-        root = work.plan.root(point.spec.input)
+        root = state.plan.root(point.spec.input)
         scale = old[point.name].scale * factors.get(root, 1.0) * BIAS_LIMIT
-        if bool((_constant(work, point).abs() > scale).any()):
+        if bool((_constant(state, point).abs() > scale).any()):
             factors.pop(root, None)
-    return rescaled(work.plan, old, {root: float(f) for root, f in factors.items()})
+    return rescaled(state.plan, old, {root: float(f) for root, f in factors.items()})

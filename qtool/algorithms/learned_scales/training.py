@@ -22,9 +22,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from safetensors.torch import load, save
 
-from qtool.algorithms.acceptance import coded, loss_of, noise_of, outputs, sharing
+from qtool.algorithms.acceptance import (
+    float_outputs,
+    output_noise,
+    quantized_module,
+    ranks_for,
+    relative_error,
+)
 from qtool.algorithms.learned_scales.trainable_graph import Learnable, learnable
-from qtool.algorithms.pipeline import Conversion, Step
+from qtool.algorithms.pipeline import ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
@@ -52,30 +58,34 @@ SHARES = (1.0, 0.5, 0.25)
 """How much of what scales learned is tried: where samples are few, less of it is better."""
 
 
-def _run(work: Conversion) -> Conversion:
-    groups, judges = work.batches(SAMPLES), _judges(work)
+def _run(state: ConversionState) -> ConversionState:
+    groups, judges = state.batches(SAMPLES), _judges(state)
     if not groups or not judges:
-        return work.warned(f"learn: {NO_SAMPLES}")
-    found = learnable(work)
+        return state.with_notes(f"learn: {NO_SAMPLES}")
+    found = learnable(state)
     if not found.learned:
-        return work
-    refused, notes = _learned(work, found, groups)
+        return state
+    refused, notes = _learned(state, found, groups)
     if refused:
-        return work.warned(f"learn: {refused}")
-    tried = [found.taken(work, share) for share in SHARES]
-    before, *after = noise_of(work, [coded(each) for each in (work, *tried)], judges)
+        return state.with_notes(f"learn: {refused}")
+    tried = [found.taken(state, share) for share in SHARES]
+    before, *after = output_noise(
+        state, [quantized_module(each) for each in (state, *tried)], judges
+    )
     best = min(range(len(tried)), key=after.__getitem__)
     if not after[best] < before:
-        return work.warned(*notes, f"learn: {FURTHER}")
-    return tried[best].warned(*notes).noted(Change("learn", len(found.learned), REASON))
+        return state.with_notes(*notes, f"learn: {FURTHER}")
+    return tried[best].with_notes(*notes).with_change(Change("learn", len(found.learned), REASON))
 
 
-def _learned(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, list[str]]:
+def _learned(
+    state: ConversionState, found: Learnable, groups: Sequence[Batch]
+) -> tuple[str, list[str]]:
     """Trains in place, on one rank for all; why it cannot, and what it notes."""
-    ranks, refused, notes = sharing(work, "learn"), "", list[str]()
+    ranks, refused, notes = ranks_for(state, "learn"), "", list[str]()
     if not ranks.rank:
         try:
-            notes += _learn(work, found, groups)
+            notes += _learn(state, found, groups)
         except RuntimeError as error:  # of autograd, which has no other
             refused = NO_GRADIENT.format(str(error).partition("\n")[0])
     if ranks.several:
@@ -88,17 +98,17 @@ def _learned(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tup
     return refused, notes
 
 
-def _judges(work: Conversion) -> list[Batch]:
-    return work.batches(BATCH, JUDGES, aside=True)
+def _judges(state: ConversionState) -> list[Batch]:
+    return state.batches(BATCH, JUDGES, holdout=True)
 
 
-def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple[str, ...]:
+def _learn(state: ConversionState, found: Learnable, groups: Sequence[Batch]) -> tuple[str, ...]:
     """Trains in place; what it notes. Ends where a person interrupts it, with the last values.
 
     Raises:
         RuntimeError: an operator of the network has no gradient.
     """
-    exact, count = work.captured.graph.module, _rounds(work)
+    exact, count = state.captured.graph.module, _rounds(state)
     optimizer = torch.optim.Adam(
         [
             {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
@@ -107,7 +117,7 @@ def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple
         ],
         betas=(0.9, 0.99),
     )
-    done, drawn = 0, _drawn(work, groups)
+    done, drawn = 0, _drawn(state, groups)
     try:
         for i in counted("learning", range(count), count):
             for group in optimizer.param_groups:
@@ -115,8 +125,8 @@ def _learn(work: Conversion, found: Learnable, groups: Sequence[Batch]) -> tuple
                 group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
             batch = next(drawn)
             with torch.no_grad():
-                wanted = outputs(exact, batch)
-            loss = loss_of(wanted, outputs(found.module, batch))
+                wanted = float_outputs(exact, batch)
+            loss = relative_error(wanted, float_outputs(found.module, batch))
             optimizer.zero_grad()
             loss.backward()
             if not _finite(found):
@@ -135,24 +145,24 @@ def _finite(found: Learnable) -> bool:
     return all(bool(g.isfinite().all()) for g in gradients)
 
 
-def _rounds(work: Conversion) -> int:
+def _rounds(state: ConversionState) -> int:
     """As many as cost no more than WORK."""
-    cost = BATCH * max(1, Executor(work.graph).cost())
+    cost = BATCH * max(1, Executor(state.graph).cost())
     return max(FEWEST, min(ROUNDS, int(WORK / cost)))
 
 
-def _drawn(work: Conversion, groups: Sequence[Batch]) -> Iterator[Batch]:
+def _drawn(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
     """Batches of samples drawn by a fixed seed, each of samples of one shape."""
     generator = torch.Generator().manual_seed(0)
-    sizes, splits = torch.tensor([float(g.size) for g in groups]), work.graph.splits
+    sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.splits
     while True:
         group = groups[int(torch.multinomial(sizes, 1, generator=generator))]
-        tensors = work.graph.tensors_of(group)
+        tensors = state.graph.tensors_of(group)
         if not splits or len({t.shape[:1] for t in tensors}) > 1:
             yield group
             continue
         chosen = torch.randint(group.size, (min(BATCH, group.size),), generator=generator)
-        yield work.graph.call_of([t[chosen] for t in tensors])
+        yield state.graph.call_of([t[chosen] for t in tensors])
 
 
-LEARN = Step("learn", _run, accuracy="best", samples=SAMPLES)
+LEARNED_SCALES = Step("learn", _run, accuracy="best", samples=SAMPLES)

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.pipeline import Conversion, Step
-from qtool.algorithms.smooth_quant.smoothing_targets import Watched, watched_tensors
+from qtool.algorithms.pipeline import ConversionState, Step
+from qtool.algorithms.smooth_quant.smoothing_targets import SmoothingTarget, smoothing_targets
 from qtool.calibration.calibration import Calibration
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
@@ -38,19 +38,23 @@ aten = torch.ops.aten
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """The extremes of every channel of the tensors that could be smoothed."""
     spec = ObserverSpec("minmax")
-    return [Probe(_probe(w.source), w.source, spec, axis=-1) for w in watched_tensors(graph, plan)]
+    return [
+        Probe(_probe(w.source), w.source, spec, axis=-1) for w in smoothing_targets(graph, plan)
+    ]
 
 
-def _run(work: Conversion) -> Conversion:
-    factors = _find_factors(work)
+def _run(state: ConversionState) -> ConversionState:
+    factors = _find_factors(state)
     if not factors:
-        return work
-    return _apply(work, Change(SMOOTH.name, len(factors), REASON, factors))
+        return state
+    return _apply(state, Change(SMOOTH_QUANT.name, len(factors), REASON, factors))
 
 
-def _apply(work: Conversion, change: Change) -> Conversion:
+def _apply(state: ConversionState, change: Change) -> ConversionState:
     """The conversion with tensors divided by the factors that a change holds."""
-    watched = [w for w in watched_tensors(work.graph.graph, work.plan) if w.source in change.arrays]
+    watched = [
+        w for w in smoothing_targets(state.graph.graph, state.plan) if w.source in change.arrays
+    ]
     if len(watched) != len(change.arrays):
         raise VerificationError(
             "the smoothing that the file records does not fit this model: it has other layers"
@@ -61,27 +65,27 @@ def _apply(work: Conversion, change: Change) -> Conversion:
         made.update(_smooth(module, watched, change.arrays))
         return len(made)
 
-    after = work.rewritten(change, edit)
-    if work.calibration is None:
+    after = state.apply_edit(change, edit)
+    if state.calibration is None:
         return after
-    return replace(after, calibration=_smooth_ranges(work.calibration, change.arrays, made))
+    return replace(after, calibration=_smooth_ranges(state.calibration, change.arrays, made))
 
 
-SMOOTH = Step("smooth", _run, _probes, replay=_apply)
+SMOOTH_QUANT = Step("smooth", _run, _probes, replay=_apply)
 
 
 def _probe(source: str) -> str:
     return f"{source}.channels"
 
 
-def _find_factors(work: Conversion) -> Factors:
+def _find_factors(state: ConversionState) -> Factors:
     """What to divide the channels of each tensor by, for those whose channels differ enough."""
-    assert work.calibration is not None
-    module = work.graph.module
+    assert state.calibration is not None
+    module = state.graph.module
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     found = {}
-    for each in watched_tensors(module.graph, work.plan):
-        seen = work.calibration.statistics.get(_probe(each.source))
+    for each in smoothing_targets(module.graph, state.plan):
+        seen = state.calibration.statistics.get(_probe(each.source))
         if not isinstance(seen, MinMax) or seen.empty:
             continue
         low, high = seen.extent()
@@ -94,7 +98,9 @@ def _find_factors(work: Conversion) -> Factors:
     return found
 
 
-def _smooth(module: fx.GraphModule, watched: Sequence[Watched], factors: Factors) -> dict[str, str]:
+def _smooth(
+    module: fx.GraphModule, watched: Sequence[SmoothingTarget], factors: Factors
+) -> dict[str, str]:
     """Divides tensors by their factors, in place, and multiplies the weights behind them.
 
     Returns the name that each smooth tensor has: its own, or that of the new multiplication.

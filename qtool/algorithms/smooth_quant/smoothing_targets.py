@@ -22,7 +22,7 @@ RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 
 
 @dataclass(frozen=True)
-class Watched:
+class SmoothingTarget:
     """A tensor, those of its readers that lead to linear layers, and these layers; by name."""
 
     source: str
@@ -30,7 +30,7 @@ class Watched:
     layers: tuple[str, ...]
 
 
-def watched_tensors(graph: fx.Graph, plan: QuantPlan) -> list[Watched]:
+def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]:
     """Every float tensor that is quantized for linear layers alone, each with weights of its own.
 
     The tensor may be reshaped on the way, as long as its last dimension stays. One whose result
@@ -61,7 +61,7 @@ def watched_tensors(graph: fx.Graph, plan: QuantPlan) -> list[Watched]:
         if dynamic == {True} or _only_for(plan, source, on_path):
             readers = tuple(G.name_of(n) for n in source.users if n in on_path)
             ends = tuple(G.name_of(path[-1]) for path in paths)
-            found.append(Watched(G.name_of(source), readers, ends))
+            found.append(SmoothingTarget(G.name_of(source), readers, ends))
     return found
 
 

@@ -25,7 +25,7 @@ from qtool.algorithms.layer_rows import (
 
 KEPT_ASIDE = 4  # every so many batches are for judging alone
 
-Part = Mapping[str, torch.Tensor]
+BatchSlice = Mapping[str, torch.Tensor]
 """Of one batch: `x`, `y` rows of what a layer reads and of what is wanted of it, `counts` how much
 each counts; `inputs`, `results` what all rows add to their means, and `.weight` of these."""
 
@@ -42,7 +42,7 @@ def part_of(
     wanted: torch.Tensor,
     gains: torch.Tensor | None,
     rows: int,
-) -> Part:
+) -> BatchSlice:
     """
     Args:
         reads: what the layer reads in the quantized network. wanted: of its results.
@@ -62,11 +62,11 @@ def part_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class LayerSamples:
     """A layer on all batches, in their order."""
 
     node: fx.Node
-    parts: Sequence[Part]
+    parts: Sequence[BatchSlice]
 
     def rows(self, aside: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Rows of what it reads and of what is wanted less their means, times the root of what they
@@ -98,7 +98,7 @@ class Seen:
         return [(part[name], float(part[f"{name}.weight"])) for part in self.parts]
 
 
-def written(parts: Sequence[Part]) -> bytes:
+def written(parts: Sequence[BatchSlice]) -> bytes:
     """Parts as bytes for another process."""
     named = {f"{i}/{name}": t for i, part in enumerate(parts) for name, t in part.items()}
     return save(
@@ -109,7 +109,7 @@ def written(parts: Sequence[Part]) -> bytes:
     )
 
 
-def read(data: bytes) -> list[Part]:
+def read(data: bytes) -> list[BatchSlice]:
     """The inverse."""
     found: dict[int, dict[str, torch.Tensor]] = {}
     for place, tensor in load(data).items():

@@ -8,7 +8,7 @@ errors in its stream, which layers that were each held to their own float result
 weights move towards what is wanted, as far as samples kept aside say, and are rounded with error
 feedback (gptq.py); they are taken if the results are nearer then, on those samples. The mean of
 what is still missing goes into the bias. Tokens count by what they do to the outputs
-(row_gains.py).
+(token_weights.py).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import torch
 from safetensors.torch import load, save
 from torch import fx
 
-from qtool.algorithms.acceptance import as_near, coded, sharing
+from qtool.algorithms.acceptance import not_worse, quantized_module, ranks_for
 from qtool.algorithms.exclusive_layers import (
     attribute_of,
     constant_of,
-    owned_layers,
+    exclusive_layers,
     params_of,
     source_of,
     with_constants,
 )
 from qtool.algorithms.layer_rows import as_matrix, as_weight
-from qtool.algorithms.pipeline import Conversion, Step
-from qtool.algorithms.residual_input import added_to
-from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, left_out_where_it_fails
+from qtool.algorithms.pipeline import ConversionState, Step
+from qtool.algorithms.residual_input import residual_input
+from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     PairBounds,
@@ -44,15 +44,15 @@ from qtool.algorithms.weight_rounding.gptq import (
 )
 from qtool.algorithms.weight_rounding.layer_samples import (
     KEPT_ASIDE,
-    Part,
-    Seen,
+    BatchSlice,
+    LayerSamples,
     is_aside,
     part_of,
     read,
     written,
 )
 from qtool.algorithms.weight_rounding.pair_bounds import pair_bounds
-from qtool.algorithms.weight_rounding.token_weights import row_gains
+from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -83,7 +83,7 @@ class _Work:
     their number, and the layers of a wave.
     """
 
-    conversion: Conversion
+    state: ConversionState
     executor: Executor
     layers: dict[str, fx.Node]
     weights: bool
@@ -111,26 +111,31 @@ class _Work:
     ) -> Iterator[tuple[str, _Solved]]:
         """Each before anything is asked of the next, so that the rows of one are held."""
         for name in names:
-            yield name, _solve(self, name, Seen(self.layers[name], self._parts(name, values)))
+            yield (
+                name,
+                _solve(self, name, LayerSamples(self.layers[name], self._parts(name, values))),
+            )
 
     def _dealt(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Iterator[tuple[str, _Solved]]:
         """All of them known first, so that no rank waits for what another one solves."""
-        ranks, seen = self.ranks, dict[str, Seen]()
-        costs = [_cost(self.conversion, self.layers[name]) for name in names]
+        ranks, seen = self.ranks, dict[str, LayerSamples]()
+        costs = [_cost(self.state, self.layers[name]) for name in names]
         owners = dict(zip(names, dealt(costs, ranks.size), strict=True))
         for name, owner in owners.items():
             shares = ranks.gather(written(self._parts(name, values)), owner)
             if owner == ranks.rank:
-                seen[name] = Seen(self.layers[name], in_turn([read(data) for data in shares]))
+                seen[name] = LayerSamples(
+                    self.layers[name], in_turn([read(data) for data in shares])
+                )
         solved = {name: _solve(self, name, one).to_bytes() for name, one in seen.items()}
         for name, owner in owners.items():
             yield name, _Solved.of(ranks.give(solved.get(name), owner))
 
-    def _parts(self, name: str, values: Sequence[Sequence[Values]]) -> list[Part]:
+    def _parts(self, name: str, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
         """Of the own batches."""
-        node, found = self.layers[name], list[Part]()
+        node, found = self.layers[name], list[BatchSlice]()
         reads = self.executor.steps[self.executor.numbers[name]].places[0][1]
         wanted, most = _wanted(self, name, values), self._rows(node)
         for k, row in enumerate(values[1]):
@@ -143,8 +148,8 @@ class _Work:
         """How many of a batch are learned from, and of one that is kept aside judged by."""
         if not self.weights:
             return 0, 0
-        inputs = as_matrix(node, constant_of(self.conversion, node, 1)).shape[-1]
-        bits = params_of(self.conversion, f"{G.name_of(node)}.weight").qtype.bits
+        inputs = as_matrix(node, constant_of(self.state, node, 1)).shape[-1]
+        bits = params_of(self.state, f"{G.name_of(node)}.weight").qtype.bits
         most = max(FEWEST, (ROWS if bits >= 8 else LOW_BIT_ROWS) * min(inputs, COLUMNS))
         judging = sum(map(is_aside, range(self.batches)))
         learning = self.batches - judging
@@ -161,8 +166,8 @@ class _Work:
             return made
         self.shifted += 1
         point, attribute = f"{name}.bias", attribute_of(node, 2)
-        if point in self.conversion.plan:
-            self.found[attribute] = _fitting(params_of(self.conversion, point), solved.bias)
+        if point in self.state.plan:
+            self.found[attribute] = _fitting(params_of(self.state, point), solved.bias)
             return {**made, point: self.found[attribute]}
         self.found[attribute] = self.floats[attribute] = solved.bias
         return {**made, G.name_of(source_of(node, 2)): solved.bias}
@@ -189,9 +194,9 @@ class _Solved:
         return cls(tensors.get("weight"), tensors.get("bias"), head["__metadata__"]["note"])
 
 
-def _cost(work: Conversion, node: fx.Node) -> float:
+def _cost(state: ConversionState, node: fx.Node) -> float:
     """Of solving a layer, about: second moments of its rows, and feedback to all columns."""
-    exact = as_matrix(node, constant_of(work, node, 1))
+    exact = as_matrix(node, constant_of(state, node, 1))
     outputs, inputs = exact.shape[1:]
     rows = max(FEWEST, ROWS * min(inputs, COLUMNS))
     return float(
@@ -199,7 +204,7 @@ def _cost(work: Conversion, node: fx.Node) -> float:
     )
 
 
-def _solve(work: _Work, name: str, seen: Seen) -> _Solved:
+def _solve(work: _Work, name: str, seen: LayerSamples) -> _Solved:
     node = work.layers[name]
     weight, note = _round(work, node, seen) if work.weights else (None, "")
     return _Solved(weight, _shifted(work, node, seen, weight), note)
@@ -218,16 +223,16 @@ def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[
     return [r + (one - two).reshape(r.shape) for r, (one, two) in zip(results, others, strict=True)]
 
 
-def _round(work: _Work, node: fx.Node, seen: Seen) -> tuple[torch.Tensor | None, str]:
+def _round(work: _Work, node: fx.Node, seen: LayerSamples) -> tuple[torch.Tensor | None, str]:
     """The weights of one layer, rounded; None where the nearest codes are better. And a note."""
-    name, weight = f"{G.name_of(node)}.weight", constant_of(work.conversion, node, 1)
-    params = params_of(work.conversion, name)
+    name, weight = f"{G.name_of(node)}.weight", constant_of(work.state, node, 1)
+    params = params_of(work.state, name)
     exact = as_matrix(node, weight)
     learned, aside = seen.rows(aside=False), seen.rows(aside=True)
     if learned is None or aside is None:
         return None, f"{name}: rounded to nearest, since the samples are too few"
     try:
-        pairs = pair_bounds(work.conversion.plan, node, exact, params, weight.shape)
+        pairs = pair_bounds(work.state.plan, node, exact, params, weight.shape)
         found = _solved(node, exact, learned, aside, params, weight.shape, pairs)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         return None, f"{name}: rounded to nearest, since its inputs are too much alike"
@@ -275,7 +280,7 @@ def _error(weight: torch.Tensor, rows: torch.Tensor, wanted: torch.Tensor) -> fl
 
 
 def _shifted(
-    work: _Work, node: fx.Node, seen: Seen, weight: torch.Tensor | None
+    work: _Work, node: fx.Node, seen: LayerSamples, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
     """The bias with which the mean of the layer's results is that of what is wanted, on all
     positions of all kept samples; None where it has none, or where that is no number.
@@ -285,14 +290,10 @@ def _shifted(
     if len(node.args) < 3 or not isinstance(node.args[2], fx.Node):
         return None
     point = f"{G.name_of(node)}.weight"
-    given = (
-        weight
-        if weight is not None
-        else _behind(work, point, constant_of(work.conversion, node, 1))
-    )
+    given = weight if weight is not None else _behind(work, point, constant_of(work.state, node, 1))
     matrix = as_matrix(node, given).double()
     product = (matrix @ seen.mean_of_inputs()[:, :, None]).flatten()
-    bias = constant_of(work.conversion, node, 2)
+    bias = constant_of(work.state, node, 2)
     found = (seen.mean_of_wanted() - product).to(bias.dtype)
     return found if bool(found.isfinite().all()) else None
 
@@ -305,18 +306,18 @@ def _fitting(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _behind(work: _Work, point: str, weight: torch.Tensor) -> torch.Tensor:
-    return params_of(work.conversion, point).round_trip(weight)
+    return params_of(work.state, point).round_trip(weight)
 
 
-def _walk(conversion: Conversion, weights: bool) -> _Work:
+def _walk(state: ConversionState, weights: bool) -> _Work:
     """A walk over all kept samples; `weights`: whether weights are rounded, or biases alone."""
-    executor = Executor(replace(conversion.graph, module=coded(conversion)))
-    layers, samples = owned_layers(conversion), _samples(conversion, executor)
-    ranks = sharing(conversion, "round" if weights else "bias")
+    executor = Executor(replace(state.graph, module=quantized_module(state)))
+    layers, samples = exclusive_layers(state), _samples(state, executor)
+    ranks = ranks_for(state, "round" if weights else "bias")
     own = samples[ranks.rank :: ranks.size]
     asked = range(ranks.rank, len(samples), ranks.size)
-    gains = row_gains(conversion.graph, samples, layers.values(), asked)
-    work = _Work(conversion, executor, layers, weights, gains, len(samples), ranks)
+    gains = token_weights(state.graph, samples, layers.values(), asked)
+    work = _Work(state, executor, layers, weights, gains, len(samples), ranks)
     work.beside |= _beside(executor, layers.keys())
     networks = [frozenset[str](), executor.points]
     stops = {name: [work.beside[name]] if name in work.beside else [] for name in layers}
@@ -327,7 +328,7 @@ def _walk(conversion: Conversion, weights: bool) -> _Work:
 def _beside(run: Executor, layers: Set[str]) -> dict[str, int]:
     """Layer -> the number of the tensor that its result is added to, where that is known then."""
     place = {number: k for k, number in enumerate(run.order(layers))}
-    found = {name: added_to(run, run.numbers[name]) for name in layers}
+    found = {name: residual_input(run, run.numbers[name]) for name in layers}
     return {
         name: other
         for name, other in found.items()
@@ -335,59 +336,61 @@ def _beside(run: Executor, layers: Set[str]) -> dict[str, int]:
     }
 
 
-def _samples(conversion: Conversion, executor: Executor) -> list[Batch]:
+def _samples(state: ConversionState, executor: Executor) -> list[Batch]:
     """As many of the kept samples as can be held, in both networks."""
     fit = max(ELEMENTS // max(1, 2 * executor.held()), 1)
-    assert conversion.calibration is not None
-    count = min(conversion.calibration.kept.learned, fit)
-    return conversion.quick_batches(max(1, min(BATCH, count // KEPT_ASIDE)), fit)
+    assert state.calibration is not None
+    count = min(state.calibration.kept.learned, fit)
+    return state.quick_batches(max(1, min(BATCH, count // KEPT_ASIDE)), fit)
 
 
-def _taken(conversion: Conversion, work: _Work, change: Change) -> Conversion:
+def _taken(state: ConversionState, work: _Work, change: Change) -> ConversionState:
     """The conversion with the values that a walk found; the change holds those that a file does not
     hold as codes."""
     change = replace(change, arrays=work.floats)
-    return with_constants(conversion, work.found).warned(*work.notes).noted(change)
+    return with_constants(state, work.found).with_notes(*work.notes).with_change(change)
 
 
-def _replay(conversion: Conversion, change: Change) -> Conversion:
+def _replay(state: ConversionState, change: Change) -> ConversionState:
     """With biases that are float; weights are taken from the codes of the file."""
-    return with_constants(conversion, change.arrays).noted(change)
+    return with_constants(state, change.arrays).with_change(change)
 
 
-def _lacking(conversion: Conversion) -> str | None:
+def _lacking(state: ConversionState) -> str | None:
     """Why there is nothing to learn from, if so."""
-    if not conversion.batches(BATCH):
+    if not state.batches(BATCH):
         return NO_SAMPLES
-    assert conversion.calibration is not None
-    count = len(conversion.calibration.kept)
+    assert state.calibration is not None
+    count = len(state.calibration.kept)
     return TOO_FEW.format(count) if count < FEWEST_SAMPLES else None
 
 
-@left_out_where_it_fails("round")
-def _round_all(conversion: Conversion) -> Conversion:
-    if (lack := _lacking(conversion)) is not None:
-        return conversion.warned(f"round: {lack}")
-    work = _walk(conversion, weights=True)
-    after = _taken(conversion, work, Change("round", work.rounded, REASON))
-    if not as_near(conversion, after):
-        return conversion.warned(f"round: {FURTHER}")
+@skip_on_failure("round")
+def _round_all(state: ConversionState) -> ConversionState:
+    if (lack := _lacking(state)) is not None:
+        return state.with_notes(f"round: {lack}")
+    work = _walk(state, weights=True)
+    after = _taken(state, work, Change("round", work.rounded, REASON))
+    if not not_worse(state, after):
+        return state.with_notes(f"round: {FURTHER}")
     return after
 
 
-@left_out_where_it_fails("bias")
-def _shift_all(conversion: Conversion) -> Conversion:
-    if (lack := _lacking(conversion)) is not None:
-        return conversion.warned(f"bias: {lack}")
-    work = _walk(conversion, weights=False)
-    return _taken(conversion, work, Change("bias", work.shifted, MEANS))
+@skip_on_failure("bias")
+def _shift_all(state: ConversionState) -> ConversionState:
+    if (lack := _lacking(state)) is not None:
+        return state.with_notes(f"bias: {lack}")
+    work = _walk(state, weights=False)
+    return _taken(state, work, Change("bias", work.shifted, MEANS))
 
 
-ROUND = Step(
+GPTQ = Step(
     *("round", _round_all),
     accuracy="balanced",
     samples=SAMPLES,
     replay=_replay,
     low_bits=LOW_BIT_SAMPLES,
 )
-BIAS = Step("bias", _shift_all, accuracy="", samples=SAMPLES, replay=_replay)  # `round` has it
+BIAS_CORRECTION = Step(
+    "bias", _shift_all, accuracy="", samples=SAMPLES, replay=_replay
+)  # `round` has it

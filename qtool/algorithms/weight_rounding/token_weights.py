@@ -1,11 +1,10 @@
-"""How much each row of a layer counts: how far an error in its results comes through to the
-outputs.
+"""Weight of each row (token) of a layer in its reconstruction error: its effect on the outputs.
 
-Positions of an image are all alike, but tokens are not: what stands on a padded one goes nowhere,
-and what a few large ones lose by clipping would be made good at the cost of all others. As in
-`equalize_seen`, outputs are multiplied by random signs and run backwards; a row counts by the
-square of the gradient, the mean over the layer's results (rows weighted by derivatives are also
-how Kim et al. 2025, GuidedQuant, round).
+All positions of an image are equally important, but tokens are not: a padded one reaches no output,
+and compensating what a few large ones lose by clipping would cost all the others. As in
+`gradient_sensitivity`, outputs are multiplied by random signs and run backwards; the weight of a
+row is the squared gradient, averaged over the layer's results (rows weighted by derivatives are
+also how Kim et al. 2025, GuidedQuant, round).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MOST = 1e30  # beyond, or no number: behind a norm of what does not vary; rows t
 aten = torch.ops.aten
 
 
-def row_gains(
+def token_weights(
     graph: FloatGraph,
     batches: Sequence[Batch],
     layers: Collection[fx.Node],

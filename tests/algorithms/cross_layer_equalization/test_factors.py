@@ -26,7 +26,7 @@ from qtool.algorithms.cross_layer_equalization.factors import (
     predicted,
     solve_factors,
 )
-from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import look
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.core import graph as G
 from qtool.planning.fake_quantize import insert_points, points_of
 
@@ -54,7 +54,9 @@ def noise(model: nn.Module) -> tuple[Noise, Streams]:
     streams = streams_of(graph.module)
     axes = {n: c.axis for n, c in streams.tensors.items() if n != "input"}
     weights = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
-    seen = look(graph.module, [(batch(),)], axes, {n: 0 for n in weights if n.endswith("weight")})
+    seen = measure_sensitivity(
+        graph.module, [(batch(),)], axes, {n: 0 for n in weights if n.endswith("weight")}
+    )
     return noise_of(graph.module, plan, streams, seen), streams
 
 

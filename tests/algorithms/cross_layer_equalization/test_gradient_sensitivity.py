@@ -8,7 +8,10 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.cross_layer_equalization import gradient_sensitivity
-from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import Sensitivity, look
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import (
+    Sensitivity,
+    measure_sensitivity,
+)
 from qtool.core import graph as G
 
 
@@ -29,7 +32,7 @@ def seen(x: torch.Tensor) -> tuple[G.FloatGraph, Sensitivity]:
     axes = {"up": 1, "relu": 1}
     names = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
     weights = {n: 0 for n in names if n.endswith("weight")}
-    return graph, look(graph.module, [(x,)], axes, weights)
+    return graph, measure_sensitivity(graph.module, [(x,)], axes, weights)
 
 
 def test_gains_are_squared_derivatives_over_the_power_of_the_output() -> None:
@@ -59,7 +62,7 @@ def test_the_mean_over_batches_and_the_extremes_of_all() -> None:
     graph, one = seen(torch.tensor([[0.5, -1.0, 2.0]]))
     _, other = seen(torch.tensor([[1.5, 1.0, -2.0]]))
     axes, inputs = {"relu": 1}, [torch.tensor([[0.5, -1.0, 2.0]]), torch.tensor([[1.5, 1.0, -2.0]])]
-    both = look(graph.module, [(x,) for x in inputs], axes, {}).tensors["relu"]
+    both = measure_sensitivity(graph.module, [(x,) for x in inputs], axes, {}).tensors["relu"]
     first, second = one.tensors["relu"], other.tensors["relu"]
     assert torch.allclose(both.gain, (first.gain + second.gain) / 2)
     assert torch.equal(both.high, torch.maximum(first.high, second.high))
@@ -78,8 +81,8 @@ def test_rows_of_a_large_layer_count_for_others(monkeypatch: pytest.MonkeyPatch)
     graph = qtool.capture_model(nn.Sequential(layer, end).eval(), torch.zeros(2, 3)).graph
     (name,) = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"][:1]
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    every = look(graph.module, [(x,)], {}, {name: 0}).weights[name]
+    every = measure_sensitivity(graph.module, [(x,)], {}, {name: 0}).weights[name]
     monkeypatch.setattr(gradient_sensitivity, "MANY", 12)
-    some = look(graph.module, [(x,)], {}, {name: 0}).weights[name]
+    some = measure_sensitivity(graph.module, [(x,)], {}, {name: 0}).weights[name]
     assert (every.shape, some.shape) == ((8, 3), (3, 3))
     assert torch.allclose(every.sum(0), some.sum(0))

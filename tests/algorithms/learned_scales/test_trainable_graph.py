@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.acceptance import coded
+from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.learned_scales.trainable_graph import Learnable, _Rounded, learnable
-from qtool.algorithms.pipeline import SOLVE, Conversion
+from qtool.algorithms.pipeline import SOLVE, ConversionState
 from qtool.core.data.calibration_samples import Kept
 from qtool.core.types import UINT8, QuantParams
 from qtool.planning.recipe import Recipe
@@ -36,36 +36,36 @@ def images() -> torch.Tensor:
     return torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def solved(recipe: Any = None) -> Conversion:
+def solved(recipe: Any = None) -> ConversionState:
     torch.manual_seed(0)
     captured = qtool.capture_model(Net().eval(), images())
     calibration = qtool.calibrate(captured, [images()], recipe=recipe)
     plan = captured.plan(recipe=Recipe.of(recipe))
-    return SOLVE.run(Conversion.start(captured, plan, calibration))
+    return SOLVE.run(ConversionState.start(captured, plan, calibration))
 
 
-def begun(recipe: Any = None) -> tuple[Conversion, Learnable]:
-    work = solved(recipe)
-    return work, learnable(work)
+def begun(recipe: Any = None) -> tuple[ConversionState, Learnable]:
+    state = solved(recipe)
+    return state, learnable(state)
 
 
 def test_it_begins_as_the_quantized_network() -> None:
     for recipe in (None, FOUR_BITS):
-        work, found = begun(recipe)
+        state, found = begun(recipe)
         with torch.no_grad():
-            exact, other = coded(work)(images()), found.module(images())
+            exact, other = quantized_module(state)(images()), found.module(images())
         flipped = (exact - other).abs() > 1e-6  # biases are not rounded while learning
         assert float(flipped.float().mean()) < 0.05
         with torch.no_grad():
-            again = coded(found.taken(work))(images())
+            again = quantized_module(found.taken(state))(images())
         assert torch.equal(exact, again)
 
 
 def test_shared_tensors_have_one_scale() -> None:
-    work, found = begun()
-    roots = {work.plan.root(p.name) for p in work.plan if p.name in found.scales}
+    state, found = begun()
+    roots = {state.plan.root(p.name) for p in state.plan if p.name in found.scales}
     assert roots == set(found.scales)
-    assert len(found.scales) < sum(p.kind.name == "ACTIVATION" for p in work.plan)
+    assert len(found.scales) < sum(p.kind.name == "ACTIVATION" for p in state.plan)
 
 
 def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
@@ -73,13 +73,13 @@ def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 4, 3), nn.Flatten()).eval()
     captured = qtool.capture_model(net, images())
     calibration = qtool.calibrate(captured, [images()])
-    work = SOLVE.run(Conversion.start(captured, captured.plan(), calibration))
-    found = learnable(work)
-    before = {n: p.scale for n, p in work.parameters.params.items() if n in found.scales}
+    state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
+    found = learnable(state)
+    before = {n: p.scale for n, p in state.parameters.params.items() if n in found.scales}
     with torch.no_grad():
         for log in found.scales.values():
             log.fill_(1.0)
-    after = found.taken(work).parameters.params
+    after = found.taken(state).parameters.params
     (clamped,) = (n for n in found.scales if found.most[n] < 1)
     assert 5.99 < float(after[clamped].scale) * 255 <= 6
     assert all(torch.equal(after[n].scale, before[n] * math.e) for n in before if n != clamped)
@@ -88,14 +88,14 @@ def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
 
 
 def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
-    work, found = begun()
+    state, found = begun()
     assert "x" in found.scales
-    assert work.parameters is not None
-    assert work.calibration is not None
-    params, fitting = work.parameters.params["x"], Kept(16)
+    assert state.parameters is not None
+    assert state.calibration is not None
+    params, fitting = state.parameters.params["x"], Kept(16)
     fitting.update([params.round_trip(images())], split=True)
-    calibration = replace(work.calibration, kept=fitting)
-    assert "x" not in learnable(replace(work, calibration=calibration)).scales
+    calibration = replace(state.calibration, kept=fitting)
+    assert "x" not in learnable(replace(state, calibration=calibration)).scales
 
 
 def test_weights_of_few_bits_that_one_layer_owns_are_learned() -> None:
@@ -127,16 +127,16 @@ def test_the_gradient_of_a_scale_is_that_of_the_rounded_value() -> None:
 
 
 def test_scales_and_their_biases_move_together() -> None:
-    work, found = begun(FOUR_BITS)
+    state, found = begun(FOUR_BITS)
     with torch.no_grad():
         for log in found.scales.values():
             log += 0.5
-    half, whole = found.taken(work, 0.5), found.taken(work)
-    assert work.parameters is not None
+    half, whole = found.taken(state, 0.5), found.taken(state)
+    assert state.parameters is not None
     assert half.parameters is not None
     assert whole.parameters is not None
     for name in found.scales:
-        old = work.parameters.params[name].scale
+        old = state.parameters.params[name].scale
         assert torch.allclose(whole.parameters.params[name].scale, old * torch.tensor(0.5).exp())
         assert torch.allclose(half.parameters.params[name].scale, old * torch.tensor(0.25).exp())
     params = whole.parameters.params

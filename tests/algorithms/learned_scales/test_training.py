@@ -146,13 +146,13 @@ def test_another_signal_ends_everything() -> None:
 
 
 def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, calls = training.loss_of, []
+    whole, calls = training.relative_error, []
 
     def broken(*given: Any) -> torch.Tensor:
         calls.append(given)
         return whole(*given) * (float("nan") if len(calls) > 20 else 1.0)
 
-    monkeypatch.setattr(training, "loss_of", broken)
+    monkeypatch.setattr(training, "relative_error", broken)
     model = made(FOUR_BITS, "learn")
     assert f"learn: {training.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
@@ -162,7 +162,7 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(module: nn.Module, batch: Any) -> list[torch.Tensor]:
         return [t.detach() for t in all_outputs(module, batch)]
 
-    all_outputs = training.outputs
+    all_outputs = training.float_outputs
     monkeypatch.setattr(training, "outputs", cut)
     notes = made(None, "learn").notes
     assert any(n.startswith("learn: left out, since no gradient") for n in notes)

@@ -16,7 +16,7 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool.algorithms.smooth_quant.smoothing_targets import watched_tensors
+from qtool.algorithms.smooth_quant.smoothing_targets import smoothing_targets
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.calibration.calibration import Calibration
 from qtool.evaluation.restored_model import restore
@@ -88,7 +88,7 @@ def test_too_few_rows_say_nothing_of_single_channels(samples: int, smoothed: boo
 
 def watched(model: Captured, mode: str | None = None) -> dict[str, set[str]]:
     graph, _ = model.for_target("onnxruntime")
-    found = watched_tensors(graph.graph, model.plan(mode=mode))
+    found = smoothing_targets(graph.graph, model.plan(mode=mode))
     return {w.source: set(w.readers) for w in found}
 
 

@@ -242,7 +242,7 @@ def test_weights_of_few_bits_have_more_samples_to_learn_from(bits: str) -> None:
 
 
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.algorithms.weight_rounding.rounding.as_near", lambda *_: False)
+    monkeypatch.setattr("qtool.algorithms.weight_rounding.rounding.not_worse", lambda *_: False)
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["round"])
     assert any("round: left out, since it took outputs" in note for note in model.notes)
     assert not model.changes

@@ -7,7 +7,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.layer_rows import is_product
-from qtool.algorithms.weight_rounding.token_weights import row_gains
+from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.core import graph as G
 from qtool.core.data import Batch
 
@@ -37,14 +37,14 @@ def test_a_masked_token_counts_nothing_and_layers_of_samples_are_left_out() -> N
     captured = qtool.capture_model(Tokens().eval(), first.args)
     graph = captured.graph
     layers = [n for n in G.calls(graph.graph) if is_product(n)]
-    found = row_gains(graph, [first, batch(3, 1)], layers)
+    found = token_weights(graph, [first, batch(3, 1)], layers)
     assert list(found) == ["inner"]  # head has a row for each sample
     gains = [g.reshape(-1, 5) for g in found["inner"].values()]
     assert [len(g) for g in gains] == [4, 3]
     for gain, mask in zip(gains, (first.args[1], batch(3, 1).args[1]), strict=True):
         assert torch.equal(gain > 0, mask > 0)
     three = [first, batch(4, 1), batch(4, 2)]  # those that are not asked for change no other
-    every, some = (row_gains(graph, three, layers, asked)["inner"] for asked in (None, [0, 2]))
+    every, some = (token_weights(graph, three, layers, asked)["inner"] for asked in (None, [0, 2]))
     assert list(some) == [0, 2]
     assert all(torch.equal(some[i], every[i]) for i in some)
 
@@ -56,7 +56,7 @@ def test_behind_a_norm_of_what_does_not_vary_rows_count_alike() -> None:
     x = torch.randn(4, 7, 4)
     graph = qtool.capture_model(module, x).graph
     layers = [n for n in G.calls(graph.graph) if is_product(n)]
-    gains = row_gains(graph, [Batch((x,), {})], layers)["0"][0]
+    gains = token_weights(graph, [Batch((x,), {})], layers)["0"][0]
     assert torch.equal(gains, torch.ones_like(gains))
 
 
@@ -66,11 +66,11 @@ def test_without_a_derivative_nothing_is_said() -> None:
     x = torch.randn(4, 7, 4)
     graph = qtool.capture_model(module, x).graph
     layers = [n for n in G.calls(graph.graph) if is_product(n)]
-    assert set(row_gains(graph, [Batch((x,), {})], layers)) == {"0", "2"}
+    assert set(token_weights(graph, [Batch((x,), {})], layers)) == {"0", "2"}
     (gelu,) = (n for n in G.calls(graph.graph) if n.target is torch.ops.aten.gelu.default)
     gelu.target = lambda value, **_: _refuse(value)
     graph.module.recompile()
-    assert row_gains(graph, [Batch((x,), {})], layers) == {}
+    assert token_weights(graph, [Batch((x,), {})], layers) == {}
 
 
 def _refuse(value: torch.Tensor) -> torch.Tensor:
