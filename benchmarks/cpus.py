@@ -30,7 +30,7 @@ from cpus_page import page
 import qtool
 from benchmarks.rows import read, rows_of, write
 from qtool.planning.targets import DEFAULT
-from qtool.verification.emulation import CPUS, cpus_named
+from qtool.verification.emulation import CPUS, parse_cpus
 
 Row = dict[str, Any]
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="the page to write of all that is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cpus = [cpu.name for cpu in cpus_named(options.cpus)]
+    cpus = [cpu.name for cpu in parse_cpus(options.cpus)]
     folder = options.output / options.target
     folder.mkdir(parents=True, exist_ok=True)
     for name in options.only.split(","):

@@ -30,9 +30,9 @@ from qtool.backends.onnx.reading import Reading, array_of, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
-from qtool.verification.observed_tensors import Observer, observed_tensors
+from qtool.verification.observed_tensors import TensorReader, observed_tensors
 from qtool.verification.run_self_test import check_self_test
-from qtool.verification.self_test_inputs import made_inputs
+from qtool.verification.self_test_inputs import generate_inputs
 
 NETWORKS = ("digits", "resnet20", "mobilenetv2_w05", "kws")
 ROOT = Path(__file__).parents[1]
@@ -68,8 +68,8 @@ class Explainer:
         self.file, test = Reading.of(path), SelfTest.of(onnx.load(path))
         assert test is not None
         names = observed_tensors(self.file)
-        observer = Observer(path, names, [name_of(v) for v in self.file.outputs])
-        runs = [list(observer.values(inputs)) for inputs in made_inputs(self.file, test)]
+        observer = TensorReader(path, names, [name_of(v) for v in self.file.outputs])
+        runs = [list(observer.values(inputs)) for inputs in generate_inputs(self.file, test)]
         self.values = {name: np.concatenate([r[i] for r in runs]) for i, name in enumerate(names)}
 
     def kind(self, flip: Flip) -> str:

@@ -71,7 +71,7 @@ def _behind(error: BaseException | None) -> KeyboardInterrupt | None:
 @contextmanager
 def _said() -> Iterator[None]:
     """Errors that are the user's to see, in a sentence."""
-    from qtool.core.errors import QtoolError, said
+    from qtool.core.errors import QtoolError, describe
 
     try:
         yield
@@ -94,7 +94,7 @@ def _said() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, Exception | SystemExit):
             raise
-        raise Refusal(f"code that is not qtool's ended the command: {said(error)}") from error
+        raise Refusal(f"code that is not qtool's ended the command: {describe(error)}") from error
 
 
 def _hold_closed() -> None:

@@ -13,7 +13,13 @@ from qtool.core.path_arguments import takes_paths
 from qtool.core.types import Array, Progress
 from qtool.evaluation.machine import machine
 from qtool.evaluation.restored_model import read_onnx
-from qtool.verification.emulation import TIMEOUT, CpuComparison, check_available, cpus_named, run_on
+from qtool.verification.emulation import (
+    TIMEOUT,
+    CpuComparison,
+    check_available,
+    parse_cpus,
+    run_on_cpus,
+)
 from qtool.verification.model_inputs import Feeder, data_inputs, random_inputs
 
 
@@ -48,12 +54,12 @@ def verify_on(
         FileError: not an ONNX file.
         VerificationError: ONNX Runtime does not load the file.
     """
-    path, wanted = Path(file), cpus_named(cpus)
+    path, wanted = Path(file), parse_cpus(cpus)
     read_onnx(path)
     check_available(wanted)
     given = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
     taken = list(_first(path, given, samples))
-    results = run_on(path, wanted, taken, timeout)
+    results = run_on_cpus(path, wanted, taken, timeout)
     found = tuple(result for _, result in zip(progress(wanted), results, strict=False))
     number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in taken)
     return CpuComparison(path.name, number, f"this machine ({machine().cpu}, {RUNTIME})", found)

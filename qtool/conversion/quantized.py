@@ -28,7 +28,7 @@ from qtool.backends.runtime_table import runtime
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
-from qtool.core.errors import VerificationError, said
+from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.fingerprint import mark_of
 from qtool.core.graph.process_lock import alone, give_back, rarely_collecting
 from qtool.core.path_arguments import takes_paths
@@ -36,29 +36,29 @@ from qtool.planning.fake_quantize import insert_points, points_of
 from qtool.planning.plan import Execution
 from qtool.planning.targets import Target, check_format, target
 from qtool.verification import (
-    Artefact,
     Coverage,
     Exactness,
     Expected,
+    ExportedFile,
     Fidelity,
     Parity,
     Verification,
     audit,
-    check_steps,
+    check_parity,
     check_structure,
     check_well_formed,
-    compare,
     compare_codes,
-    costliest,
-    executed,
-    fidelity,
+    compare_nodes,
+    compare_outputs,
+    costliest_layers,
+    executed_coverage,
     make_self_test,
     narrow_inputs,
-    planned,
+    planned_coverage,
 )
-from qtool.verification.fidelity import Outputs, expected
+from qtool.verification.fidelity import Outputs, holdout_sqnr
 from qtool.verification.heavy_tails import heavy_tails
-from qtool.verification.near_zero_divisions import near_poles
+from qtool.verification.near_zero_divisions import near_zero_divisions
 from qtool.verification.portability import Portability, portability
 from qtool.verification.self_test_inputs import SAMPLES
 from qtool.verification.strip_padding import Padding
@@ -188,7 +188,7 @@ class Quantized:
         self._model(format)
         self._make_room()  # what it was made of holds all codes twice
         with published(self._formatted(format), path, external_data) as temporary:
-            artefact = Artefact(temporary)
+            artefact = ExportedFile(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
                 self._kept["file"] = artefact.file
                 self._kept.pop("model", None)
@@ -205,11 +205,11 @@ class Quantized:
             self._kept["coverage"] = result.coverage
         return result
 
-    def _self_test(self, artefact: Artefact) -> SelfTest:
+    def _self_test(self, artefact: ExportedFile) -> SelfTest:
         """The test that a file carries."""
         artefact.close()
         if is_qoperator(artefact.file.outline):
-            artefact = Artefact(artefact.path, qdq=self._model())
+            artefact = ExportedFile(artefact.path, qdq=self._model())
         sample = self.graph.fewer(self.sample, SAMPLES)
         return make_self_test(artefact, sample.arrays(), sum(d.macs for d in self.plan.nodes))
 
@@ -236,16 +236,16 @@ class Quantized:
                 fresh = folder / "model.onnx"
                 save(self._model(), fresh)
                 return self.verify(fresh, sample)
-        return self._verified(Artefact(path), sample or self.sample)
+        return self._verified(ExportedFile(path), sample or self.sample)
 
     @alone
     def shown_right(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """What `verify` says of whether a file is right, and nothing of what the plan is worth."""
-        return self._judged(Artefact(path), self.sample, self.sample.arrays())
+        return self._judged(ExportedFile(path), self.sample, self.sample.arrays())
 
-    def _verified(self, artefact: Artefact, batch: Batch) -> Verification:
+    def _verified(self, artefact: ExportedFile, batch: Batch) -> Verification:
         if is_qoperator(artefact.file.outline):
-            artefact = Artefact(artefact.path, qdq=self._model())
+            artefact = ExportedFile(artefact.path, qdq=self._model())
         inputs = batch.arrays()
         poles = self._poles(batch)  # before sessions hold memory of their own
         parity, exactness = self._judged(artefact, batch, inputs)
@@ -258,7 +258,7 @@ class Quantized:
         return Verification(parity, exactness, audit(artefact), near, self._portability(artefact))
 
     def _judged(
-        self, artefact: Artefact, batch: Batch, inputs: Sequence[Any]
+        self, artefact: ExportedFile, batch: Batch, inputs: Sequence[Any]
     ) -> tuple[Parity, Exactness | None]:
         """Whether a file does what the plan says; inputs: the arrays of the batch."""
         chosen = target(self.plan.target)
@@ -275,8 +275,8 @@ class Quantized:
             artefact.close()
             self._make_room()
         program = artefact.program() if known else None
-        steps, found = check_steps(artefact, self.module, _beside(self.module, few), program)
-        parity = compare(artefact, inputs, coded, self._steps(), asked, (some, found))
+        steps, found = compare_nodes(artefact, self.module, _beside(self.module, few), program)
+        parity = check_parity(artefact, inputs, coded, self._steps(), asked, (some, found))
         parity = replace(parity, steps=steps)
         if not known:
             return parity, None
@@ -285,7 +285,7 @@ class Quantized:
             parity = replace(parity, tolerance=None)
         return parity, exactness
 
-    def _portability(self, artefact: Artefact) -> Portability | None:
+    def _portability(self, artefact: ExportedFile) -> Portability | None:
         """How the file behaves on other CPUs, on as many samples as cost little."""
         macs = max(1, sum(d.macs for d in self.plan.nodes))
         few = self.graph.fewer(self.sample, max(STEP_SAMPLES, min(OTHER_SAMPLES, WORK // macs)))
@@ -311,7 +311,7 @@ class Quantized:
         """The integer coverage audit of the exported model; what `export` found, after it."""
         asked, _ = _asked(target(self.plan.target))
         if asked is None:
-            return planned(self.plan)
+            return planned_coverage(self.plan)
         found: Coverage = self._found("coverage", lambda: self._audited(asked))
         return found
 
@@ -319,15 +319,15 @@ class Quantized:
         with scratch_folder() as folder:
             fresh = folder / "model.onnx"
             save(self._model(), fresh)
-            return self._covered(Artefact(fresh), asked)
+            return self._covered(ExportedFile(fresh), asked)
 
-    def _covered(self, artefact: Artefact, asked: Runtime | None) -> Coverage:
+    def _covered(self, artefact: ExportedFile, asked: Runtime | None) -> Coverage:
         """What runs in integers: found in the runtime's graph, said by itself, or planned."""
         if asked is not None and asked.audited:
             return audit(artefact)
         if asked is not None and asked.executed is not None:
-            return executed(artefact.path, self.plan, asked)
-        return planned(self.plan)
+            return executed_coverage(artefact.path, self.plan, asked)
+        return planned_coverage(self.plan)
 
     @property
     def fidelity(self) -> Fidelity:
@@ -343,21 +343,22 @@ class Quantized:
         coded = self._expected(sample) if outputs is None else outputs
         real = _outputs(self.reference.module, sample)
         padding, given = Padding.of_graph(self.graph), sample.arrays()
-        pair = (padding.without(given, o) for o in (real, coded))
-        found = fidelity(sample.size, self.graph.outputs, *pair)
+        pair = (padding.strip(given, o) for o in (real, coded))
+        found = compare_outputs(sample.size, self.graph.outputs, *pair)
         if self._aside:
             promised = self._found("promised", self._promised)
-            found = replace(found, expected=promised, aside=sum(b.size for b in self._aside))
+            found = replace(found, expected=promised, n_holdout=sum(b.size for b in self._aside))
         graph, batch = self._with_points(), _beside(self.module, sample)
         narrow = narrow_inputs(graph, self.plan, self.parameters, batch)
-        found = replace(found, narrow=narrow, poles=poles, tails=heavy_tails(graph, batch))
+        tails = heavy_tails(graph, batch)
+        found = replace(found, narrow=narrow, near_zero_divisions=poles, heavy_tails=tails)
         if found.warning is None:
             return found
-        return replace(found, costly=costliest(graph, self.plan, batch))
+        return replace(found, costly=costliest_layers(graph, self.plan, batch))
 
     def _poles(self, sample: Batch) -> tuple[str, ...]:
         """The divisions that a sample comes near the pole of."""
-        return near_poles(self._with_points(), _beside(self.module, sample))
+        return near_zero_divisions(self._with_points(), _beside(self.module, sample))
 
     def _with_points(self) -> G.FloatGraph:
         return replace(self.graph, module=self.module)
@@ -368,7 +369,7 @@ class Quantized:
         found = measure_errors(self.reference.module, [self._with_points()], moved, self._known)
         nodes = G.output_nodes(self.graph.graph)
         names = [n for n, node in zip(self.graph.outputs, nodes, strict=True) if G.is_float(node)]
-        return expected(names, [(e.signal.sum(1), e.noise.sum(1)) for e in found[0]])
+        return holdout_sqnr(names, [(e.signal.sum(1), e.noise.sum(1)) for e in found[0]])
 
     def _expected(self, sample: Batch) -> list[Any]:
         """The outputs of fake quantization, as arrays."""
@@ -421,7 +422,7 @@ def _outputs(module: nn.Module, sample: Batch) -> list[Any]:
         with torch.no_grad():
             return _arrays(pytree.tree_leaves(module(*moved.args, **moved.kwargs)))
     except RuntimeError as error:  # sizes that values decide
-        raise VerificationError(f"the model does not run in codes: {said(error)}") from error
+        raise VerificationError(f"the model does not run in codes: {describe(error)}") from error
 
 
 def _arrays(found: Sequence[torch.Tensor]) -> list[Any]:

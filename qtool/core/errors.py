@@ -81,7 +81,7 @@ class FileError(QtoolError):
 _INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback begin
 
 
-def said(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """What somebody else's error says, in one line: its type and message, or the last line of a
     traceback that it carries from another process."""
     text = str(error).strip()

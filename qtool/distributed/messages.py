@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from qtool.core.errors import RanksError, said
+from qtool.core.errors import RanksError, describe
 from qtool.distributed.heartbeat import Failure, Watch
 from qtool.distributed.process_group import Group
 
@@ -66,7 +66,7 @@ class Wire:
             self.check()
             raise RanksError(
                 "the process group was closed, or a rank ended, while all worked together "
-                f"({said(error).splitlines()[0][:120]})"
+                f"({describe(error).splitlines()[0][:120]})"
             ) from error
 
     def send(self, data: bytes, to: int) -> None:

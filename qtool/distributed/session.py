@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from qtool.core.atomic import scratch_folder
-from qtool.core.errors import QtoolError, RanksError, said
+from qtool.core.errors import QtoolError, RanksError, describe
 from qtool.core.versions import version_of
 from qtool.distributed.heartbeat import Failure
 from qtool.distributed.messages import OtherRankError, Wire
@@ -196,7 +196,9 @@ def session(name: str, led: bool = False) -> Iterator[Ranks]:
         wire = Wire(group, _numbers[group.name])
         wire.watch.start()
     except RuntimeError as error:
-        raise RanksError(f"the process group cannot be used any more ({said(error)})") from error
+        raise RanksError(
+            f"the process group cannot be used any more ({describe(error)})"
+        ) from error
     ranks = Ranks(group.rank, group.size, led, wire)
     token = _ACTIVE.set(ranks)
     try:
@@ -226,7 +228,7 @@ def _ending_all(ranks: Ranks) -> Iterator[None]:
 
 def _sentence(error: BaseException) -> str:
     ours = isinstance(error, QtoolError) or hasattr(error, "exit_code")
-    return str(error) if ours else said(error)
+    return str(error) if ours else describe(error)
 
 
 def _code(error: BaseException) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, said
+from qtool.core.errors import DataError, describe
 from qtool.core.formats import percent
 from qtool.core.types import Array
 from qtool.evaluation.onnx_function import OnnxFunction
@@ -139,7 +139,7 @@ def values_of(function: Callable[[Any], Any], file: Path, where: str) -> dict[st
     try:
         answer = function(OnnxFunction(file))
     except (Exception, SystemExit) as error:
-        raise DataError(f"{where} failed on {file.name}: {said(error)}") from error
+        raise DataError(f"{where} failed on {file.name}: {describe(error)}") from error
     answers = (
         answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
     )

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
-from qtool.core.errors import CaptureError, said
+from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import called, import_object, is_call, made_by
@@ -69,7 +69,7 @@ def load_model(
             "look for modules, in a list or a dict"
         ) from error
     except Exception as error:
-        raise CaptureError(f"{source}: its eval() fails: {said(error)}") from error
+        raise CaptureError(f"{source}: its eval() fails: {describe(error)}") from error
     return model
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import QtoolError, said
+from qtool.core.errors import QtoolError, describe
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
@@ -26,7 +26,7 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         for part in name.split(".") if colon else ():
             found = getattr(found, part)
     except (Exception, SystemExit) as error:
-        raise kind(f"cannot import {source}: {said(error)}") from error
+        raise kind(f"cannot import {source}: {describe(error)}") from error
     return found
 
 
@@ -60,7 +60,7 @@ def called(
         raise
     except (Exception, SystemExit) as error:
         shown = source if is_call(source) else f"{source}()"
-        raise kind(f"calling {shown} failed: {said(error)}") from error
+        raise kind(f"calling {shown} failed: {describe(error)}") from error
 
 
 def call_of(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:
@@ -77,7 +77,7 @@ def call_of(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[s
         name = ast.unparse(tree.func)
     except (AttributeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise kind(
-            f"'{source}' is no call that can be read ({said(error)}); write "
+            f"'{source}' is no call that can be read ({describe(error)}); write "
             "package.module:factory(arguments), each argument a number, a text, a list or a dict"
         ) from error
     return f"{module}:{name}", args, kwargs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from qtool.core.errors import QtoolError, said
+from qtool.core.errors import QtoolError, describe
 
 EXTRAS = {
     "transformers": "hf",
@@ -29,9 +29,9 @@ def needed(package: str, why: str, kind: type[QtoolError]) -> Any:
     except ModuleNotFoundError as error:
         name = package.partition(".")[0]
         if (error.name or "").partition(".")[0] != name:
-            raise kind(f"{name} cannot be imported: {said(error)}") from error
+            raise kind(f"{name} cannot be imported: {describe(error)}") from error
         raise kind(
             f"{why} needs {name}, which is not installed: pip install 'qtool[{EXTRAS[name]}]'"
         ) from error
     except Exception as error:
-        raise kind(f"{package} cannot be imported: {said(error)}") from error
+        raise kind(f"{package} cannot be imported: {describe(error)}") from error

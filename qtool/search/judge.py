@@ -102,7 +102,7 @@ class Judge:
         for index, item in enumerate(counted("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
             before = self._float(index, arrays)
-            after = self._padding.without(arrays, run(opened, arrays))
+            after = self._padding.strip(arrays, run(opened, arrays))
             samples += len(before[0]) if before[0].ndim else 1
             for a, b in zip(before, after, strict=True):
                 if a.dtype.kind == "f":
@@ -136,7 +136,7 @@ class Judge:
     def _float(self, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        found = self._padding.without(arrays, run(self._session, arrays))
+        found = self._padding.strip(arrays, run(self._session, arrays))
         self._bytes += sum(a.nbytes for a in found)
         if index == len(self._kept) and self._bytes <= KEPT:
             self._kept.append(found)
@@ -148,7 +148,7 @@ class Judge:
 
     @cached_property
     def _padding(self) -> Padding:
-        return Padding.of(self._session)
+        return Padding.of_session(self._session)
 
     def _metric(
         self, file: Path, answers: list[tuple[Array, Array]], samples: int

@@ -1,41 +1,47 @@
 """Verification: nothing is called done before the runtime has shown it."""
 
 from qtool.verification.bit_exactness import Exactness, compare_codes
-from qtool.verification.exported_file import Artefact
-from qtool.verification.fidelity import Fidelity, costliest, fidelity, narrow_inputs
+from qtool.verification.exported_file import ExportedFile
+from qtool.verification.fidelity import Fidelity, compare_outputs, costliest_layers, narrow_inputs
 from qtool.verification.file_check import FileCheck
-from qtool.verification.file_parity import Difference, Parity, compare
-from qtool.verification.integer_coverage import AuditRow, Coverage, audit, executed, planned
+from qtool.verification.file_parity import Difference, Parity, check_parity
+from qtool.verification.integer_coverage import (
+    AuditRow,
+    Coverage,
+    audit,
+    executed_coverage,
+    planned_coverage,
+)
 from qtool.verification.make_self_test import make_self_test
-from qtool.verification.node_parity import Steps, check_steps
+from qtool.verification.node_parity import NodeParity, compare_nodes
 from qtool.verification.qdq_structure import Expected, check_structure, check_well_formed
 from qtool.verification.run_self_test import SelfCheck, check_self_test
 from qtool.verification.verification_result import Verification
 
 __all__ = [
-    "Artefact",
     "AuditRow",
     "Coverage",
     "Difference",
     "Exactness",
     "Expected",
+    "ExportedFile",
     "Fidelity",
     "FileCheck",
+    "NodeParity",
     "Parity",
     "SelfCheck",
-    "Steps",
     "Verification",
     "audit",
+    "check_parity",
     "check_self_test",
-    "check_steps",
     "check_structure",
     "check_well_formed",
-    "compare",
     "compare_codes",
-    "costliest",
-    "executed",
-    "fidelity",
+    "compare_nodes",
+    "compare_outputs",
+    "costliest_layers",
+    "executed_coverage",
     "make_self_test",
     "narrow_inputs",
-    "planned",
+    "planned_coverage",
 ]

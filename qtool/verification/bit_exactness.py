@@ -17,7 +17,7 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.profiles import PROFILES
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError
-from qtool.verification.exported_file import Artefact
+from qtool.verification.exported_file import ExportedFile
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -77,12 +77,12 @@ class Exactness:
 
 
 def compare_codes(
-    file: Artefact | str | Path, batches: Iterable[Arrays], profile: str | None = None
+    file: ExportedFile | str | Path, batches: Iterable[Arrays], profile: str | None = None
 ) -> Exactness:
-    """Runs a QDQ file in the integer engine and in ONNX Runtime with default optimisation.
+    """Run a QDQ file in the integer engine and in ONNX Runtime with default optimisation.
 
     Args:
-        file: what the runtime runs; where that is not in QDQ form, an artefact that knows it.
+        file: the file to run; for another form than QDQ, an `ExportedFile` with the QDQ model.
         batches: inputs in the order of the file's inputs.
         profile: numerics profile; by default that of ONNX Runtime on this processor.
 
@@ -91,15 +91,15 @@ def compare_codes(
         KernelError: the engine cannot represent a node.
         VerificationError: the runtime does not load the file.
     """
-    artefact = Artefact.of(file)
-    if artefact is not file:
-        artefact.load()  # what the runtime refuses is not to be understood
-    program = artefact.program(profile)
+    exported = ExportedFile.of(file)
+    if exported is not file:
+        exported.load()  # what the runtime refuses is not to be understood
+    program = exported.program(profile)
     behind = program.behind_float
     samples = elements = identical = 0
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
-        expected = artefact.run(batch)
+        expected = exported.run(batch)
         actual = file_outputs(program, program(*map(torch.from_numpy, batch)))
         before = elements - identical
         for name, a, b in zip(program.outputs, expected, actual, strict=True):
@@ -110,7 +110,7 @@ def compare_codes(
                 wrong[program.labels.get(name, name)] = None
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if elements - identical > before:
-            seen = _seen(artefact.path, program, batch)
+            seen = _seen(exported.path, program, batch)
             first = first or _first_difference(program, seen, batch)
             wrong |= dict.fromkeys(_wrong_kernels(program, seen))
     if not samples:

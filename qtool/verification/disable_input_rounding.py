@@ -20,12 +20,12 @@ def depends_on_threads(graph: onnx.GraphProto) -> bool:
     return any(node.op_type == "DynamicQuantizeLSTM" for node in graph.node)
 
 
-def rounds_inside(graph: onnx.GraphProto) -> bool:
+def has_input_rounding(graph: onnx.GraphProto) -> bool:
     """Whether a kernel of the graph rounds what it reads, and says nothing of it."""
     return any(node.op_type in _PLAIN and _rounds(node) for node in graph.node)
 
 
-def make_plain(graph: onnx.GraphProto) -> None:
+def disable_input_rounding(graph: onnx.GraphProto) -> None:
     """Rewrites such operators in place. The graph holds its weights."""
     stored = {i.name: i for i in graph.initializer}
     for node in graph.node:

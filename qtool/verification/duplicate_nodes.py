@@ -13,7 +13,7 @@ from qtool.backends.onnx.reading import array_of, attributes_of, name_of, stored
 _SMALL = 1 << 16  # values: a larger weight is stored once, and known by its name
 
 
-def twins(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
+def find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
     """The name of a node -> that of the first one like it, where there is one; nodes in order."""
     made: dict[str, Any] = {}  # tensor -> what it is computed from
     first: dict[Any, str] = {}

@@ -26,10 +26,14 @@ from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run,
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.graph.process_lock import give_back
-from qtool.verification.disable_input_rounding import depends_on_threads, make_plain, rounds_inside
+from qtool.verification.disable_input_rounding import (
+    depends_on_threads,
+    disable_input_rounding,
+    has_input_rounding,
+)
 
 
-class Artefact:
+class ExportedFile:
     """An ONNX file on the disk, that stays as it is.
 
     Args:
@@ -46,8 +50,8 @@ class Artefact:
         self._last: tuple[Arrays, list[np.ndarray[Any, Any]]] | None = None
 
     @classmethod
-    def of(cls, file: Artefact | str | Path) -> Artefact:
-        return file if isinstance(file, Artefact) else cls(file)
+    def of(cls, file: ExportedFile | str | Path) -> ExportedFile:
+        return file if isinstance(file, ExportedFile) else cls(file)
 
     @cached_property
     def file(self) -> Reading:
@@ -78,12 +82,12 @@ class Artefact:
             s.kind == "integer" and s.name in products and s.inputs[0] not in program.params
             for s in program.steps
         )
-        if not fused and not self._rounds_inside:
+        if not fused and not self._has_input_rounding:
             return program
-        source = self._plain() if self._rounds_inside else self.qdq
+        source = self._without_input_rounding() if self._has_input_rounding else self.qdq
         return lower(source, program.profile, as_written=True)
 
-    def _opened(self) -> ort.InferenceSession:
+    def _open_session(self) -> ort.InferenceSession:
         threads = int(depends_on_threads(self.file.outline.graph))  # 0: as the runtime likes
         if self._session is None and self._optimised is not None:
             self._session = session(self.path, threads=threads, once=True)
@@ -100,7 +104,7 @@ class Artefact:
         Raises:
             VerificationError: it does not take the file.
         """
-        self._opened()
+        self._open_session()
 
     def close(self) -> None:
         """Lets go of the runtime and of what it holds; what it found out stays."""
@@ -109,23 +113,23 @@ class Artefact:
     def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs with the runtime's default optimisation; those of the last batch are kept."""
         if self._last is None or self._last[0] is not arrays:
-            self._last = arrays, run(self._opened(), list(arrays))
+            self._last = arrays, run(self._open_session(), list(arrays))
         return self._last[1]
 
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Outputs without any optimisation, node by node."""
-        if not self._rounds_inside:
+        if not self._has_input_rounding:
             return run(session(self.path, optimise=False, once=True), list(arrays))
         with scratch_folder() as folder:
-            self._write_with((), folder / "plain.onnx")
+            self._write_with_outputs((), folder / "plain.onnx")
             return run(session(folder / "plain.onnx", optimise=False, once=True), list(arrays))
 
     @cached_property
-    def _rounds_inside(self) -> bool:
+    def _has_input_rounding(self) -> bool:
         """Whether kernels are allowed to round what they read: not a matter of what is written."""
-        return rounds_inside(self.file.outline.graph)
+        return has_input_rounding(self.file.outline.graph)
 
-    def seen_as_written(
+    def tensors_as_written(
         self, arrays: Arrays, asked: Iterable[str]
     ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
         """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
@@ -134,40 +138,40 @@ class Artefact:
         made = {o.name for n in self.qdq.nodes if n.op_type != "Constant" for o in n.outputs}
         more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
         with scratch_folder() as folder:
-            self._write_with(more, folder / "seen.onnx")
+            self._write_with_outputs(more, folder / "seen.onnx")
             found = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
         give_back()  # a session as written holds all weights in float
         tensors = map(torch.from_numpy, found)
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 
-    def _write_with(self, more: Iterable[str], path: Path) -> None:
+    def _write_with_outputs(self, more: Iterable[str], path: Path) -> None:
         """Writes the model in QDQ form with more outputs, and with kernels that compute in float
         what is written in floats. What is one file is copied and added to, without being read:
         protobuf merges messages that stand behind each other."""
         added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in more])
-        if self._qdq is None and self.file.whole and not self._rounds_inside:
+        if self._qdq is None and self.file.whole and not self._has_input_rounding:
             shutil.copyfile(self.path, path)
             with path.open("ab") as file:
                 file.write(onnx.ModelProto(graph=added).SerializeToString())
             return
-        model = self._plain()
+        model = self._without_input_rounding()
         model.graph.MergeFrom(added)
         storage.save(model, path)
 
-    def _plain(self) -> onnx.ModelProto:
+    def _without_input_rounding(self) -> onnx.ModelProto:
         """A copy of the model in QDQ form, with kernels that do not round what they read."""
         model = onnx.ModelProto()
         model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
-        make_plain(model.graph)
+        disable_input_rounding(model.graph)
         return model
 
     @cached_property
-    def running(self) -> onnx.ModelProto:
+    def executed_graph(self) -> onnx.ModelProto:
         """The graph that the runtime executes, without its weights. Nodes of the file have names in
         it: those without one are called after their first output, in `file` too."""
         if not self.file.unnamed:
             if self._optimised is None:
-                self._opened()
+                self._open_session()
             assert self._optimised is not None
             return self._optimised
         model = storage.load(self.path)

@@ -20,7 +20,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
-ENOUGH = 20.0
+MIN_SQNR_DB = 20.0
 """dB of an output below which people are warned: a tenth of its size is noise."""
 
 SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
@@ -64,11 +64,11 @@ class Fidelity:
     costly: tuple[tuple[str, float], ...] = ()
     narrow: tuple[tuple[str, str, int], ...] = ()
     expected: Outputs = ()
-    aside: int = 0
-    poles: tuple[str, ...] = ()
-    alike: tuple[tuple[str, float], ...] = ()
+    n_holdout: int = 0
+    near_zero_divisions: tuple[str, ...] = ()
+    collapsed: tuple[tuple[str, float], ...] = ()
     equal: tuple[tuple[str, float], ...] = ()
-    tails: tuple[str, ...] = ()
+    heavy_tails: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -79,13 +79,13 @@ class Fidelity:
     def warning(self) -> str | None:
         """In one line, where an output is below `ENOUGH`, or is expected to be."""
         both = (*self.outputs, *self.expected)
-        low = list(dict.fromkeys(name for name, db in both if db is not None and db < ENOUGH))
+        low = list(dict.fromkeys(name for name, db in both if db is not None and db < MIN_SQNR_DB))
         other = [name for name, share in self.equal if share < SAME]
         if not low and not other:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
         why = f"; what costs most: {layers}" if layers else ""
-        said = [f"{_outputs(low)} below {ENOUGH:g} dB of the float model's"] if low else []
+        said = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB of the float model's"] if low else []
         if other:
             said.append(f"less than {100 * SAME:g} % of {_outputs(other)} as in the float model")
         return f"warning: {' and '.join(said)}{why}"
@@ -94,14 +94,14 @@ class Fidelity:
         return {
             "samples": self.samples,
             "sqnr": dict(self.outputs),
-            "aside": self.aside,
+            "aside": self.n_holdout,
             "expected": dict(self.expected),
             "not_finite": list(self.not_finite),
             "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
-            "poles": list(self.poles),
-            "tails": list(self.tails),
+            "poles": list(self.near_zero_divisions),
+            "tails": list(self.heavy_tails),
             "equal": dict(self.equal),
-            "alike": [{"output": o, "share": share} for o, share in self.alike],
+            "alike": [{"output": o, "share": share} for o, share in self.collapsed],
             "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
             "warning": self.warning,
         }
@@ -114,29 +114,29 @@ class Fidelity:
     def __str__(self) -> str:
         text = f"against the float model on {self.samples} samples: {self._shown()}"
         if self.expected:
-            text += f"\nexpected on new data, from {self.aside} samples that no step learned from: "
+            text += (
+                f"\nexpected on new data, from {self.n_holdout} samples that no step learned from: "
+            )
             text += _shown(self.expected)
         if self.not_finite:
             text += f"\nnote: NaN or Inf in the float model's own output {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow[:NAMED]:
             text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
             text += f"is wider; a recipe can leave '{concat}' in float"
-        for output, share in self.alike[:NAMED]:
+        for output, share in self.collapsed[:NAMED]:
             text += (
                 f"\nnote: {100 * share:.0f} % of output '{output}' became one value, since a few "
             )
             text += "others are far larger; a recipe can leave what makes it in float"
-        if self.poles:
-            text += f"\nnote: {_listed(self.poles)} divides by values near zero: where noise takes "
-            text += "them through it, results are far off; a recipe can leave their layers in float"
-        if self.tails:
+        if divisions := _listed(self.near_zero_divisions):
             text += (
-                f"\nnote: {_listed(self.tails)} grows so fast that few samples decide its range "
+                f"\nnote: {divisions} divides by values near zero, where quantization noise can "
             )
-            text += (
-                "and its ratio: new data may lie far beyond; a recipe can leave what is before it "
-            )
-            text += "in float"
+            text += "change the result without bound; a recipe can leave their layers in float"
+        if tails := _listed(self.heavy_tails):
+            text += f"\nnote: {tails} grows so fast that few samples decide its range and its "
+            text += "SQNR: new data may lie far beyond it; a recipe can leave what is before it in "
+            text += "float"
         return text if self.warning is None else f"{text}\n{self.warning}"
 
 
@@ -148,7 +148,7 @@ def decibels(signal: float, noise: float) -> float | None:
     return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 
-def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) -> Fidelity:
+def compare_outputs(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) -> Fidelity:
     """Compares outputs.
 
     Args:
@@ -165,7 +165,9 @@ def fidelity(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) ->
         outputs.append((name, _signal_to_noise(a, b)))
         if (share := _of_one_value(b)) > MOST and share - _of_one_value(a) > MOST / 2:
             alike.append((name, share))
-    return Fidelity(samples, tuple(outputs), tuple(wild), alike=tuple(alike), equal=tuple(equal))
+    return Fidelity(
+        samples, tuple(outputs), tuple(wild), collapsed=tuple(alike), equal=tuple(equal)
+    )
 
 
 def _of_one_value(x: np.ndarray[Any, Any]) -> float:
@@ -174,7 +176,9 @@ def _of_one_value(x: np.ndarray[Any, Any]) -> float:
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
-def expected(names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Outputs:
+def holdout_sqnr(
+    names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+) -> Outputs:
     """Signal to noise of outputs over several batches.
 
     Args:
@@ -190,7 +194,9 @@ def expected(names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.T
     )
 
 
-def costliest(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[tuple[str, float], ...]:
+def costliest_layers(
+    graph: FloatGraph, plan: QuantPlan, batch: Batch
+) -> tuple[tuple[str, float], ...]:
     """The layers that leave least of the outputs when they alone are quantized.
 
     Args:

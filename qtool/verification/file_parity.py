@@ -26,8 +26,8 @@ import numpy as np
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.runtime import Runtime
-from qtool.verification.exported_file import Artefact
-from qtool.verification.node_parity import Steps
+from qtool.verification.exported_file import ExportedFile
+from qtool.verification.node_parity import NodeParity
 
 TOLERANCE = 8.0
 """Largest accepted mean difference of outputs, in codes (1/255 of the output's range), where
@@ -61,7 +61,7 @@ class Parity:
     optimised: Difference | None
     tolerance: float | None
     runtime: str = ""
-    steps: Steps | None = None
+    steps: NodeParity | None = None
 
     @property
     def passed(self) -> bool:
@@ -88,8 +88,8 @@ class Parity:
         )
 
 
-def compare(
-    file: Artefact | str | Path,
+def check_parity(
+    file: ExportedFile | str | Path,
     inputs: Arrays,
     expected: Arrays,
     steps: Sequence[float | None],
@@ -106,14 +106,14 @@ def compare(
         written: outputs that were expected and found as written, of another batch than this one,
             where the file was run so already.
     """
-    artefact = Artefact.of(file)
-    reference, plain = written or (expected, artefact.run_as_written(inputs))
+    exported = ExportedFile.of(file)
+    reference, plain = written or (expected, exported.run_as_written(inputs))
     if runtime is None:
         optimised = None
     elif runtime is ONNXRUNTIME:
-        optimised = artefact.run(inputs)
+        optimised = exported.run(inputs)
     else:
-        optimised = runtime.run(artefact.path, inputs)
+        optimised = runtime.run(exported.path, inputs)
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,

@@ -21,7 +21,7 @@ _BLOCKS = (1, 2, 4, 8)
 """Sizes of the blocks of equal values in sample 0, 1, 2, 3, 4 (= 0) and so on."""
 
 
-def words(seed: int, index: Array) -> Array:
+def random_words(seed: int, index: Array) -> Array:
     """64 random bits for each place of the sequence of a seed; uint64, in the shape of `index`."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2**64
         z = np.uint64(seed) + (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN
@@ -36,7 +36,7 @@ def seed_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
-def generated(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
+def generate(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
     """One input of one run.
 
     Each value is `scale * (low + word % (high - low + 1))`, computed in float64 and cast to
@@ -58,7 +58,7 @@ def generated(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
     for sample in range(run * count, (run + 1) * count):
         places = _blocks(index, _BLOCKS[sample % len(_BLOCKS)]) if smooth else index
         start = np.uint64(sample * index.size)
-        codes = (words(seed, places + start) % span).astype(np.int64) + spec.low
+        codes = (random_words(seed, places + start) % span).astype(np.int64) + spec.low
         samples.append(codes)
     codes = np.stack(samples) if count else np.zeros(spec.shape, np.int64)
     values = codes * np.float64(spec.scale) if dtype.kind == "f" else codes

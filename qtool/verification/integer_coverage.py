@@ -25,8 +25,8 @@ from qtool.core import value_names
 from qtool.core.ops import OPS
 from qtool.core.ops.onnx_mac_counts import HEAVY, WEIGHT, onnx_macs
 from qtool.planning.plan import Decision, Execution, QuantPlan
-from qtool.verification.duplicate_nodes import twins
-from qtool.verification.exported_file import Artefact
+from qtool.verification.duplicate_nodes import find_duplicates
+from qtool.verification.exported_file import ExportedFile
 
 
 def _names(text: str) -> frozenset[str]:
@@ -120,14 +120,14 @@ class Coverage:
         return "\n".join([head, *rows])
 
 
-def audit(file: Artefact | str | Path) -> Coverage:
+def audit(file: ExportedFile | str | Path) -> Coverage:
     """The integer coverage of an ONNX file, made by qtool or not.
 
     Raises:
         FileError: not an ONNX file. VerificationError: the runtime does not load it.
     """
-    artefact = Artefact.of(file)
-    source, running = artefact.file, _Running(graph_of(artefact.running))
+    exported = ExportedFile.of(file)
+    source, running = exported.file, _Running(graph_of(exported.executed_graph))
     shapes = _Shapes(source.outline)
     planned = _planned(source)
     audited = (
@@ -147,7 +147,7 @@ def audit(file: Artefact | str | Path) -> Coverage:
     return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
 
 
-def planned(plan: QuantPlan) -> Coverage:
+def planned_coverage(plan: QuantPlan) -> Coverage:
     """What a plan says of each node, for a target whose runtime cannot be asked here."""
     rows = tuple(
         AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
@@ -156,7 +156,7 @@ def planned(plan: QuantPlan) -> Coverage:
     return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
 
 
-def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
+def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
     """What a runtime runs for each node of a plan: its own word, of a file made by that plan.
 
     Raises:
@@ -165,7 +165,7 @@ def executed(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
     assert runtime.executed is not None
     kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
     nodes = {str(n.name): n for n in graph_of(message_of(path)) if n.outputs}
-    alike = twins(nodes.values())
+    alike = find_duplicates(nodes.values())
     rows, taken_in = [], set[str]()
     for d in _operators(plan):
         kernel = _kernel_of(nodes.get(d.node), d.node, kernels)

@@ -17,9 +17,9 @@ from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.types import Array
-from qtool.verification.exported_file import Artefact
-from qtool.verification.observed_tensors import Observer, observed_tensors
-from qtool.verification.self_test_inputs import input_specs, made_inputs, runs_of
+from qtool.verification.exported_file import ExportedFile
+from qtool.verification.observed_tensors import TensorReader, observed_tensors
+from qtool.verification.self_test_inputs import generate_inputs, input_specs, run_count
 from qtool.verification.sketch import distance_db, sketch_of
 
 _GROUPS, _SKETCHES = 64, 16
@@ -28,11 +28,11 @@ _DIGITS = 16
 _RUNTIME = "onnxruntime"
 
 
-def make_self_test(artefact: Artefact, sample: Sequence[Array], macs: int = 0) -> SelfTest:
+def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
     """The self-test of a file.
 
     Args:
-        artefact: the file.
+        exported: the file.
         sample: inputs that the file takes, of few samples, in its order: they give the sizes of
             dynamic dimensions, and the ranges of what the file does not quantize.
         macs: multiply-accumulates of a sample; a small model is tested with more samples.
@@ -40,11 +40,11 @@ def make_self_test(artefact: Artefact, sample: Sequence[Array], macs: int = 0) -
     Raises:
         FileError: the file cannot be read.
     """
-    found = SelfTest(content_digest(artefact.path))
+    found = SelfTest(content_digest(exported.path))
     try:
-        specs = input_specs(artefact.file, sample)
-        found = replace(found, inputs=specs, runs=runs_of(specs, macs))
-        return _filled(artefact, found)
+        specs = input_specs(exported.file, sample)
+        found = replace(found, inputs=specs, runs=run_count(specs, macs))
+        return _filled(exported, found)
     except (DataError, KernelError, RuntimeError, VerificationError):  # of torch, where sizes clash
         return SelfTest(found.content, missing="it does not run on generated inputs")
 
@@ -76,15 +76,15 @@ def _digest(arrays: Sequence[Array]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _filled(artefact: Artefact, test: SelfTest) -> SelfTest:
-    names = observed_tensors(artefact.file)
-    inputs = list(made_inputs(artefact.file, test))
-    programs = list(_programs(artefact))
-    kinds = _kinds(programs, artefact.file, names)
+def _filled(exported: ExportedFile, test: SelfTest) -> SelfTest:
+    names = observed_tensors(exported.file)
+    inputs = list(generate_inputs(exported.file, test))
+    programs = list(_programs(exported))
+    kinds = _kinds(programs, exported.file, names)
     runs = {
-        p.profile: [_traced(p, artefact.file, names, kinds, i) for i in inputs] for p in programs
+        p.profile: [_traced(p, exported.file, names, kinds, i) for i in inputs] for p in programs
     }
-    test = _with_sketches(artefact, replace(test, kinds=kinds), names, inputs)
+    test = _with_sketches(exported, replace(test, kinds=kinds), names, inputs)
     for groups in (_GROUPS, _GROUPS // 2, _GROUPS // 4, _GROUPS // 8, 1):
         few = min(groups, kinds.count("e"))
         digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
@@ -94,12 +94,12 @@ def _filled(artefact: Artefact, test: SelfTest) -> SelfTest:
     return SelfTest(test.content, missing=f"it would take more than {MOST_BYTES} bytes")
 
 
-def _programs(artefact: Artefact) -> Iterator[Program]:
+def _programs(exported: ExportedFile) -> Iterator[Program]:
     """In the arithmetic of each CPU family that the engine knows, and can represent the file in."""
     for name, profile in PROFILES.items():
         if profile.family == _RUNTIME:
             with suppress(KernelError):
-                yield artefact.program(name)
+                yield exported.program(name)
 
 
 def _kinds(programs: Sequence[Program], file: Reading, names: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def _traced(
 
 
 def _with_sketches(
-    artefact: Artefact, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
+    exported: ExportedFile, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
 ) -> SelfTest:
     """With sketches of approximate tensors: the last ones, which outputs are among, and others at
     even distances.
@@ -150,10 +150,10 @@ def _with_sketches(
     chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
     if not chosen:
         return test
-    outputs = [name_of(v) for v in artefact.file.outputs]
+    outputs = [name_of(v) for v in exported.file.outputs]
     found = []
     for optimise in (True, False):
-        observer = Observer(artefact.path, names, outputs, optimise)
+        observer = TensorReader(exported.path, names, outputs, optimise)
         found.append(sketches(chosen, [list(observer.values(each)) for each in inputs]))
     noise = min(distance_db(*pair) for pair in zip(*found, strict=True))
     limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))

@@ -18,7 +18,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.onnx_subgraph import kept_kind, part_of
 
-TRIED = 8  # samples
+_SAMPLES = 8  # samples
 aten = torch.ops.aten
 _DIVISORS: dict[Any, int] = {
     **dict.fromkeys((aten.div.Tensor, aten.div.Tensor_mode, aten.floor_divide.default), 1),
@@ -28,10 +28,10 @@ _DIVISORS: dict[Any, int] = {
 _KEPT = ("Div", "Mod")
 _TANGENTS = (aten.tan.default, "Tan")  # of torch, and kept as it is in a file
 
-Seen = Callable[[torch.Tensor], torch.Tensor]
+Divisor = Callable[[torch.Tensor], torch.Tensor]
 
 
-def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
+def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     """The divisions whose divisor is quantized, or made of what is, and has values of both signs or
     values no larger than their noise.
 
@@ -41,7 +41,7 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     made = [(node, *d) for node in G.calls(graph.module.graph) if (d := _divisor(node)) is not None]
     if not made:
         return ()
-    run, few = Executor(graph, once=True), graph.fewer(batch, TRIED)
+    run, few = Executor(graph, once=True), graph.fewer(batch, _SAMPLES)
     wanted = {G.name_of(source) for _, source, _ in made}
     real, coded = (dict(run.stream(few, points, wanted)) for points in (frozenset(), run.points))
     found = []
@@ -52,13 +52,13 @@ def near_poles(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
+def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """What a node divides by, as a function of what is computed in the graph."""
     if kept_kind(node) in _KEPT:
         return _kept_divisor(node)
     inputs: Any = node.args[0] if kept_kind(node) is not None else node.args
     place = _DIVISORS.get(node.target)
-    divisor: Seen = _itself
+    divisor: Divisor = _itself
     if node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
         place = 0 if node.args[1] < 0 else None
     elif node.target in _TANGENTS or kept_kind(node) in _TANGENTS:
@@ -69,7 +69,7 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
     return found, divisor
 
 
-def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Seen] | None:
+def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """The second input of a node that is kept, where it is computed."""
     part = part_of(str(node.args[1]))
     (each,) = part.model.graph.node

@@ -37,8 +37,8 @@ from qtool.core.graph.float_tolerance import NOISES, TOLERANCE, distance, last_b
 from qtool.core.graph.perturbation import DRAWS, Moved, within
 from qtool.core.types import QuantParams
 from qtool.planning.fake_quantize import QuantPoint, points_of
-from qtool.verification.exported_file import Artefact
-from qtool.verification.stable_sort import LowestFirst
+from qtool.verification.exported_file import ExportedFile
+from qtool.verification.stable_sort import StableSort
 
 _SPAN = 255  # codes of an output
 _NAMED = 3
@@ -58,7 +58,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Steps:
+class NodeParity:
     """samples: how many were used. compared: values at points and outputs, and kernels. wrong: the
     steps that give something else, each with how far off it is."""
 
@@ -79,9 +79,9 @@ class Steps:
         return f"{text}{len(self.wrong)} of {self.compared} not as planned: {named}{more}"
 
 
-def check_steps(
-    artefact: Artefact, module: nn.Module, batch: Batch, program: Program | None
-) -> tuple[Steps, Arrays]:
+def compare_nodes(
+    exported: ExportedFile, module: nn.Module, batch: Batch, program: Program | None
+) -> tuple[NodeParity, Arrays]:
     """Compares a file with the fake-quantized model it was made of, step by step.
 
     Args:
@@ -97,17 +97,17 @@ def check_steps(
     asked = {value_names.quantize(point): None for point in points_of(module)}
     if program is not None:
         asked |= dict.fromkeys(o for step in program.steps for o in (*step.inputs, *step.outputs))
-    outputs, seen = artefact.seen_as_written(arrays, asked)
-    jumping = _jumping(artefact.qdq)
-    named = dict(zip(map(name_of, artefact.qdq.outputs), outputs, strict=True))
+    outputs, seen = exported.tensors_as_written(arrays, asked)
+    jumping = _jumping(exported.qdq)
+    named = dict(zip(map(name_of, exported.qdq.outputs), outputs, strict=True))
     planned, wrong = _as_planned(module, batch, named, seen, jumping)
     if program is not None:
-        program = artefact.program_as_written(program)
+        program = exported.program_as_written(program)
         known = {**program.constants, **{n: program.held(n, t) for n, t in seen.items()}}
         known |= dict(zip(program.inputs, map(torch.from_numpy, arrays), strict=True))
         kernels, odd = _as_written(program, known, jumping)
         planned, wrong = planned + kernels, [*wrong, *odd]
-    return Steps(batch.size, planned, tuple(wrong)), outputs
+    return NodeParity(batch.size, planned, tuple(wrong)), outputs
 
 
 def _as_planned(
@@ -125,7 +125,7 @@ def _as_planned(
         beyond = _beyond(x, seen[value_names.quantize(name)], points[name])
         off[name] = (float(beyond.max()), float(beyond.mean())) if beyond.numel() else (0.0, 0.0)
 
-    with _given(module, seen, look), torch.no_grad(), LowestFirst():
+    with _given(module, seen, look), torch.no_grad(), StableSort():
         mine = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
     high = {name: worst for name, (worst, _) in off.items() if not worst <= TOLERANCE}
     pairs = [
@@ -142,7 +142,7 @@ def _as_planned(
             if not d <= NOISES * allowed.get(name, 0.0)
             and not (value_names.quantize(name) in jumping and off[name][1] <= 1 / _SPAN)
         }
-        with _given(module, seen), LowestFirst():
+        with _given(module, seen), StableSort():
             moved = own_noise(module, batch.args, batch.kwargs)
         far = {n: p for n, p in far.items() if not _near(*p, moved, n in jumping)}
     if high or far:
@@ -176,12 +176,12 @@ def _beyond_conditioning(
             if name in moved:
                 _widen(plain, open_, f"output {name}", x.cpu())
 
-    with _given(module, seen, look), LowestFirst():
+    with _given(module, seen, look), StableSort():
         for draw in range(1 + DRAWS):
             run.still = draw == 0
             widen(far)
     counted = {name for name, (a, _) in far.items() if not a.is_floating_point()}
-    with _given(module, seen), LowestFirst():
+    with _given(module, seen), StableSort():
         run.reach = NOISES  # a position jumps, as far as floats may be off
         for _ in range(DRAWS if counted else 0):
             widen(counted)
@@ -263,7 +263,7 @@ def _own_noise(module: nn.Module, batch: Batch, seen: Values) -> dict[str, float
         return x.double() if floats else x
 
     before: dict[str, torch.Tensor] = {}
-    with _given(module, seen, before.__setitem__), torch.no_grad(), LowestFirst():
+    with _given(module, seen, before.__setitem__), torch.no_grad(), StableSort():
         module(*batch.args, **batch.kwargs)
         single = dict(before)
         tensors = (*module.named_parameters(), *module.named_buffers())

@@ -47,7 +47,7 @@ def _codes_behind(value: ir.Value) -> str | None:
     return name_of(maker.inputs[0])
 
 
-class Observer:
+class TensorReader:
     """A file in ONNX Runtime, that gives out all observed tensors. One thread: sums in float depend
     on their number.
 

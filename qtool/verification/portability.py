@@ -21,7 +21,7 @@ from qtool.core.errors import KernelError
 from qtool.core.formats import db, percent
 from qtool.core.types import Array
 from qtool.verification.bit_exactness import file_outputs
-from qtool.verification.exported_file import Artefact
+from qtool.verification.exported_file import ExportedFile
 
 PORTABLE = "onnxruntime"
 CLOSE = 60.0
@@ -90,7 +90,7 @@ class Portability:
 
 
 def portability(
-    artefact: Artefact, here: str, inputs: Sequence[Array], portable: bool
+    exported: ExportedFile, here: str, inputs: Sequence[Array], portable: bool
 ) -> Portability | None:
     """Return how a file behaves elsewhere; None where the engine cannot represent it.
 
@@ -101,14 +101,14 @@ def portability(
     """
     others = [n for n, p in PROFILES.items() if p.family == PORTABLE and n != here]
     try:
-        nodes = diverging_nodes(artefact.qdq, here, others)
-        own = artefact.program(here)
+        nodes = diverging_nodes(exported.qdq, here, others)
+        own = exported.program(here)
         rows, expected = [], None
         for name in others:
             row = OtherCpu(name, PROFILES[name].cpus, nodes[name])
             if row.nodes:
                 expected = expected or _outputs(own, inputs)
-                there = _outputs(lower(artefact.qdq, name), inputs)
+                there = _outputs(lower(exported.qdq, name), inputs)
                 row = _compared(row, expected, there)
             rows.append(row)
     except KernelError:

@@ -19,8 +19,8 @@ from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of
 from qtool.verification.make_self_test import exact_digests, sketches
-from qtool.verification.observed_tensors import Observer, observed_tensors
-from qtool.verification.self_test_inputs import made_inputs
+from qtool.verification.observed_tensors import TensorReader, observed_tensors
+from qtool.verification.self_test_inputs import generate_inputs
 from qtool.verification.sketch import distance_db
 
 _NEW_FILE = "take a fresh copy of the file, or convert again"
@@ -161,8 +161,8 @@ def _compared(found: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
     names = observed_tensors(file)
     if len(names) != len(test.kinds):
         raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")
-    observer = Observer(path, names, [name_of(v) for v in file.outputs])
-    runs = [list(observer.values(inputs)) for inputs in made_inputs(file, test)]
+    observer = TensorReader(path, names, [name_of(v) for v in file.outputs])
+    runs = [list(observer.values(inputs)) for inputs in generate_inputs(file, test)]
     return _with_sketches(_with_codes(found, test, names, runs), test, names, runs)
 
 

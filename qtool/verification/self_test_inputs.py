@@ -13,7 +13,7 @@ from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.types import Array
-from qtool.verification.input_generator import generated
+from qtool.verification.input_generator import generate
 
 SAMPLES, _MORE_SAMPLES = 4, 16
 _SMALL = 1 << 27  # MACs of a sample
@@ -21,7 +21,7 @@ _CODE_RANGE = 127
 _MOST_SPAN = 2**31
 
 
-def runs_of(specs: Sequence[InputSpec], macs: int) -> int:
+def run_count(specs: Sequence[InputSpec], macs: int) -> int:
     """How many runs have 4 samples together, 16 of a small model.
 
     With 4 samples alone, a weight that is wrong by one often changes no code of a layer with few
@@ -76,7 +76,7 @@ def _from_sample(array: Array) -> InputSpec:
     return InputSpec(array.shape, low, _CODE_RANGE, scale)
 
 
-def made_inputs(file: Reading, test: SelfTest) -> Iterator[list[Array]]:
+def generate_inputs(file: Reading, test: SelfTest) -> Iterator[list[Array]]:
     """The inputs of each run.
 
     Raises:
@@ -88,7 +88,7 @@ def made_inputs(file: Reading, test: SelfTest) -> Iterator[list[Array]]:
         )
     for number in range(test.runs):
         yield [
-            generated(name_of(value), spec, _dtype(value), number)
+            generate(name_of(value), spec, _dtype(value), number)
             for value, spec in zip(file.inputs, test.inputs, strict=True)
         ]
 

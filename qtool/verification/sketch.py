@@ -14,7 +14,7 @@ import numpy as np
 
 from qtool.backends.onnx.self_test_format import Sketch
 from qtool.core.types import Array
-from qtool.verification.input_generator import seed_of, words
+from qtool.verification.input_generator import random_words, seed_of
 
 _PROJECTIONS = 8
 _SIGNS = "signs"
@@ -33,7 +33,7 @@ def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
     sums, seed = np.zeros(_PROJECTIONS), seed_of(_SIGNS)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
-        bits = words(seed, np.arange(start, start + part.size, dtype=np.uint64))
+        bits = random_words(seed, np.arange(start, start + part.size, dtype=np.uint64))
         for p in range(_PROJECTIONS):
             minus = (bits >> np.uint64(p)) & np.uint64(1)
             sums[p] += float(np.where(minus, -part, part).sum())

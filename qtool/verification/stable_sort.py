@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 
-class LowestFirst(TorchDispatchMode):
+class StableSort(TorchDispatchMode):
     """While it is open, torch sorts and takes the largest as ONNX does: of equal values the one
     with the lower index first. Codes are often equal, and what is gathered by their order differs
     in everything then."""

@@ -33,7 +33,7 @@ class Padding:
     axes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, session: Any) -> Padding:
+    def of_session(cls, session: Any) -> Padding:
         """Of a file that the runtime has opened."""
         inputs = {i.name: i.shape for i in session.get_inputs()}
         return cls._of(inputs, [o.shape for o in session.get_outputs()])
@@ -52,7 +52,7 @@ class Padding:
             return cls(None, tuple(() for _ in shapes))
         return cls(list(inputs).index(MASK), tuple(_along(shape, *given) for shape in shapes))
 
-    def without(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+    def strip(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
         """The outputs of a call, with zeros for padding."""
         if self.mask is None or (inputs[self.mask] != 0).all():
             return list(outputs)

@@ -144,7 +144,7 @@ def check_file(
             return Verdict("step", failed[0])
         local = found.exactness is not None  # qtool knows the runtime
         near = found.fidelity
-        said = near.warning or near.poles or near.alike or near.tails
+        said = near.warning or near.near_zero_divisions or near.collapsed or near.heavy_tails
         unseen = any("on the calibration data it is zero" in note for note in quantized.notes)
         low = _lowest(quantized, path, local)
         if low < FAR and not said:

@@ -56,4 +56,4 @@ def test_medians_run_with_other_batches(
 @pytest.mark.parametrize("what", [torch.remainder, torch.fmod, torch.floor_divide])
 def test_a_remainder_by_values_near_zero_is_named(what: Callable[..., torch.Tensor]) -> None:
     model, data = Behind(lambda x: what(x[:, :2], x[:, 2:4])).eval(), torch.randn(16, 6)
-    assert qtool.quantize(model, [data]).fidelity.poles
+    assert qtool.quantize(model, [data]).fidelity.near_zero_divisions

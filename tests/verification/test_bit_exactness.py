@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import DataError
-from qtool.verification import Artefact, compare_codes
+from qtool.verification import ExportedFile, compare_codes
 
 
 class Branches(nn.Module):
@@ -41,7 +41,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-class Wrong(Artefact):
+class Wrong(ExportedFile):
     """A file whose program is that of another one: an error in the engine."""
 
     def __init__(self, path: Path, weight: str) -> None:
@@ -92,7 +92,7 @@ def test_a_node_in_float_excuses_no_integer_kernel(file: Path, layer: str) -> No
 
 def test_what_a_float_node_rounds_is_its_own(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime's outputs behind GELU, off by a code: no kernel of integers is to blame."""
-    artefact = Artefact(file)
+    artefact = ExportedFile(file)
     outputs = [a.copy() for a in artefact.run([X.numpy()])]
     outputs[1].flat[0] += np.float32(1e-3)
     monkeypatch.setattr(artefact, "run", lambda _: outputs)

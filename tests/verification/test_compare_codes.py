@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qtool.verification import Artefact, Exactness, compare_codes
+from qtool.verification import Exactness, ExportedFile, compare_codes
 from tests.backends.onnx.export.networks import exported, samples
 
 
@@ -43,7 +43,7 @@ def test_another_weight_is_found_and_its_first_tensor_named(file: Path) -> None:
     array[...] = -array
     stored.CopyFrom(onnx.numpy_helper.from_array(array, stored.name))
     # the runtime runs the file as it is, the engine the changed one
-    found = compare_codes(Artefact(file, qdq=changed), [batch(1)])
+    found = compare_codes(ExportedFile(file, qdq=changed), [batch(1)])
     assert not found.exact
     assert found.worst > 0
     assert weights[0] == "conv1.0.weight.codes"

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import qtool
-from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, said
+from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, describe
 from qtool.evaluation.restored_model import float_twin
 
 
@@ -103,4 +103,4 @@ def test_what_a_pass_folds_may_be_what_lost_the_digits() -> None:
 def test_what_a_worker_says() -> None:
     text = "Caught ValueError in a worker.\nOriginal Traceback (most recent call last):\n"
     text += '  File "x", line 1, in a\n    raise ValueError\nValueError: bad sample\nand more'
-    assert said(RuntimeError(text)) == "ValueError: bad sample and more"
+    assert describe(RuntimeError(text)) == "ValueError: bad sample and more"

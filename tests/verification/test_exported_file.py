@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qtool.core.errors import FileError
-from qtool.verification import Artefact, audit, compare, compare_codes
+from qtool.verification import ExportedFile, audit, check_parity, compare_codes
 from qtool.verification import exported_file as module
 from tests.backends.onnx.export.networks import exported, quantized, samples
 
@@ -28,9 +28,9 @@ def test_two_sessions_and_one_reading_show_everything(
     session, load = module.session, onnx.load
     monkeypatch.setattr(module, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
     monkeypatch.setattr(onnx, "load", lambda p, **k: read.append(Path(p)) or load(p, **k))
-    artefact, x = Artefact(file), [t.numpy() for t in samples("residual", 8)]
+    artefact, x = ExportedFile(file), [t.numpy() for t in samples("residual", 8)]
     expected = [t.detach().numpy() for t in [quantized("residual")(*samples("residual", 8))]]
-    assert compare(artefact, x, expected, quantized("residual")._steps()).passed
+    assert check_parity(artefact, x, expected, quantized("residual")._steps()).passed
     assert compare_codes(artefact, [x]).exact
     assert audit(artefact).share == 1
     assert len(opened) == 2
@@ -38,7 +38,7 @@ def test_two_sessions_and_one_reading_show_everything(
 
 
 def test_another_batch_is_run_again(file: Path) -> None:
-    artefact = Artefact(file)
+    artefact = ExportedFile(file)
     one, other = ([t.numpy() for t in samples("residual", 2, seed=s)] for s in (1, 2))
     assert artefact.run(one) is artefact.run(one)
     assert not np.array_equal(artefact.run(one)[0], artefact.run(other)[0])
@@ -49,7 +49,7 @@ def test_nodes_without_names_are_called_after_what_they_make(file: Path) -> None
     for node in model.graph.node:
         node.name = ""
     onnx.save(model, file)
-    names = {n.name for n in Artefact(file).running.graph.node}
+    names = {n.name for n in ExportedFile(file).executed_graph.graph.node}
     assert any(n.output[0] in names for n in model.graph.node)
     assert all(not n.name for n in onnx.load(file).graph.node)  # the file stays as it is
 
@@ -57,4 +57,4 @@ def test_nodes_without_names_are_called_after_what_they_make(file: Path) -> None
 def test_no_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no model")
     with pytest.raises(FileError, match="not a readable ONNX file"):
-        _ = Artefact(tmp_path / "text").file
+        _ = ExportedFile(tmp_path / "text").file

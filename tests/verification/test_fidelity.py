@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.verification.fidelity import Fidelity, decibels, expected, fidelity
+from qtool.verification.fidelity import Fidelity, compare_outputs, decibels, holdout_sqnr
 
 
 class Undone(nn.Module):
@@ -76,7 +76,7 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
 )
 def test_by_hand(real: list[float], coded: list[float], db: float | None) -> None:
     a, b = np.array(real, np.float32), np.array(coded, np.float32)
-    found = fidelity(1, ["y"], [a], [b])
+    found = compare_outputs(1, ["y"], [a], [b])
     assert dict(found.outputs)["y"] == (None if db is None else pytest.approx(db))
     assert found.not_finite == (() if np.isfinite(a).all() else ("y",))
 
@@ -91,7 +91,7 @@ def test_only_the_worst_of_many_are_shown() -> None:
 
 def test_integers_have_no_noise() -> None:
     a = np.arange(3)
-    assert fidelity(1, ["i"], [a], [a + 1]).outputs == ()
+    assert compare_outputs(1, ["i"], [a], [a + 1]).outputs == ()
 
 
 class Heads(nn.Module):
@@ -162,17 +162,19 @@ def test_inputs_alike_are_not_named() -> None:
 
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
-    found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), aside=4)
+    found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), n_holdout=4)
     assert found.warning == "warning: output 'y' below 20 dB of the float model's"
 
 
 def test_an_output_of_which_most_became_one_value_is_named() -> None:
     real = np.linspace(-1, 1, 200, dtype=np.float32)
     real[0] = 1e6
-    found = fidelity(1, ["y", "mask"], [real, real * 0], [np.where(real > 9, real, 0), real * 0])
-    assert found.alike == (("y", 199 / 200),)
+    found = compare_outputs(
+        1, ["y", "mask"], [real, real * 0], [np.where(real > 9, real, 0), real * 0]
+    )
+    assert found.collapsed == (("y", 199 / 200),)
     assert "of output 'y' became one value" in str(found)
-    assert fidelity(1, ["y"], [real], [real]).alike == ()
+    assert compare_outputs(1, ["y"], [real], [real]).collapsed == ()
 
 
 class Divides(nn.Module):
@@ -196,7 +198,7 @@ class Divides(nn.Module):
 )
 def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named: int) -> None:
     found = qtool.quantize(Divides(by).eval(), [DATA]).fidelity
-    assert len(found.poles) == named
+    assert len(found.near_zero_divisions) == named
     assert ("divides by values near zero" in str(found)) == bool(named)
 
 
@@ -204,7 +206,7 @@ def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None
     data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
     model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")
     found, new = model.fidelity, torch.randn(256, 3, 10, 10)
-    assert found.aside == 32
+    assert found.n_holdout == 32
     ((name, db),) = found.expected
     with torch.no_grad():
         real, coded = Undone(1).eval()(new)["scores"], model(new)["scores"]
@@ -212,12 +214,12 @@ def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None
     assert (name, db) == ("scores", pytest.approx(float(truth), abs=1.0))  # as documented
     assert "from 32 samples that no step learned from: scores" in str(found)
     plain = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="fast").fidelity
-    assert plain.aside == 64, "where no step learns, no sample is lost to it"
+    assert plain.n_holdout == 64, "where no step learns, no sample is lost to it"
     assert plain.expected[0][1] == pytest.approx(float(truth), abs=1.0)
 
 
 def test_expected_noise_is_summed_over_batches() -> None:
     batches = [(torch.tensor([24.0, 1]), torch.tensor([6.0, 0])), (torch.ones(2), torch.zeros(2))]
-    assert expected(["y", "z"], batches) == (("y", decibels(25, 6)), ("z", None))
+    assert holdout_sqnr(["y", "z"], batches) == (("y", decibels(25, 6)), ("z", None))
     unknown = (torch.ones(2), torch.tensor([1.0, float("nan")]))
-    assert expected(["y", "z"], [unknown]) == (("y", 0.0),)
+    assert holdout_sqnr(["y", "z"], [unknown]) == (("y", 0.0),)

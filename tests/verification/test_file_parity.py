@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from qtool.verification import Difference, Parity, compare
+from qtool.verification import Difference, Parity, check_parity
 from qtool.verification.file_parity import TOLERANCE
 from tests.backends.onnx.export.networks import exported, model, quantized, run, samples
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_right_file_passes(file: Path) -> None:
-    found = compare(file, *parts("residual"))
+    found = check_parity(file, *parts("residual"))
     assert found.passed
     assert found.samples == 16
     assert found.optimised.worst <= 1.001
@@ -45,14 +45,14 @@ def test_a_corrupted_file_does_not(tmp_path: Path) -> None:
     array = numpy_helper.to_array(scale) * np.float32(3)
     scale.CopyFrom(numpy_helper.from_array(array, scale.name))
     onnx.save(wrong, tmp_path / "wrong.onnx")
-    found = compare(tmp_path / "wrong.onnx", *parts("residual"))
+    found = check_parity(tmp_path / "wrong.onnx", *parts("residual"))
     assert not found.passed
     assert min(found.as_written.mean, found.optimised.mean) > TOLERANCE
 
 
 def test_an_output_of_another_size_does_not_pass(file: Path) -> None:
     x, (out,), steps = parts("residual")
-    found = compare(file, x, [out[:, 1:]], steps)
+    found = check_parity(file, x, [out[:, 1:]], steps)
     assert not found.passed
     assert found.optimised.worst == np.inf
 
@@ -63,7 +63,7 @@ def test_a_difference_is_counted_in_codes(
 ) -> None:
     x = [t.numpy() for t in samples("residual", 4)]
     (out,) = run(exported("residual"), samples("residual", 4), optimise=False)
-    found = compare(file, x, [out + np.float32(shift * 0.5)], [0.5])
+    found = check_parity(file, x, [out + np.float32(shift * 0.5)], [0.5])
     assert found.as_written.worst == pytest.approx(codes, abs=0.01)
     assert found.passed is passed
 
@@ -72,7 +72,7 @@ def test_a_difference_is_counted_in_codes(
 def test_a_value_that_is_no_number_never_passes(file: Path, bad: float) -> None:
     inputs, expected, steps = parts("residual", 4)
     expected[0][1, 2] = bad
-    found = compare(file, inputs, expected, steps)
+    found = check_parity(file, inputs, expected, steps)
     assert not found.passed
     assert found.optimised.worst == np.inf
 
@@ -81,13 +81,13 @@ def test_outputs_of_any_number_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(exported("outputs"))
     inputs, expected, steps = parts("outputs")
-    assert compare(path, inputs, expected, steps).passed
+    assert check_parity(path, inputs, expected, steps).passed
     for position in range(4):
         wrong = [e.copy() for e in expected]
         wrong[position] += 100
-        assert not compare(path, inputs, wrong, steps).passed
+        assert not check_parity(path, inputs, wrong, steps).passed
     with pytest.raises(ValueError, match="zip"):
-        compare(path, inputs, expected[:3], steps)
+        check_parity(path, inputs, expected[:3], steps)
 
 
 INFINITE = """<ir_version: 10, opset_import: ["" : 18]>
@@ -101,8 +101,8 @@ def test_equal_infinities_and_nan_are_no_difference(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(INFINITE), path)
     x = [np.array([-1, 0, 1], np.float32)]
-    assert compare(path, x, [np.array([-np.inf, np.nan, np.inf], np.float32)], [None]).passed
-    assert not compare(path, x, [np.array([-np.inf, np.nan, 0], np.float32)], [None]).passed
+    assert check_parity(path, x, [np.array([-np.inf, np.nan, np.inf], np.float32)], [None]).passed
+    assert not check_parity(path, x, [np.array([-np.inf, np.nan, 0], np.float32)], [None]).passed
 
 
 @pytest.mark.parametrize(("reference", "size"), [([0, 255], 1), ([51, 51], 0.2), ([0, 0], 1)])
@@ -113,7 +113,7 @@ def test_a_float_output_is_measured_against_its_range(
     text = INFINITE.replace("Div (x, zero)", "Add (x, zero)")
     onnx.save(onnx.parser.parse_model(text), path)
     expected = np.array(reference, np.float32)
-    found = compare(path, [expected + np.float32(3)], [expected], [None])
+    found = check_parity(path, [expected + np.float32(3)], [expected], [None])
     assert found.optimised.worst == pytest.approx(3 / size)
 
 

@@ -40,10 +40,10 @@ def test_what_grows_is_said_where_samples_are_unlike(
 ) -> None:
     data = [torch.randn(32, 8, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     found = qtool.quantize(Between(what).eval(), data).fidelity
-    assert bool(found.tails) == heavy
+    assert bool(found.heavy_tails) == heavy
     assert ("few samples decide" in str(found)) == heavy
 
 
 def test_of_few_samples_nothing_is_said() -> None:
     model = Between(lambda x: (3 * x).exp()).eval()
-    assert not qtool.quantize(model, [torch.randn(4, 8)]).fidelity.tails
+    assert not qtool.quantize(model, [torch.randn(4, 8)]).fidelity.heavy_tails

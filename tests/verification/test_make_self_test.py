@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,9 +24,8 @@ from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.self_test_format import MOST_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.core.errors import VerificationError
 from qtool.verification import check_self_test, make_self_test, run_self_test
-from qtool.verification import make_self_test as self_test
-from qtool.verification.exported_file import Artefact
-from qtool.verification.input_generator import generated, words
+from qtool.verification.exported_file import ExportedFile
+from qtool.verification.input_generator import generate, random_words
 from qtool.verification.sketch import distance_db, sketch_of
 
 KEY = "qtool_self_test"
@@ -71,21 +71,21 @@ def file(quantized: qtool.QuantizedModel, tmp_path: Path) -> Path:
 def test_the_generator_is_splitmix64() -> None:
     """The first words of seed 0 as the reference implementation prints them."""
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert words(0, np.arange(3)).tolist() == expected
+    assert random_words(0, np.arange(3)).tolist() == expected
 
 
 def test_generated_inputs_never_change() -> None:
     """Files in use hold digests of what these give."""
     spec = InputSpec((2, 1, 2, 2), -12, 267, 0.5)
-    first = generated("x", spec, np.dtype(np.float32), 0)
+    first = generate("x", spec, np.dtype(np.float32), 0)
     assert first.dtype == np.float32
     assert first[1].reshape(-1).tolist() == [first[1, 0, 0, 0]] * 4  # one block of 2 x 2
     assert (first / 0.5).astype(int).reshape(-1).tolist() == [
         _code(place) for place in (0, 1, 2, 3, 4, 4, 4, 4)
     ]
-    again = generated("x", InputSpec((1, 1, 2, 2), -12, 267, 0.5), np.dtype(np.float32), 1)
+    again = generate("x", InputSpec((1, 1, 2, 2), -12, 267, 0.5), np.dtype(np.float32), 1)
     assert np.array_equal(again[0], first[1])  # samples do not depend on the size of a batch
-    ids = generated("ids", InputSpec((1, 64), 3, 9), np.dtype(np.int64), 0)
+    ids = generate("ids", InputSpec((1, 64), 3, 9), np.dtype(np.int64), 0)
     assert (ids.min(), ids.max()) == (3, 9)
 
 
@@ -279,9 +279,10 @@ def test_sketches_estimate_the_ratio() -> None:
 def test_a_test_fits_into_its_place(
     quantized: qtool.QuantizedModel, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artefact, sample = Artefact(file), [np.zeros((4, 3, 12, 12), np.float32)]
+    artefact, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
     whole = make_self_test(artefact, sample)
     assert len(whole.text()) < MOST_BYTES
+    self_test = importlib.import_module("qtool.verification.make_self_test")
     monkeypatch.setattr(self_test, "MOST_BYTES", len(whole.text()) - 20)
     folded = make_self_test(artefact, sample)
     assert len(folded.digests["onnxruntime-x64"]) < len(whole.digests["onnxruntime-x64"])
@@ -300,7 +301,7 @@ def test_why_there_is_no_test(file: Path, tmp_path: Path) -> None:
     found = check_self_test(tmp_path / "other.onnx")
     assert (found.passed, str(found)) == (True, "no self-test in this file")
     wrong_sizes = [np.zeros((4, 2, 12, 12), np.float32)]
-    found_test = make_self_test(Artefact(file), wrong_sizes)
+    found_test = make_self_test(ExportedFile(file), wrong_sizes)
     assert found_test.missing == "it does not run on generated inputs"
     assert found_test.content
 

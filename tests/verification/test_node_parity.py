@@ -17,16 +17,16 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.core.graph.perturbation import Moved, within
-from qtool.verification import Artefact, Steps, check_steps
+from qtool.verification import ExportedFile, NodeParity, compare_nodes
 from tests.backends.onnx.export.networks import NETWORKS, exported, model, quantized
 
 
-def checked(name: str, file: onnx.ModelProto | bytes, tmp_path: Path) -> Steps:
+def checked(name: str, file: onnx.ModelProto | bytes, tmp_path: Path) -> NodeParity:
     path = tmp_path / "file.onnx"
     data = file if isinstance(file, bytes) else file.SerializeToString()
     path.write_bytes(data)
-    artefact, made = Artefact(path), quantized(name)
-    found, outputs = check_steps(
+    artefact, made = ExportedFile(path), quantized(name)
+    found, outputs = compare_nodes(
         artefact, made.module, made.graph.head(made.sample, 4), artefact.program()
     )
     assert len(outputs) == len(artefact.file.outputs)
@@ -130,10 +130,10 @@ def test_an_integer_kernel_may_round_otherwise_by_a_code(
 ) -> None:
     path = tmp_path / "file.onnx"
     path.write_bytes(exported("residual"))
-    artefact, made = Artefact(path), quantized("residual")
+    artefact, made = ExportedFile(path), quantized("residual")
     program = artefact.program()
     changed = _with_kernels(program, shift)
-    found, _ = check_steps(artefact, made.module, made.graph.head(made.sample, 4), changed)
+    found, _ = compare_nodes(artefact, made.module, made.graph.head(made.sample, 4), changed)
     assert found.passed is passed
     integers = sum(s.kind == "integer" and s.output in program.params for s in program.steps)
     assert len(found.wrong) == (0 if passed else integers)

@@ -13,7 +13,7 @@ import qtool
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
 from qtool.backends.profiles import PROFILES, profile
-from qtool.verification import Artefact
+from qtool.verification import ExportedFile
 from qtool.verification.portability import OtherCpu, Portability, portability
 
 HERE, SATURATES = "onnxruntime-x64", "onnxruntime-avx2"
@@ -77,7 +77,7 @@ def test_dynamic_layers_count(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(machine_profile() != HERE, reason="codes of a CPU with VNNI")
 def test_outputs_elsewhere_are_those_of_the_other_profile(tmp_path: Path) -> None:
-    artefact, inputs = Artefact(exported(tmp_path, "onnxruntime-x86-vnni")), samples()
+    artefact, inputs = ExportedFile(exported(tmp_path, "onnxruntime-x86-vnni")), samples()
     result = portability(artefact, HERE, inputs, portable=False)
     assert result is not None
     (row,) = (r for r in result.cpus if r.profile == SATURATES)

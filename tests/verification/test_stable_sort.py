@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from qtool.api.conversion import quantize
-from qtool.verification.stable_sort import LowestFirst
+from qtool.verification.stable_sort import StableSort
 from tests.backends.onnx.export.networks import run
 
 TEXT = """<ir_version: 8, opset_import: ["" : 18]> g (float[5,200] x, int64[1] k)
@@ -23,7 +23,7 @@ TEXT = """<ir_version: 8, opset_import: ["" : 18]> g (float[5,200] x, int64[1] k
 def test_of_equal_values_the_first_as_in_the_runtime(largest: bool, k: int) -> None:
     x = torch.randint(0, 3, (5, 200), generator=torch.Generator().manual_seed(0)).float()
     values, at = run(onnx.parser.parse_model(TEXT % largest), (x, torch.tensor([k])), False)
-    with LowestFirst():
+    with StableSort():
         found = torch.topk(x, k, 1, largest)
         ordered = torch.sort(x, 1, largest)
     for mine, sorted_ in zip(found, ordered, strict=True):
@@ -33,7 +33,7 @@ def test_of_equal_values_the_first_as_in_the_runtime(largest: bool, k: int) -> N
 
 
 def test_a_number_alone() -> None:
-    with LowestFirst():
+    with StableSort():
         assert torch.topk(torch.tensor(2.0), 1).values == 2
 
 

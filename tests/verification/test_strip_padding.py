@@ -41,17 +41,17 @@ def session(mask: Any, *outputs: Any) -> Any:
     ],
 )
 def test_which_axes_are_of_tokens(mask: Any, output: Any, axes: Any) -> None:
-    assert Padding.of(session(mask, output)).axes == (axes,)
+    assert Padding.of_session(session(mask, output)).axes == (axes,)
 
 
 def test_zeros_stand_for_padding() -> None:
-    padding = Padding.of(session(["n", "t"], ["n", "t", 4], ["n", 2, "t", "t"], ["n", 5]))
+    padding = Padding.of_session(session(["n", "t"], ["n", "t", 4], ["n", 2, "t", "t"], ["n", 5]))
     given = [np.ones((2, 3, 4)), np.ones((2, 2, 3, 3)), np.ones((2, 5))]
-    states, attention, whole = padding.without([MASK, MASK], given)
+    states, attention, whole = padding.strip([MASK, MASK], given)
     assert np.array_equal(states[:, :, 0], MASK)
     assert np.array_equal(attention[0, 1], [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
     assert whole.all()
-    assert padding.without([MASK, np.ones_like(MASK)], given)[0] is given[0]
+    assert padding.strip([MASK, np.ones_like(MASK)], given)[0] is given[0]
 
 
 class Reader(nn.Module):

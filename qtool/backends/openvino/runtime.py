@@ -17,18 +17,18 @@ _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32"}  # bfloat16 where the CPU has it
 _NO_KERNELS = ("Const", "Input", "Output")
 _CODES = ("u8", "i8")
 _MARKS = ("/WithoutBiases", "/WithoutBiases/DequantizationMultiply", "/DequantizationMultiply")
-_APART = subprocess_runner.Apart(__name__, "OpenVINO")
+_APART = subprocess_runner.SubprocessRunner(__name__, "OpenVINO")
 
 
 def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-    return list(_APART.ask("run", str(path), arrays)[1])
+    return list(_APART.call("run", str(path), arrays)[1])
 
 
 def _executed(path: str | Path) -> tuple[Kernel, ...]:
     """OpenVINO names the nodes that it took into a kernel, some with marks of its own behind a
     slash: `head/WithoutBiases`."""
     found = []
-    for kind, precision, originals in _APART.ask("kernels", str(path))[0]["kernels"]:
+    for kind, precision, originals in _APART.call("kernels", str(path))[0]["kernels"]:
         if kind in _NO_KERNELS:
             continue
         names = [n for n in originals.split(",") if n]

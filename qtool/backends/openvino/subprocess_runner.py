@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from qtool.backends.runtime import Arrays
-from qtool.core.errors import VerificationError, said
+from qtool.core.errors import VerificationError, describe
 
 Words = dict[str, Any]
 Answer = Callable[[str, Arrays], tuple[Words, Arrays]]
@@ -40,7 +40,7 @@ _FAILED = "failed"
 
 
 @dataclass
-class Apart:
+class SubprocessRunner:
     """A process that answers questions about files.
 
     module: whose `serve` answers them there. title: of the runtime.
@@ -51,7 +51,7 @@ class Apart:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: tuple[int, subprocess.Popen[bytes]] | None = None
 
-    def ask(self, what: str, path: str, arrays: Arrays = ()) -> tuple[Words, Arrays]:
+    def call(self, what: str, path: str, arrays: Arrays = ()) -> tuple[Words, Arrays]:
         """The answer to one question about a file.
 
         Raises:
@@ -121,7 +121,7 @@ def serve(answers: Mapping[str, Answer]) -> None:
             except VerificationError as error:
                 answer = {_FAILED: str(error)}, ()
             except Exception as error:  # noqa: BLE001  # which is no end of the process
-                answer = {_FAILED: f"the model does not run apart: {said(error)}"}, ()
+                answer = {_FAILED: f"the model does not run apart: {describe(error)}"}, ()
             _send(told, *answer)
 
 

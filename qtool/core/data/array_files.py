@@ -12,7 +12,7 @@ import torch
 
 from qtool.core.data.archive_limits import bomb
 from qtool.core.data.batches import tensor_of
-from qtool.core.errors import DataError, said
+from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 
 SUFFIXES = (".npy", ".npz")
@@ -96,7 +96,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
         with found:
             arrays = {key: found[key] for key in found.files}
     except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
-        raise DataError(f"{file} cannot be read as arrays: {said(error)}") from error
+        raise DataError(f"{file} cannot be read as arrays: {describe(error)}") from error
     if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
         raise DataError(f"{file} cannot be read as arrays: its member '{odd[0]}' is none")
     return arrays

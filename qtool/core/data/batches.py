@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.core.errors import DataError, QtoolError, said
+from qtool.core.errors import DataError, QtoolError, describe
 
 MASK = "attention_mask"
 """As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
@@ -87,8 +87,8 @@ class Batch:
             found = torch.load(io.BytesIO(data), "cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             raise DataError(
-                f"a batch cannot be given to other processes ({said(error)}); let it hold tensors, "
-                "numbers, tuples, lists and dicts alone"
+                f"a batch cannot be sent to other processes ({describe(error)}); let it hold "
+                "tensors, numbers, tuples, lists and dicts alone"
             ) from error
         return cls(*found)
 
@@ -161,7 +161,7 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        raise DataError(f"the data cannot be read: {said(error)}") from error
+        raise DataError(f"the data cannot be read: {describe(error)}") from error
     accepts = _positional(model) if model is not None else None
     return _read(iterator, accepts)
 
@@ -190,7 +190,7 @@ def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
         except QtoolError:
             raise
         except (Exception, SystemExit) as error:
-            raise DataError(f"reading batch {index} failed: {said(error)}") from error
+            raise DataError(f"reading batch {index} failed: {describe(error)}") from error
         yield to_batch(item, accepts)
 
 

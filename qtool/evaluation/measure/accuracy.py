@@ -100,7 +100,7 @@ def measure_outputs(
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
     sessions = [session(f) for f in files]
-    feeder, padding = Feeder(files[0]), Padding.of(sessions[0])
+    feeder, padding = Feeder(files[0]), Padding.of_session(sessions[0])
     kept = _Kept(store or Store(), len(files))
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
@@ -108,7 +108,7 @@ def measure_outputs(
         arrays = feeder.arrays(batch, index)
         if kept.has(index, arrays):
             continue
-        kept.add([padding.without(arrays, run(s, arrays)) for s in sessions], arrays)
+        kept.add([padding.strip(arrays, run(s, arrays)) for s in sessions], arrays)
         if time.monotonic() - saved > SAVE_EVERY:
             kept.save()
             saved = time.monotonic()

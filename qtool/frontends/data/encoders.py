@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.core.errors import DataError, QtoolError, said
+from qtool.core.errors import DataError, QtoolError, describe
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import needed
 
@@ -47,7 +47,7 @@ class Transformed:
         except QtoolError:
             raise
         except (Exception, SystemExit) as error:
-            raise DataError(f"{self.name} failed for {row}: {said(error)}") from error
+            raise DataError(f"{self.name} failed for {row}: {describe(error)}") from error
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(found)
         if not isinstance(found, torch.Tensor):
@@ -175,7 +175,7 @@ def read_image(image: Any) -> Any:
         with pil.open(image) as opened:
             return opened.convert("RGB")
     except Exception as error:  # decoders raise anything for damaged files
-        raise DataError(f"{image} cannot be read as an image: {said(error)}") from error
+        raise DataError(f"{image} cannot be read as an image: {describe(error)}") from error
 
 
 def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
@@ -190,7 +190,7 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     try:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:
-        raise DataError(f"{sound} cannot be read as sound: {said(error)}") from error
+        raise DataError(f"{sound} cannot be read as sound: {describe(error)}") from error
     return wave.mean(1), int(rate)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import DataError, said
+from qtool.core.errors import DataError, describe
 from qtool.core.graph.process_lock import quiet
 from qtool.core.paths import is_dir
 from qtool.frontends.data.encoders import MAX_LENGTH, Encode, Processed, Transformed, forward_of
@@ -70,7 +70,7 @@ def _transform(name: str, model: Any) -> Any:
         return models.get_weight(name).transforms()
     except Exception as error:
         raise DataError(
-            f"'{name}' names no weights of torchvision ({said(error)}); write it as in "
+            f"'{name}' names no weights of torchvision ({describe(error)}); write it as in "
             "ResNet18_Weights.DEFAULT, or give package.module:function"
         ) from error
 
@@ -121,8 +121,8 @@ def _loaded(loader: Any, folder: Path, what: str) -> Any:
             return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"{folder} holds no {what} that can be loaded ({said(error).splitlines()[0]}); save it "
-            "there with save_pretrained, or name another folder with --processor"
+            f"{folder} holds no {what} that can be loaded ({describe(error).splitlines()[0]}); "
+            "save it there with save_pretrained, or name another folder with --processor"
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, said
+from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.optional_packages import needed
 
@@ -155,7 +155,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as text: {said(error)}") from error
+        raise DataError(f"{path} cannot be read as text: {describe(error)}") from error
 
 
 def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -165,7 +165,7 @@ def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {at + 1} is not JSON: {said(error)}") from error
+            raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
         if not isinstance(found, dict):
             raise DataError(f"{path}, line {at + 1} holds a {type(found).__name__}, not an object")
         yield at, found
@@ -179,4 +179,4 @@ def _saved(path: Path) -> list[Row]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{path} cannot be read as a dataset: {said(error)}") from error
+        raise DataError(f"{path} cannot be read as a dataset: {describe(error)}") from error

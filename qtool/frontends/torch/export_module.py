@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.errors import CaptureError, said
+from qtool.core.errors import CaptureError, describe
 from qtool.core.graph.float_tolerance import COMPARED, TOLERANCE, own_noise, worst
 from qtool.core.graph.process_lock import quiet, rarely_collecting
 from qtool.core.shield import shielded
@@ -142,7 +142,7 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
         again = expected if counts_of(model) == before else called(model, batch)
     except (Exception, SystemExit) as error:
         raise CaptureError(
-            f"the model was captured, and fails when it is called again: {said(error)}"
+            f"the model was captured, and fails when it is called again: {describe(error)}"
         ) from error
     with torch.no_grad(), quiet():
         runner = _Sized(graph.module)
@@ -333,7 +333,7 @@ def _eager_problem(model: nn.Module, example: Batch) -> str | None:
         with torch.no_grad():
             model(*example.args, **example.kwargs)
     except SystemExit as error:
-        return said(error)
+        return describe(error)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         return f"{type(error).__name__}: {first_line(error)}"
     return None

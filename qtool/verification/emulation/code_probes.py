@@ -21,7 +21,7 @@ _ZERO_POINT = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QuantizeLinear
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeTensor:
     """A tensor of codes in a file.
 
     Attributes:
@@ -46,7 +46,7 @@ class Shapes:
     sizes: tuple[tuple[int, ...], ...]
 
 
-def codes_of(model: onnx.ModelProto) -> tuple[Code, ...]:
+def code_tensors(model: onnx.ModelProto) -> tuple[CodeTensor, ...]:
     """Return all tensors of 8 or 16-bit codes that are computed, in the order of the graph: results
     of QuantizeLinear, and of the QLinear operators."""
     made = {o: n for n in model.graph.node for o in n.output if o}
@@ -58,7 +58,7 @@ def codes_of(model: onnx.ModelProto) -> tuple[Code, ...]:
             constant.update(node.output)
         elif dtype := _dtype_of_codes(node, types):
             source = _rounded(node, made) if node.op_type == "QuantizeLinear" else node
-            found.append(Code(node.output[0], label(source), source.op_type, dtype))
+            found.append(CodeTensor(node.output[0], label(source), source.op_type, dtype))
     return tuple(found)
 
 
@@ -108,7 +108,7 @@ def label(node: onnx.NodeProto) -> str:
     return node.name or f"the {node.op_type} that makes '{next(iter(node.output), '')}'"
 
 
-def with_outputs(model: onnx.ModelProto, codes: Iterable[Code]) -> onnx.ModelProto:
+def with_outputs(model: onnx.ModelProto, codes: Iterable[CodeTensor]) -> onnx.ModelProto:
     """Return the model with codes as further outputs."""
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
@@ -118,8 +118,8 @@ def with_outputs(model: onnx.ModelProto, codes: Iterable[Code]) -> onnx.ModelPro
     return asked
 
 
-def with_given_codes(
-    asked: onnx.ModelProto, codes: Mapping[str, Shapes], floats: Iterable[Code] = ()
+def with_code_inputs(
+    asked: onnx.ModelProto, codes: Mapping[str, Shapes], floats: Iterable[CodeTensor] = ()
 ) -> tuple[onnx.ModelProto, list[str]]:
     """Return a model in which every node reads codes that are given, not those that were computed
     ahead of it; and the names of these codes, in the order of the further inputs.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qtool.core.atomic import scratch_folder
 from qtool.core.types import Array
-from qtool.verification.emulation.code_probes import Code
+from qtool.verification.emulation.code_probes import CodeTensor
 from qtool.verification.emulation.comparison_case import Case, new_folder, prepare
 from qtool.verification.emulation.cpus import Cpu
 from qtool.verification.emulation.equality_counts import Tally, changed_predictions, tallies
@@ -20,7 +20,7 @@ TIMEOUT = 600.0
 """Seconds for one processor."""
 
 
-def run_on(
+def run_on_cpus(
     file: str | Path,
     cpus: Iterable[Cpu],
     batches: Iterable[Sequence[Array]],
@@ -95,13 +95,15 @@ def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
     code = next((c for c in case.codes if not codes[c.tensor].equal), None)
     if code is None:
         return None
-    maker = case.makers.get(code.tensor)
+    maker = case.producers.get(code.tensor)
     return FirstDifference(
         code.node, code.op, code.tensor, () if maker is None else maker.float_nodes
     )
 
 
-def _judged(case: Case, cpu: Cpu, place: Path) -> tuple[tuple[Code, ...], tuple[Code, ...]]:
+def _judged(
+    case: Case, cpu: Cpu, place: Path
+) -> tuple[tuple[CodeTensor, ...], tuple[CodeTensor, ...]]:
     """The integer kernels that were given this machine's codes, and those that give other
     results."""
     job = case.form(cpu).forced(case.coded, case.floats, new_folder(place / "forced"))

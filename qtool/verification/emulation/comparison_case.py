@@ -12,14 +12,14 @@ from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.verification.emulation.available import machine_type
-from qtool.verification.emulation.code_probes import Code, codes_of
+from qtool.verification.emulation.code_probes import CodeTensor, code_tensors
 from qtool.verification.emulation.cpus import Cpu, Family
 from qtool.verification.emulation.equality_counts import tallies
 from qtool.verification.emulation.executed_kernels import (
-    Maker,
+    Producer,
     float_kernels,
     hidden_kernels,
-    makers_of,
+    producers_of,
 )
 from qtool.verification.emulation.jobs import Job, external_files, run_jobs, write_array
 from qtool.verification.emulation.model_forms import Form, int8_taken_for_uint8
@@ -48,8 +48,8 @@ class Case:
     forms: Mapping[bool, Form]
     outputs: int
     samples: tuple[int, ...]
-    makers: Mapping[str, Maker]
-    floats: tuple[Code, ...]
+    producers: Mapping[str, Producer]
+    floats: tuple[CodeTensor, ...]
     hidden: tuple[str, ...]
     timeout: float
 
@@ -58,7 +58,7 @@ class Case:
         return self.forms[_lifts(cpu)]
 
     @property
-    def codes(self) -> tuple[Code, ...]:
+    def codes(self) -> tuple[CodeTensor, ...]:
         return self.form(None).codes
 
     @property
@@ -75,25 +75,25 @@ class Case:
         return job
 
     @property
-    def all_kernels(self) -> tuple[Code, ...]:
+    def all_kernels(self) -> tuple[CodeTensor, ...]:
         """Results of integer kernels of this machine: codes, and floats."""
         return (*self.integer, *self.floats)
 
     @property
-    def integer(self) -> tuple[Code, ...]:
+    def integer(self) -> tuple[CodeTensor, ...]:
         """Codes that integer kernels of this machine give."""
-        made = {tensor for tensor, maker in self.makers.items() if maker.integer}
+        made = {tensor for tensor, maker in self.producers.items() if maker.integer}
         return tuple(c for c in self.codes if c.tensor in made)
 
     @cached_property
-    def kernels(self) -> tuple[Code, ...]:
+    def kernels(self) -> tuple[CodeTensor, ...]:
         """Integer kernels that compute in `forced` as they do in the file, and those that give
         floats."""
         indices = [self.place[c.tensor] for c in self.integer]
         same = tallies(self.coded.outputs, self.forced.outputs, self.coded.batches, indices)
         return (*(c for c in self.integer if same[self.place[c.tensor]].equal), *self.floats)
 
-    def wrong(self, job: Job) -> tuple[Code, ...]:
+    def wrong(self, job: Job) -> tuple[CodeTensor, ...]:
         """Kernels that give other results in a job like `forced`, run elsewhere."""
         added = (c.tensor for c in self.floats if c.tensor not in self.place)
         indices = {**self.place, **{name: i for i, name in enumerate(added, len(self.place))}}
@@ -114,7 +114,7 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeou
     inputs = new_folder(folder / "inputs")
     samples = _write_inputs(inputs, batches)
     model = load(file)
-    codes, lifted = codes_of(model), int8_taken_for_uint8(file)
+    codes, lifted = code_tensors(model), int8_taken_for_uint8(file)
     forms = {True: Form.of(folder / "models", model, codes, lifted)}
     plain_form = Form.of(folder / "arm", model, codes, frozenset()) if lifted else forms[True]
     forms[False] = plain_form
@@ -128,7 +128,7 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeou
     floats = float_kernels(executed, model, codes)
     return Case(
         *(folder, plain, coded, forms, len(model.graph.output), samples),
-        *(makers_of(executed, codes), floats, hidden_kernels(executed, floats), timeout),
+        *(producers_of(executed, codes), floats, hidden_kernels(executed, floats), timeout),
     )
 
 

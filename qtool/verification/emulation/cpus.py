@@ -61,7 +61,7 @@ _ROWS = (
 CPUS: Mapping[str, Cpu] = {row.name: row for row in _ROWS}
 
 
-def cpus_named(names: str | Iterable[str]) -> tuple[Cpu, ...]:
+def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
     """Return the rows of some names, each once.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from qtool.verification.emulation.code_probes import Code, label
+from qtool.verification.emulation.code_probes import CodeTensor, label
 
 _MOVES = frozenset((
     *("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "Pad"),
@@ -19,7 +19,7 @@ _HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embe
 
 
 @dataclass(frozen=True)
-class Maker:
+class Producer:
     """What computes a tensor of codes in the graph that the runtime executes.
 
     Attributes:
@@ -36,7 +36,7 @@ class Maker:
         return not self.float_nodes
 
 
-def makers_of(executed: onnx.ModelProto, codes: Iterable[Code]) -> dict[str, Maker]:
+def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict[str, Producer]:
     """Return what makes each tensor of codes in the graph that the runtime executes.
 
     Args:
@@ -50,7 +50,7 @@ def makers_of(executed: onnx.ModelProto, codes: Iterable[Code]) -> dict[str, Mak
     for name in names & set(made):
         node = _behind_moves(made[name], made, ends)
         floats = _float_nodes(node, made, ends) if node.op_type == "QuantizeLinear" else []
-        found[name] = Maker(node.op_type, tuple(floats))
+        found[name] = Producer(node.op_type, tuple(floats))
     return found
 
 
@@ -64,8 +64,8 @@ def _behind_moves(
 
 
 def float_kernels(
-    executed: onnx.ModelProto, model: onnx.ModelProto, codes: Iterable[Code]
-) -> tuple[Code, ...]:
+    executed: onnx.ModelProto, model: onnx.ModelProto, codes: Iterable[CodeTensor]
+) -> tuple[CodeTensor, ...]:
     """Return the results of integer kernels that read codes and give floats, as linear layers in
     front of a float node do."""
     names = {c.tensor for c in codes}
@@ -78,7 +78,7 @@ def float_kernels(
         if node.op_type not in _FLOAT_RESULTS or name in names or name not in made:
             continue
         if _source(node.input[0], executed_by, ends) in names:
-            found.append(Code(name, label(made[name]), made[name].op_type, "float32"))
+            found.append(CodeTensor(name, label(made[name]), made[name].op_type, "float32"))
     return tuple(found)
 
 
@@ -89,7 +89,7 @@ def _source(name: str, made: Mapping[str, onnx.NodeProto], ends: set[str]) -> st
     return name
 
 
-def hidden_kernels(executed: onnx.ModelProto, seen: Iterable[Code]) -> tuple[str, ...]:
+def hidden_kernels(executed: onnx.ModelProto, seen: Iterable[CodeTensor]) -> tuple[str, ...]:
     """Return the kernels of the executed graph that compute with integers inside and give floats,
     and whose results are not among those that are seen."""
     names = {c.tensor for c in seen}

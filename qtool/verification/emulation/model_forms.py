@@ -20,7 +20,12 @@ from qtool.backends.onnx.reading import Reading, name_of
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.core.types import Array
-from qtool.verification.emulation.code_probes import Code, Shapes, with_given_codes, with_outputs
+from qtool.verification.emulation.code_probes import (
+    CodeTensor,
+    Shapes,
+    with_code_inputs,
+    with_outputs,
+)
 from qtool.verification.emulation.jobs import (
     Job,
     external_files,
@@ -50,13 +55,17 @@ class Form:
     """
 
     folder: Path
-    asked: onnx.ModelProto
-    codes: tuple[Code, ...]
+    model: onnx.ModelProto
+    codes: tuple[CodeTensor, ...]
     lifted: frozenset[str]
 
     @classmethod
     def of(
-        cls, folder: Path, model: onnx.ModelProto, codes: tuple[Code, ...], lifted: frozenset[str]
+        cls,
+        folder: Path,
+        model: onnx.ModelProto,
+        codes: tuple[CodeTensor, ...],
+        lifted: frozenset[str],
     ) -> Form:
         """Write the model that returns the codes of a file."""
         asked = with_outputs(model, codes)
@@ -72,13 +81,13 @@ class Form:
     @cached_property
     def place(self) -> Mapping[str, int]:
         """Output -> its index."""
-        return {o.name: i for i, o in enumerate(self.asked.graph.output)}
+        return {o.name: i for i, o in enumerate(self.model.graph.output)}
 
     def coded(self, inputs: Path, outputs: Path, batches: int) -> Job:
         """A job that returns the outputs of the file and its codes."""
         return Job(self.path, inputs, outputs, batches, external_files(self.path))
 
-    def forced(self, seen: Job, floats: Sequence[Code], outputs: Path) -> Job:
+    def forced(self, seen: Job, floats: Sequence[CodeTensor], outputs: Path) -> Job:
         """A job in which each kernel reads codes that were seen; see `with_given_codes`.
 
         Args:
@@ -88,7 +97,7 @@ class Form:
         path, inputs = self.folder / "forced.onnx", self.folder / "forced-inputs"
         if not path.exists():
             known = {c.tensor: self._shapes(seen, c) for c in self.codes}
-            model, given = with_given_codes(self.asked, known, floats)
+            model, given = with_code_inputs(self.model, known, floats)
             inputs.mkdir()
             self._write_inputs(seen, inputs, given)
             save(model, path)
@@ -104,12 +113,12 @@ class Form:
                 array = read_array(seen.outputs, batch, self.place[name])
                 write_array(inputs, batch, i, self._as_here(codes[name], array))
 
-    def _shapes(self, seen: Job, code: Code) -> Shapes:
+    def _shapes(self, seen: Job, code: CodeTensor) -> Shapes:
         index = self.place[code.tensor]
         arrays = [read_array(seen.outputs, batch, index) for batch in range(seen.batches)]
         return Shapes(self._as_here(code, arrays[0]).dtype, tuple(a.shape for a in arrays))
 
-    def _as_here(self, code: Code, array: Array) -> Array:
+    def _as_here(self, code: CodeTensor, array: Array) -> Array:
         """Codes of either form in the type that they have in this one."""
         dtype = "uint8" if code.tensor in self.lifted else code.dtype
         if str(array.dtype) == dtype:

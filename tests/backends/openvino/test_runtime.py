@@ -16,7 +16,7 @@ from qtool.backends.runtime_table import RUNTIMES, runtime
 from qtool.conversion import quantized as module
 from qtool.core.errors import VerificationError
 from qtool.planning.targets import TARGETS
-from qtool.verification import executed
+from qtool.verification import executed_coverage
 from tests.planning.targets.converted import converted, samples
 
 installed = pytest.mark.skipif(
@@ -117,7 +117,7 @@ def test_what_it_runs_in_float_is_said(tmp_path: Path) -> None:
             source = next(n for n in file.graph.node if n.output[0] == node.input[0])
             node.input[0] = rounded.get(source.input[0], source.input[0])
     onnx.save(file, tmp_path / "model.onnx")
-    found = executed(tmp_path / "model.onnx", model.plan, OPENVINO)
+    found = executed_coverage(tmp_path / "model.onnx", model.plan, OPENVINO)
     rows = {r.name: r for r in found.float_rows}
     assert rows["block1.conv2.0"].reason == "OpenVINO runs it in float"
     assert rows["block1.conv2.0"].kernel == "Convolution f32"

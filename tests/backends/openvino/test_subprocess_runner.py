@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qtool.backends.openvino.subprocess_runner import Apart
+from qtool.backends.openvino.subprocess_runner import SubprocessRunner
 from qtool.core.errors import VerificationError
 
 SERVER = """
@@ -48,15 +48,15 @@ def serve():
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SubprocessRunner]:
     (tmp_path / "made_up_runtime.py").write_text(textwrap.dedent(SERVER))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    made = Apart("made_up_runtime", "Made Up")
+    made = SubprocessRunner("made_up_runtime", "Made Up")
     yield made
     made.close()
 
 
-def test_arrays_go_there_and_back(runtime: Apart) -> None:
+def test_arrays_go_there_and_back(runtime: SubprocessRunner) -> None:
     arrays = [
         np.arange(6, dtype=np.int64).reshape(2, 3),
         np.float32(1.5).reshape(()),
@@ -64,43 +64,43 @@ def test_arrays_go_there_and_back(runtime: Apart) -> None:
         *(np.full(i, i, np.float32) for i in range(12)),  # more than ten: their order
         np.ones((1 << 20,), np.float32),  # more than a pipe holds
     ]
-    words, found = runtime.ask("double", "\u00e4 b.onnx", arrays)
+    words, found = runtime.call("double", "\u00e4 b.onnx", arrays)
     assert words["path"] == "\u00e4 b.onnx"
     assert words["pid"] != os.getpid()
     for given, got in zip(arrays, found, strict=True):
         np.testing.assert_array_equal(2 * given, got, strict=True)
 
 
-def test_one_process_answers_all(runtime: Apart) -> None:
-    first, second = (runtime.ask("double", "x")[0]["pid"] for _ in range(2))
+def test_one_process_answers_all(runtime: SubprocessRunner) -> None:
+    first, second = (runtime.call("double", "x")[0]["pid"] for _ in range(2))
     assert first == second
 
 
-def test_a_refusal_is_in_its_words_and_no_end(runtime: Apart) -> None:
-    before = runtime.ask("double", "x")[0]["pid"]
+def test_a_refusal_is_in_its_words_and_no_end(runtime: SubprocessRunner) -> None:
+    before = runtime.call("double", "x")[0]["pid"]
     with pytest.raises(VerificationError, match=r"^a: no$"):
-        runtime.ask("refuse", "a")
-    assert runtime.ask("double", "x")[0]["pid"] == before
+        runtime.call("refuse", "a")
+    assert runtime.call("double", "x")[0]["pid"] == before
 
 
-def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: Apart) -> None:
-    before = runtime.ask("double", "x")[0]["pid"]
+def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: SubprocessRunner) -> None:
+    before = runtime.call("double", "x")[0]["pid"]
     with pytest.raises(VerificationError, match=r"does not run apart: KeyError: 'layerType'$"):
-        runtime.ask("stumble", "x")
-    assert runtime.ask("double", "x")[0]["pid"] == before
+        runtime.call("stumble", "x")
+    assert runtime.call("double", "x")[0]["pid"] == before
 
 
 @pytest.mark.parametrize(("what", "why"), [("crash", "SIGSEGV"), ("leave", "exit code 3")])
 def test_a_crash_is_a_refusal_and_the_next_question_is_answered(
-    runtime: Apart, what: str, why: str
+    runtime: SubprocessRunner, what: str, why: str
 ) -> None:
     with pytest.raises(VerificationError, match=rf"^Made Up crashes on the model \({why}\)"):
-        runtime.ask(what, "x")
-    assert runtime.ask("double", "x")[0]["path"] == "x"
+        runtime.call(what, "x")
+    assert runtime.call("double", "x")[0]["path"] == "x"
 
 
-def test_an_interrupted_question_is_not_answered_later(runtime: Apart) -> None:
-    before = runtime.ask("double", "x")[0]["pid"]
+def test_an_interrupted_question_is_not_answered_later(runtime: SubprocessRunner) -> None:
+    before = runtime.call("double", "x")[0]["pid"]
 
     def interrupt() -> None:
         time.sleep(0.2)
@@ -111,33 +111,33 @@ def test_an_interrupted_question_is_not_answered_later(runtime: Apart) -> None:
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            runtime.ask("wait", "x")
+            runtime.call("wait", "x")
     finally:
         signal.signal(signal.SIGINT, old)
     thread.join()
-    words, _ = runtime.ask("double", "y")
+    words, _ = runtime.call("double", "y")
     assert words["path"] == "y"
     assert words["pid"] != before
 
 
-def test_a_forked_process_asks_its_own(runtime: Apart) -> None:
-    before = runtime.ask("double", "x")[0]["pid"]
+def test_a_forked_process_asks_its_own(runtime: SubprocessRunner) -> None:
+    before = runtime.call("double", "x")[0]["pid"]
     child = os.fork()
     if child == 0:
         try:
-            other = runtime.ask("double", "x")[0]["pid"]
+            other = runtime.call("double", "x")[0]["pid"]
             os._exit(0 if other != before else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert runtime.ask("double", "x")[0]["pid"] == before
+    assert runtime.call("double", "x")[0]["pid"] == before
 
 
-def test_threads_get_their_own_answers(runtime: Apart) -> None:
+def test_threads_get_their_own_answers(runtime: SubprocessRunner) -> None:
     found: dict[int, float] = {}
 
     def ask(i: int) -> None:
-        found[i] = float(runtime.ask("double", "x", [np.float32(i).reshape(1)])[1][0][0])
+        found[i] = float(runtime.call("double", "x", [np.float32(i).reshape(1)])[1][0][0])
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
     for thread in threads:

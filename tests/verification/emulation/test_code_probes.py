@@ -15,8 +15,12 @@ from torch import nn
 import qtool
 from qtool.backends.onnx.storage import load, save
 from qtool.backends.onnxruntime.session import optimised_graph, run, session
-from qtool.verification.emulation.code_probes import Code, codes_of, with_outputs
-from qtool.verification.emulation.executed_kernels import float_kernels, hidden_kernels, makers_of
+from qtool.verification.emulation.code_probes import CodeTensor, code_tensors, with_outputs
+from qtool.verification.emulation.executed_kernels import (
+    float_kernels,
+    hidden_kernels,
+    producers_of,
+)
 from qtool.verification.emulation.model_forms import Form, int8_taken_for_uint8
 from tests.verification.emulation.networks import batches, by_onnxruntime, float_file
 
@@ -28,7 +32,7 @@ def test_codes_of_a_qdq_file_in_the_order_of_the_graph(
     tmp_path: Path, activations: QuantType
 ) -> None:
     model = load(by_onnxruntime(tmp_path / "a.onnx", activations=activations))
-    codes = codes_of(model)
+    codes = code_tensors(model)
     assert [c.op for c in codes if c.op in LAYERS] == LAYERS
     assert codes[0].op == "QuantizeLinear"  # the input
     assert {c.dtype for c in codes} == {"uint8" if activations is QuantType.QUInt8 else "int8"}
@@ -38,7 +42,7 @@ def test_codes_of_a_qdq_file_in_the_order_of_the_graph(
 
 def test_codes_of_a_qoperator_file(tmp_path: Path) -> None:
     model = load(by_onnxruntime(tmp_path / "a.onnx", QuantFormat.QOperator))
-    codes = codes_of(model)
+    codes = code_tensors(model)
     assert [c.op for c in codes][:3] == ["QuantizeLinear", "QLinearConv", "QLinearConv"]
     assert "QLinearAdd" in [c.op for c in codes]
     made = {o: n.op_type for n in model.graph.node for o in n.output}
@@ -46,7 +50,7 @@ def test_codes_of_a_qoperator_file(tmp_path: Path) -> None:
 
 
 def test_a_file_in_float_has_none(tmp_path: Path) -> None:
-    assert codes_of(load(float_file(tmp_path / "a.onnx"))) == ()
+    assert code_tensors(load(float_file(tmp_path / "a.onnx"))) == ()
 
 
 def test_quantized_weights_are_none() -> None:
@@ -65,7 +69,7 @@ def test_quantized_weights_are_none() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
     y = helper.make_tensor_value_info("y", TensorProto.INT8, ["n", 3])
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], stored))
-    (code,) = codes_of(model)
+    (code,) = code_tensors(model)
     assert (code.tensor, code.node, code.op, code.dtype) == ("y", "product", "MatMul", "int8")
     assert len(with_outputs(model, [code]).graph.output) == 1  # it is one already
 
@@ -73,9 +77,9 @@ def test_quantized_weights_are_none() -> None:
 def test_integer_kernels_and_nodes_in_float(tmp_path: Path) -> None:
     file = by_onnxruntime(tmp_path / "a.onnx")
     model = load(file)
-    codes = codes_of(model)
+    codes = code_tensors(model)
     save(with_outputs(model, codes), tmp_path / "b.onnx")
-    makers = makers_of(optimised_graph(tmp_path / "b.onnx"), codes)
+    makers = producers_of(optimised_graph(tmp_path / "b.onnx"), codes)
     kernels = {c.op: makers[c.tensor] for c in codes}
     assert kernels["Conv"].kernel == "QLinearConv"
     assert kernels["Conv"].integer
@@ -96,7 +100,7 @@ def test_products_inside_kernels_of_floats() -> None:
     nodes = [helper.make_node(k, ["x"], [k], name=k.lower()) for k in (*kinds, *others)]
     model = helper.make_model(helper.make_graph(nodes, "g", [], []))
     assert hidden_kernels(model, ()) == tuple(f"{k.lower()} ({k})" for k in kinds)
-    seen = [Code(kinds[1], "", "", "float32")]
+    seen = [CodeTensor(kinds[1], "", "", "float32")]
     assert len(hidden_kernels(model, seen)) == len(kinds) - 1
 
 
@@ -107,7 +111,7 @@ def test_linear_layers_that_give_floats(tmp_path: Path) -> None:
     file = tmp_path / "a.onnx"
     qtool.quantize(net, [torch.randn(16, 8)], accuracy="fast").export(file)
     model = load(file)
-    codes = codes_of(model)
+    codes = code_tensors(model)
     save(with_outputs(model, codes), tmp_path / "b.onnx")
     found = float_kernels(optimised_graph(tmp_path / "b.onnx"), model, codes)
     assert [(f.node, f.dtype) for f in found] == [("0", "float32"), ("2", "float32")]
@@ -122,14 +126,14 @@ def test_asking_for_codes_leaves_the_outputs_as_they_are(
 ) -> None:
     file = by_onnxruntime(tmp_path / "a.onnx", format_, activations)
     model, x = load(file), [batches()[0].numpy()]
-    form = Form.of(tmp_path / "m", model, codes_of(model), int8_taken_for_uint8(file))
+    form = Form.of(tmp_path / "m", model, code_tensors(model), int8_taken_for_uint8(file))
     (wanted,) = run(session(file, threads=1), x)
     np.testing.assert_array_equal(run(session(form.path, threads=1), x)[0], wanted)
 
 
 def test_int8_that_the_runtime_takes_for_uint8_is_asked_for_as_such(tmp_path: Path) -> None:
     file = by_onnxruntime(tmp_path / "a.onnx", activations=QuantType.QInt8)
-    model, codes = load(file), codes_of(load(file))
+    model, codes = load(file), code_tensors(load(file))
     lifted = int8_taken_for_uint8(file)
     assert lifted < {c.tensor for c in codes}  # not those that two nodes read
     forms = [Form.of(tmp_path / n, model, codes, names) for n, names in (("a", lifted), ("b", ()))]
@@ -149,7 +153,7 @@ def test_kernels_on_given_codes_give_the_same_codes(tmp_path: Path) -> None:
     from qtool.verification.emulation.jobs import read_array, run_jobs, write_array
 
     file = by_onnxruntime(tmp_path / "a.onnx")
-    model, codes = load(file), codes_of(load(file))
+    model, codes = load(file), code_tensors(load(file))
     form = Form.of(tmp_path / "m", model, codes, frozenset())
     for name in ("in", "seen", "forced", "other"):
         (tmp_path / name).mkdir()

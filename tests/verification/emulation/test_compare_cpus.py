@@ -15,7 +15,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnx.storage import load
 from qtool.core.errors import DataError, EmulationError
-from qtool.verification.emulation.compare_cpus import run_on
+from qtool.verification.emulation.compare_cpus import run_on_cpus
 from qtool.verification.emulation.comparison_case import prepare
 from qtool.verification.emulation.result import CpuResult
 from tests.verification.emulation.networks import (
@@ -42,7 +42,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(file: Path, cpu: object, timeout: float = 120) -> CpuResult:
-    (found,) = run_on(file, [cpu], [[b.numpy()] for b in batches()], timeout)
+    (found,) = run_on_cpus(file, [cpu], [[b.numpy()] for b in batches()], timeout)
     return found
 
 
@@ -134,11 +134,11 @@ def test_a_float_island_is_not_a_wrong_kernel(
     file = tmp_path / "norm.onnx"
     qtool.quantize(net, data, accuracy="fast").export(file)
     case = prepare(file, [[data[0].numpy()]], tmp_path / "first", 120)
-    island = next(c for c in case.codes if not case.makers[c.tensor].integer)
-    assert any("LayerNormalization" in n for n in case.makers[island.tensor].float_nodes)
+    island = next(c for c in case.codes if not case.producers[c.tensor].integer)
+    assert any("LayerNormalization" in n for n in case.producers[island.tensor].float_nodes)
     body = ADD.format(at=case.place[island.tensor], stems=("codes", "forced"))
     cpu = pretend(monkeypatch, tmp_path, body)
-    (found,) = run_on(file, [cpu], [[data[0].numpy()]])
+    (found,) = run_on_cpus(file, [cpu], [[data[0].numpy()]])
     assert not found.identical
     assert found.first is not None
     assert found.first.tensor == island.tensor
@@ -158,7 +158,7 @@ def test_a_kernel_that_gives_floats(
     x, file = torch.randn(16, 8), tmp_path / "norm.onnx"
     qtool.quantize(net, [x], accuracy="fast").export(file)
     body = ADD.format(at=0, stems=("norm", "codes", "forced") if stems == "*" else stems)
-    (found,) = run_on(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
     assert found.codes_identical == found.codes
     assert found.kernels == 3
     assert len(found.wrong_kernels) == wrong
@@ -172,7 +172,7 @@ def test_files_of_any_kind(make: object, tmp_path: Path, monkeypatch: pytest.Mon
     file = make(tmp_path / "a.onnx")
     inputs = [b.numpy() for b in batches()]
     given = [[b] if make is by_qtool else [b[0, :, :, 0].T.copy()] for b in inputs]
-    (found,) = run_on(file, [pretend(monkeypatch, tmp_path)], given)
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path)], given)
     assert found.identical
     assert bool(found.codes) == (make is by_qtool)
     assert ("none" in found.cells()) == (make is float_file)
@@ -184,7 +184,7 @@ def test_dynamic_files_are_judged_by_their_outputs(
     file, x = tmp_path / "a.onnx", torch.randn(4, 8)
     qtool.quantize(nn.Linear(8, 4).eval(), [x], mode="dynamic").export(file)
     body = ADD.format(at=0, stems=("a", "codes"))
-    (found,) = run_on(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
     assert found.hidden
     assert not found.identical
     assert "integers inside" in found.remarks()[0]
@@ -223,7 +223,7 @@ def test_a_crash_is_one_sentence(
 
 def test_no_data(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="the data is empty"):
-        list(run_on(file, [pretend(monkeypatch, tmp_path)], []))
+        list(run_on_cpus(file, [pretend(monkeypatch, tmp_path)], []))
 
 
 def test_the_result_is_text_and_json(

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from qtool.core.errors import EmulationError
-from qtool.verification.emulation.cpus import CPUS, Family, cpuinfo, cpus_named
+from qtool.verification.emulation.cpus import CPUS, Family, cpuinfo, parse_cpus
 
 
 def test_names_are_found_in_any_spelling() -> None:
-    found = cpus_named("Haswell, wasm,,haswell")
+    found = parse_cpus("Haswell, wasm,,haswell")
     assert [c.name for c in found] == ["haswell", "wasm"]
-    assert cpus_named(["nehalem"]) == (CPUS["nehalem"],)
+    assert parse_cpus(["nehalem"]) == (CPUS["nehalem"],)
 
 
 def test_all_stands_for_every_row() -> None:
-    assert cpus_named("all") == tuple(CPUS.values())
-    assert cpus_named("wasm,all")[0].name == "wasm"
+    assert parse_cpus("all") == tuple(CPUS.values())
+    assert parse_cpus("wasm,all")[0].name == "wasm"
 
 
 @pytest.mark.parametrize(("names", "why"), [("zen", "'zen' is no known"), (",", "no processor is")])
 def test_other_names_are_refused_with_all_that_there_are(names: str, why: str) -> None:
     with pytest.raises(EmulationError, match=why) as caught:
-        cpus_named(names)
+        parse_cpus(names)
     assert all(name in str(caught.value) for name in (*CPUS, "all"))
 
 

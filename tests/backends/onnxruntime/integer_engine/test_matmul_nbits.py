@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.verification.exported_file import Artefact
+from qtool.verification.exported_file import ExportedFile
 from tests.backends.onnxruntime.kernels.oracle import VNNI
 
 RNG = np.random.default_rng(0)
@@ -135,11 +135,11 @@ def test_an_add_behind_a_product_is_the_runtimes() -> None:
 def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(), path)
-    file = Artefact(path)
+    file = ExportedFile(path)
     fused = file.program()
     assert file.program_as_written(fused) is not fused
     onnx.save(model(given={"alpha": 2.0}), path)
-    other = Artefact(path)
+    other = ExportedFile(path)
     assert other.program_as_written(other.program()) is other.program()
 
 
