@@ -12,10 +12,10 @@ from qtool.verification.integer_coverage import (
     executed_coverage,
     planned_coverage,
 )
-from qtool.verification.make_self_test import make_self_test
 from qtool.verification.node_parity import NodeParity, compare_nodes
 from qtool.verification.qdq_structure import Expected, check_structure, check_well_formed
 from qtool.verification.run_self_test import SelfCheck, check_self_test
+from qtool.verification.self_test_creation import make_self_test
 from qtool.verification.verification_result import Verification
 
 __all__ = [

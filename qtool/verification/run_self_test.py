@@ -18,8 +18,8 @@ from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of
-from qtool.verification.make_self_test import exact_digests, sketches
 from qtool.verification.observed_tensors import TensorReader, observed_tensors
+from qtool.verification.self_test_creation import exact_digests, sketches
 from qtool.verification.self_test_inputs import generate_inputs
 from qtool.verification.sketch import distance_db
 

@@ -185,7 +185,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from typing import Any
-from qtool.atomic import (
+from qtool.core.atomic import (
     atomic_path,
     check_writable,
     folder_beside,

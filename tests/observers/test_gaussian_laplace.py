@@ -10,7 +10,7 @@ import torch
 from qtool import observers
 from qtool.core.errors import CalibrationError
 from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT8, QType
-from qtool.observers import Histogram, Range, gaussian_laplace, ranges, scale_and_zero_point
+from qtool.observers import Histogram, Range, gaussian_laplace, ranges, solve
 
 COUNT = 200_000
 Estimate = Callable[[Histogram, QType, bool], Range]
@@ -33,7 +33,7 @@ def of(x: torch.Tensor, axis: int | None = None) -> Histogram:
 
 
 def error(x: torch.Tensor, ends: Range, qtype: QType, symmetric: bool) -> float:
-    params = scale_and_zero_point(*ends, qtype, symmetric, None)
+    params = solve(*ends, qtype, symmetric, None)
     return float((params.round_trip(x) - x).double().square().mean())
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qtool.core.errors import CalibrationError
 from qtool.core.types import INT8, INT8_NARROW, UINT8, QType
-from qtool.observers import Histogram, MinMax, MovingAverage, ranges, scale_and_zero_point
+from qtool.observers import Histogram, MinMax, MovingAverage, ranges, solve
 from tests.observers.differential import QUICK, VALUES, observed, tensor
 
 EXACT_P = [50.0, 75.0, 87.5, 93.75, 100.0]  # whose left-out share is a float without rounding
@@ -79,7 +79,7 @@ def true_error(
     x: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor, qtype: QType, symmetric: bool
 ) -> torch.Tensor:
     """Mean squared error of really quantizing `x` [n] under the ranges [K]: float64 [K]."""
-    params = scale_and_zero_point(lo, hi, qtype, symmetric, axis=0)
+    params = solve(lo, hi, qtype, symmetric, axis=0)
     codes = params.quantize(x.expand(len(lo), -1))
     return (params.dequantize(codes).double() - x).square().mean(1)
 
@@ -158,9 +158,7 @@ def test_the_error_integral_is_the_mean_over_evenly_spread_values(
     hi = np.array([4.0, 2.0, 0.02, 0.5])
     actual = ranges._errors(bins, lo, hi, qtype, symmetric)
     for i in range(4):
-        params = scale_and_zero_point(
-            torch.tensor(lo[i]), torch.tensor(hi[i]), qtype, symmetric, None
-        )
+        params = solve(torch.tensor(lo[i]), torch.tensor(hi[i]), qtype, symmetric, None)
         scale, zero = params.scale.double(), params.zero_point
         codes = (torch.round(x / scale) + zero).clamp(qtype.qmin, qtype.qmax)
         means = ((codes - zero) * scale - x).square().mean(1)

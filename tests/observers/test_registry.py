@@ -22,7 +22,7 @@ from qtool.observers import (
     ranges,
     register,
     restore,
-    scale_and_zero_point,
+    solve,
 )
 from tests.observers.differential import assert_same_state, tensor
 
@@ -53,7 +53,7 @@ def test_from_data_to_parameters_and_back_from_a_state(name: str, axis: int | No
     statistic = filled(spec, axis)
     lo, hi = range_of(spec, statistic, INT8, True)
     assert lo.shape == hi.shape == (() if axis is None else (3,))
-    assert scale_and_zero_point(lo, hi, INT8, True, axis).scale.shape == lo.shape
+    assert solve(lo, hi, INT8, True, axis).scale.shape == lo.shape
     again = restore(spec, axis, statistic.state())
     assert_same_state(again, statistic)
     assert all(map(torch.equal, range_of(spec, again, INT8, True), (lo, hi)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qtool.core.errors import CalibrationError
 from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
-from qtool.observers import MIN_SCALE, scale_and_zero_point
+from qtool.observers import MIN_SCALE, solve
 from tests.observers.differential import ANY, ORDINARY, POWERS, QUICK
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -20,7 +20,7 @@ ENDS = st.one_of(ORDINARY, ANY, POWERS, st.floats(allow_nan=False, allow_infinit
 
 def solved(lo: float, hi: float, qtype: QType, symmetric: bool = False) -> QuantParams:
     low, high = (torch.tensor(v, dtype=torch.float64) for v in (lo, hi))
-    return scale_and_zero_point(low, high, qtype, symmetric, None)
+    return solve(low, high, qtype, symmetric, None)
 
 
 def assert_valid(params: QuantParams) -> None:
@@ -128,11 +128,11 @@ def test_per_channel_is_each_channel_alone() -> None:
     lo = torch.tensor([-1, 0, -1e-40, -3e38], dtype=torch.float64)
     hi = torch.tensor([2, 0, 6, 3e38], dtype=torch.float64)
     for symmetric in (False, True):
-        params = scale_and_zero_point(lo, hi, INT8, symmetric, axis=0)
+        params = solve(lo, hi, INT8, symmetric, axis=0)
         assert params.axis == 0
         assert_valid(params)
         for c in range(4):
-            alone = scale_and_zero_point(lo[c], hi[c], INT8, symmetric, None)
+            alone = solve(lo[c], hi[c], INT8, symmetric, None)
             assert alone.scale == params.scale[c]
             assert alone.zero_point == params.zero_point[c]
 
@@ -152,4 +152,4 @@ def test_impossible_ranges_are_refused(
     lo: torch.Tensor, hi: torch.Tensor, axis: int | None
 ) -> None:
     with pytest.raises(CalibrationError, match="range"):
-        scale_and_zero_point(lo, hi, UINT8, False, axis)
+        solve(lo, hi, UINT8, False, axis)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.frontends.huggingface.conftest import COUNT, save_image
 
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError
 from qtool.frontends.data.load_data import Rows, load_data
+from tests.frontends.conftest import COUNT, save_image
 
 
 def as_tensor(image: Any) -> torch.Tensor:

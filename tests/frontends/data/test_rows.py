@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.huggingface.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 
 from qtool.core.errors import DataError
 from qtool.frontends.data.rows import Row, find_rows, labels_of
+from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 
 
 def test_images_by_class_in_order_of_their_names(images: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from qtool.cli import main
-from tests.frontends.huggingface.conftest import TEXTS
 
 import qtool
 from qtool.backends.onnx.export.float_file import write_float
@@ -25,6 +24,7 @@ from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
 from qtool.frontends.huggingface.genai_config import genai_config
 from qtool.frontends.load_model import load_model
+from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_model_folder import tokenizer
 
 library = pytest.importorskip("transformers")

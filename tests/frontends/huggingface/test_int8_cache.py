@@ -12,13 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 from qtool.cli import main
-from tests.frontends.huggingface.conftest import TEXTS
 from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import TASK, folder, llama, qwen  # noqa: F401  # a fixture
 
 pytest.importorskip("transformers")

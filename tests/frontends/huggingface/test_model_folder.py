@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.frontends.huggingface.conftest import TEXTS, save_lines
 from torch import nn
 
 from qtool import capture_model
@@ -20,6 +19,7 @@ from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import empty_folder, names_of
 from qtool.frontends.huggingface.safetensors_files import Shards
 from qtool.frontends.load_model import load_model
+from tests.frontends.conftest import TEXTS, save_lines
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

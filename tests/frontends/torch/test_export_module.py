@@ -404,7 +404,8 @@ class Traced(nn.Module):
 
 
 def test_what_does_not_trace_is_refused_at_its_line_with_a_remedy() -> None:
-    where = r"at \S*test_module\.py:\d+: raise ValueError.*: this is no tensor; the model runs when"
+    place = r"at \S*test_export_module\.py:\d+: raise ValueError"
+    where = rf"{place}.*: this is no tensor; the model runs when"
     with pytest.raises(CaptureError, match=where):
         capture_module(Traced().eval(), Batch((torch.ones(2, 3),)))
 
@@ -418,5 +419,5 @@ def test_decisions_by_data_are_refused_at_their_line(model: nn.Module, line: str
     with pytest.raises(CaptureError) as refused:
         capture(model, X)
     message = str(refused.value)
-    assert re.search(rf"test_module\.py:\d+: {re.escape(line)};", message)
+    assert re.search(rf"test_export_module\.py:\d+: {re.escape(line)};", message)
     assert "torch.where, a loop by one of a fixed length" in message
