@@ -282,7 +282,7 @@ def test_a_test_fits_into_its_place(
     artefact, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
     whole = make_self_test(artefact, sample)
     assert len(whole.text()) < MOST_BYTES
-    self_test = importlib.import_module("qtool.verification.make_self_test")
+    self_test = importlib.import_module("qtool.verification.self_test_creation")
     monkeypatch.setattr(self_test, "MOST_BYTES", len(whole.text()) - 20)
     folded = make_self_test(artefact, sample)
     assert len(folded.digests["onnxruntime-x64"]) < len(whole.digests["onnxruntime-x64"])
