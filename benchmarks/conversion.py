@@ -7,7 +7,7 @@ the call does, with the modules that it imports on the way; not the import of to
 onnxruntime, nor loading network and data; qtool's sources are compiled beforehand, as pip compiles
 what it installs. `reference`: torch.onnx.export(dynamo=True) of the first
 calibration batch, written to a file. `qtool`: quantize with accuracy "fast" (what the default does
-besides is in docs/accuracy.md) and export, with everything verified. Of several runs the median
+besides is in benchmarks/results) and export, with everything verified. Of several runs the median
 counts.
 """
 

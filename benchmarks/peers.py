@@ -1,7 +1,7 @@
-"""qtool beside other tools: the same networks, the same data, one run. Writes docs/accuracy.md.
+"""qtool beside other tools: the same networks, the same data, one run. Writes a page of results.
 
     pip install --target PEERS nncf torchao aimet-onnx     # those that install
-    python benchmarks/peers.py FOLDER --peers PEERS --page docs/accuracy.md [--networks kws]
+    python benchmarks/peers.py FOLDER --peers PEERS --page PAGE [--networks kws]
 
 Each tool makes its file in a process of its own, whose CPU seconds and peak memory are those of the
 table; peers that take ONNX files get the float export as a gift. All files run in ONNX Runtime on

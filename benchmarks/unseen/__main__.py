@@ -1,6 +1,6 @@
 """Networks that qtool has never seen, converted untouched. What fails, and how good is the rest?
 
-    python benchmarks/unseen -o FOLDER [--only fpn,bert] [--seconds S] [--page docs/unseen.md]
+    python benchmarks/unseen -o FOLDER [--only fpn,bert] [--seconds S] [--page PAGE]
 
 Needs torchvision, timm and transformers beside qtool (without them the rows that need them say so):
 

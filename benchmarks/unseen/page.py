@@ -1,4 +1,4 @@
-"""docs/unseen.md: what was found of every network, from the records of measure.py."""
+"""The page of results: what was measured of every network, from the records of measure.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = """# Networks that qtool had never seen
 
 What other people have: networks written in the ways in which they are written, and those of timm,
 transformers and torchvision, converted untouched and with default settings.
-`python benchmarks/unseen -o FOLDER --page docs/unseen.md` writes this page. Weights are random
+`python benchmarks/unseen -o FOLDER --page PAGE` writes this page. Weights are random
 (BatchNorms have the statistics of their inputs) and networks are narrow, calibrated with 12 samples
 and judged on 6 others: the page shows what converts, what runs in integers, and that nothing is
 wrong. Of accuracy it says little, since an untrained network amplifies any noise. The yardstick is

@@ -31,6 +31,8 @@ def _generate() -> ModuleType:
 
 
 GENERATE = _generate()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
+RESULTS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "benchmarks/results").glob("*.md"))
 
 
 def _anchors(page: Path) -> set[str]:
@@ -39,7 +41,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "reports/README.md"])
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS, "CHANGELOG.md", "reports/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for found in LINK.finditer(CODE.sub("", path.read_text("utf-8"))):
@@ -73,14 +75,28 @@ def test_the_table_has_every_operator_and_target() -> None:
     assert all(name in text for name in targets.TARGETS)
 
 
-def test_the_floors_are_those_that_are_checked() -> None:
+def test_the_layers_are_those_that_are_checked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     (chain,) = (c for c in contracts if c.get("containers") == ["qtool"])
-    floors = [room for layer in chain["layers"] for room in re.findall(r"\w+", layer)]
-    page = (ROOT / "docs/architecture.md").read_text("utf-8")
-    rows = re.findall(r"^\| \d+ \| (.*?) \|", page, re.MULTILINE)
-    assert [room for row in rows for room in re.findall(r"`(\w+)`", row)] == floors
+    layers = [re.findall(r"\w+", layer) for layer in chain["layers"]]
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", ARCHITECTURE, re.MULTILINE)
+    assert [re.findall(r"`(\w+)`", row) for row in rows] == layers
+
+
+def test_what_the_architecture_names_exists() -> None:
+    table = ARCHITECTURE.partition("## Where is ...?")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| .+? \| (.+) \|$", table, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`(.+?)`", cell)]
+    text = ""
+    for name in named:
+        if "/" in name:
+            path = ROOT / ("" if name.startswith("cli/") else "qtool") / name
+            assert path.exists(), name
+            text = path.read_text("utf-8") if path.is_file() else ""
+        else:
+            assert re.search(rf"^(def|class) {name}\b|^{name}\b.* = ", text, re.MULTILINE), name
+    assert len(named) > 60
 
 
 def test_marks_stand_where_parts_are_put() -> None:
