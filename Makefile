@@ -46,8 +46,9 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(READY) ## Run all tests and checks
-	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+test: $(READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt
+	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
 fuzz: $(READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz

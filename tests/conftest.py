@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +15,18 @@ from safetensors.torch import load_file
 from torch import nn
 
 from examples.digits.network import digits_net
+from tests.slowest import write_slowest
 
 ROOT = Path(__file__).parents[1]
 
 torch.set_num_threads(1)  # tests run side by side in processes, and sums keep one order
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the slowest tests to the file that SLOWEST_TESTS names; `make test` sets it."""
+    if path := os.environ.get("SLOWEST_TESTS"):
+        reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
+        write_slowest(reports, ROOT / path)
 
 
 @pytest.fixture(autouse=True)
