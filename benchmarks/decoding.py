@@ -24,7 +24,7 @@ from networks import let_torchvision_import
 
 import qtool
 from qtool.backends.onnx.export import write_float
-from qtool.evaluation.latency.interleaved_timing import timed
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -76,7 +76,7 @@ def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
     given = [inputs(files[0], *sizes, options.tokens) for sizes in calls]
     rows = (options.steps, 1)
     step, prompt = (
-        timed(files, each, seconds=options.seconds, in_a_row=row)
+        time_files(files, each, seconds=options.seconds, in_a_row=row)
         for each, row in zip(given, rows, strict=True)
     )
     for form, file, *found in zip(

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import qtool
-from qtool.evaluation.latency.interleaved_timing import interleaved
+from qtool.evaluation.latency.interleaved_timing import median_latency
 from qtool.verification import audit
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
@@ -240,7 +240,7 @@ def judged(row: Row, network: networks.Network, exact: np.ndarray, plain: Path, 
         values["error"] = 100 * lost.std() / np.sqrt(len(lost))
         values["agree"] = 100 * (exact.argmax(-1) == found.argmax(-1)).mean()
     arrays = [array[:1] for array in Feeder(plain).arrays(network.timed, 0)]
-    values["speed"] = interleaved([plain, out], arrays, seconds=SECONDS).ratios[1]
+    values["speed"] = median_latency([plain, out], arrays, seconds=SECONDS).ratios[1]
     return Row(**{**asdict(row), **values})
 
 

@@ -22,7 +22,7 @@ import networks
 import torch
 
 import qtool
-from qtool.evaluation.latency.interleaved_timing import interleaved
+from qtool.evaluation.latency.interleaved_timing import median_latency
 from qtool.evaluation.onnx_function import OnnxFunction
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets
@@ -70,7 +70,7 @@ def measure(
     ratio = {}
     for n in (1, 32):
         inputs = resized(plain, arrays, n) or arrays
-        ratio[n] = interleaved([plain, file], inputs, seconds=options.seconds).ratios[1]
+        ratio[n] = median_latency([plain, file], inputs, seconds=options.seconds).ratios[1]
     if network.metric is None:
         before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
     else:

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import qtool
-from qtool.evaluation.latency.interleaved_timing import Timing, timed
+from qtool.evaluation.latency.interleaved_timing import Timing, time_files
 
 MODES = ("dynamic", "weight-only")
 BARE = ("bare, float", "bare, a scale each", "bare, one scale")
@@ -65,7 +65,7 @@ def measure_bare(hidden: int, folder: Path, options: argparse.Namespace) -> None
     for file, axes in zip(files, (None, (2,), (1, 2)), strict=True):
         onnx.save(bare(hidden, options, axes), file)
     x = torch.randn(options.steps, options.batch, hidden).numpy()
-    show(hidden, BARE, timed(files, [x], seconds=options.seconds))
+    show(hidden, BARE, time_files(files, [x], seconds=options.seconds))
 
 
 def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
     for mode in MODES:
         files.append(folder / f"{mode}.onnx")
         qtool.quantize(captured, [batch], mode=mode).export(files[-1])
-    show(hidden, ("float", *MODES), timed(files, [batch.numpy()], seconds=options.seconds))
+    show(hidden, ("float", *MODES), time_files(files, [batch.numpy()], seconds=options.seconds))
 
 
 def show(hidden: int, names: tuple[str, ...], found: Timing) -> None:

@@ -26,10 +26,10 @@ import qtool
 from qtool import QuantizedModel
 from qtool.backends.onnx.storage import save
 from qtool.core.data import Batch
-from qtool.evaluation.measure.sensitivity import sweep
+from qtool.evaluation.measure.sensitivity import measure_sensitivity
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.compare import measure_file
-from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.page.write import write_report
 from qtool.planning.fake_quantize import points_of
 
@@ -70,13 +70,13 @@ def sensitivity(folder: Path, name: str = "resnet56", images: int = 1024) -> Non
         ),
     }
     once = {what: min(_seconds(run) for _ in range(2)) for what, run in runs.items()}
-    found = sweep(quantized, data)
-    spent = _seconds(lambda: sweep(quantized, data))
+    found = measure_sensitivity(quantized, data)
+    spent = _seconds(lambda: measure_sensitivity(quantized, data))
     least = min(e.samples for e in found.layers)
     print(f"{name}: {len(found.layers)} layers, {images} images, each layer on {least} or more")
     for what, seconds in once.items():
         print(f"  {spent:.1f} s: {spent / seconds:.2f} evaluations ({what}: {seconds:.1f} s)")
-    full = sweep(quantized, data[: len(data) // 4], budget=1000)
+    full = measure_sensitivity(quantized, data[: len(data) // 4], budget=1000)
     order = {e.name: i for i, e in enumerate(sorted(full.layers, key=lambda e: -e.only_share))}
     ranks = [order[e.name] for e in sorted(found.layers, key=lambda e: -e.only_share)]
     alike = np.corrcoef(ranks, range(len(ranks)))[0, 1]
@@ -93,7 +93,7 @@ def broken(folder: Path, name: str = "resnet20") -> None:
             quantized = qtool.quantize(captured, network.calibration[:8])
             for layer in spoiled:
                 spoil(quantized, layer, factor)
-            found = sweep(quantized, data)
+            found = measure_sensitivity(quantized, data)
             by = {
                 "outputs, only this": sorted(found.layers, key=lambda e: -e.only_share),
                 "alone": sorted(found.layers, key=lambda e: e.alone_db or 999.0),
@@ -165,7 +165,7 @@ def large(output: Path, layers: int = 330) -> None:
     timed = sum(t.seconds for t in found.latency)
     sizes = {p.name: p.stat().st_size / 2**20 for p in (output / "large").iterdir()}
     print(f"{len(found.layers.layers)} layers, {len(found.plan)} nodes: {spent:.1f} s")
-    print(f"  of them timing {timed:.1f} s, pages {_seconds(lambda: pages(found)):.1f} s")
+    print(f"  of them timing {timed:.1f} s, pages {_seconds(lambda: render_pages(found)):.1f} s")
     print("  " + ", ".join(f"{name} {size:.2f} MiB" for name, size in sizes.items()))
     _open(output / "large" / "report.html")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import atomic_path
-from qtool.evaluation.machine import machine
+from qtool.evaluation.machine import this_machine
 
 __all__ = ["Row", "measured_on", "read", "rows_of", "write"]
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 def write(folder: Path, row: Row) -> None:
     """FOLDER/NETWORK.json, in the place of what was there, with this machine and its versions."""
     with atomic_path(folder / f"{row['network']}.json") as temporary:
-        text = json.dumps({**row, "machine": asdict(machine())}, indent=1)
+        text = json.dumps({**row, "machine": asdict(this_machine())}, indent=1)
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.evaluation.latency.interleaved_timing import timed, worked
+from qtool.evaluation.latency.interleaved_timing import thread_clock, time_files
 
 
 def times(
@@ -36,7 +36,7 @@ def times(
 
 
 def _cost(plain: str, file: str, one: np.ndarray[Any, Any], runs: int) -> float:
-    found = timed([plain, file], [one], seconds=0, least_rounds=runs, clock=worked)
+    found = time_files([plain, file], [one], seconds=0, least_rounds=runs, clock=thread_clock)
     return 1 / found.ratios[1].median
 
 

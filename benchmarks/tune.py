@@ -38,7 +38,7 @@ from unbalanced import twin_of
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import to_batch
-from qtool.evaluation.measure.sensitivity import pieces
+from qtool.evaluation.measure.sensitivity import split_batch
 from qtool.search.explain import Explainer
 
 ROOT = Path(__file__).parents[1]
@@ -222,7 +222,7 @@ def explain(options: argparse.Namespace) -> None:
             few, spent, work = found.flips[:SAMPLES], time.monotonic(), time.process_time()
             for flip in few:
                 part, place = divmod(flip.index, networks.EVALUATION_BATCH)
-                one = pieces(bound[part], 1)[place]
+                one = split_batch(bound[part], 1)[place]
                 assert explainer.explain([one], None, 1).flips[0].layers == flip.layers
             spent = (time.monotonic() - spent) / len(few)
             work = (time.process_time() - work) / len(few)
@@ -243,7 +243,7 @@ def explain(options: argparse.Namespace) -> None:
 def _exported(explainer: Explainer, network: Any, flip: Any, folder: Path) -> bool:
     """Whether the file with the layers in float gives the float model's answer."""
     file = folder / "mended.onnx"
-    explainer.mended(flip.layers).export(file, verify=False)
+    explainer.restored_model(flip.layers).export(file, verify=False)
     samples = torch.cat(list(network.data))
     scores = run(session(file), [samples[flip.index : flip.index + 1].numpy()])[0]
     return int(scores[0].argmax()) == flip.expected

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from qtool.search.archive import Evaluated
+from qtool.search.archive import Trial
 from qtool.search.expected_improvement import most_promising
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
-from qtool.search.model_correction import corrected
-from qtool.search.next_candidate import Seen, next_of
-from qtool.search.pareto_front import front, hypervolume, looked_at, undominated
+from qtool.search.model_correction import fit_scales
+from qtool.search.next_candidate import Observation, next_candidate
+from qtool.search.pareto_front import candidates, hypervolume, non_dominated, pareto_front
 
 LAYERS, EVALUATIONS = 10, 20
 SIZES = ((0.01, 0.15), (0.02, 0.3), (0.04, 0.6))  # of what is not additive: of the time, and dB
@@ -36,18 +36,18 @@ SPACE = SimpleNamespace(
 )
 GOALS = TuneGoals(max_drop=0.01)
 
-Rule = Callable[[Any, Sequence[Seen], TuneGoals], "tuple[int, ...] | None"]
+Rule = Callable[[Any, Sequence[Observation], TuneGoals], "tuple[int, ...] | None"]
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """As `Additive`, of layers in a row."""
+    """As `CostModel`, of layers in a row."""
 
     errors: np.ndarray
     gains: np.ndarray
     edge: float
-    trust: np.ndarray
-    hurry: float = 1.0
+    error_scales: np.ndarray
+    time_scale: float = 1.0
     float_time: float = 100.0
     float_size: float = 1.0
     items: ClassVar = SimpleNamespace(space=SPACE)
@@ -55,11 +55,11 @@ class Drawn:
     def predict(self, configs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         codes = 1 - configs
         time = self.edge * np.abs(np.diff(codes, axis=1)).sum(1) - codes @ self.gains
-        noise = codes @ (self.errors * self.trust)
-        return noise, self.float_time + self.hurry * time, np.zeros(len(codes))
+        noise = codes @ (self.errors * self.error_scales)
+        return noise, self.float_time + self.time_scale * time, np.zeros(len(codes))
 
     def shares(self, config: Sequence[int]) -> np.ndarray:
-        return (1 - np.array(config)) * self.errors * self.trust
+        return (1 - np.array(config)) * self.errors * self.error_scales
 
 
 EVERY = np.array(list(itertools.product((0, 1), repeat=LAYERS)))
@@ -87,12 +87,12 @@ def drawn(number: int, size: tuple[float, float]) -> tuple[Any, np.ndarray, np.n
     return model, noise * 10 ** (size[1] / 10 * beyond[1]), time * np.exp(size[0] * beyond[0])
 
 
-def hopeful(model: Any, seen: Sequence[Seen], goals: TuneGoals) -> tuple[int, ...] | None:
+def hopeful(model: Any, seen: Sequence[Observation], goals: TuneGoals) -> tuple[int, ...] | None:
     """The file that adds most where it is a little better than predicted, for comparison."""
-    known = looked_at(model, False, {s.config for s in seen})
+    known = candidates(model, False, {s.config for s in seen})
     costs = np.array([s.cost for s in seen])
-    levels = 10 * np.log10(np.array([s.found.score.noise for s in seen]))
-    order = undominated(known.time, known.noise)
+    levels = 10 * np.log10(np.array([s.trial.score.noise for s in seen]))
+    order = non_dominated(known.time, known.noise)
     times, predicted = known.time[order], 10 * np.log10(known.noise[order])
     worst = (
         float(max(costs.max(), times.max())) * 1.01,
@@ -109,7 +109,7 @@ def share(number: int, size: tuple[float, float], rule: Rule) -> float:
     """Of the true hypervolume up to float, that of one search."""
     raw, noise, time = drawn(number, size)
     luck = np.random.default_rng(number)
-    seen: list[Seen] = []
+    seen: list[Observation] = []
 
     def evaluate(config: tuple[int, ...], said: tuple[float, float]) -> None:
         place = int("".join(map(str, config)), 2)
@@ -117,21 +117,21 @@ def share(number: int, size: tuple[float, float], rule: Rule) -> float:
         score = Score(450, -10 * np.log10(loss), loss, "top-1", True, 1.0, 1.0, 0.0, 0.0, 0.0)
         speed = raw.float_time / cost
         facts = (speed, speed, speed, 1, 0.5, 1.0, *said)
-        found = Evaluated(str(place), len(seen) + 1, "fast", (), score, *facts)
-        seen.append(Seen(config, found, cost))
+        found = Trial(str(place), len(seen) + 1, "fast", (), score, *facts)
+        seen.append(Observation(config, found, cost))
 
     evaluate((0,) * LAYERS, (0.0, 0.0))
     while len(seen) < EVALUATIONS:
         configs, costs = [s.config for s in seen], [s.cost for s in seen]
-        noises = [s.found.score.noise for s in seen]
-        model: Any = corrected(raw, configs, noises, costs)
-        known = front(model)
-        place = next_of(known, seen, GOALS)
+        noises = [s.trial.score.noise for s in seen]
+        model: Any = fit_scales(raw, configs, noises, costs)
+        known = pareto_front(model)
+        place = next_candidate(known, seen, GOALS)
         config = rule(model, seen, GOALS) if place is None else known.config(place)
         assert config is not None
         said = model.predict(np.array([config]))
         evaluate(config, (float(said[0][0]), float(said[1][0])))
-    places = [int(s.found.key) for s in seen]
+    places = [int(s.trial.key) for s in seen]
     levels = 10 * np.log10(noise[:-1])  # the last is the float model
     worst = raw.float_time, float(levels.max()) + 1
     return hypervolume(time[places], levels[places], worst) / hypervolume(time[:-1], levels, worst)

@@ -22,7 +22,7 @@ from tune import HEAD, cases, of_goals
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.evaluation.latency.interleaved_timing import timed
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.onnx_function import OnnxFunction
 from qtool.search.judge import Judge
 from qtool.verification import audit
@@ -60,7 +60,7 @@ def _controlled(network: networks.Network, plain: Path, file: Path, drop: float)
     took, spent = time.monotonic() - start, time.process_time() - spent
     onnx.save(found, file)
     score, one = judge.score(file), list(samples[0].values())
-    ratio = timed([plain, file], one, seconds=1.0).ratios[1].median
+    ratio = time_files([plain, file], one, seconds=1.0).ratios[1].median
     reached = score.drop is not None and score.drop <= drop * (100 if network.metric else 1)
     return (
         f"{reached!s:>5}  {ratio:.2f}x  {audit(file).share:6.1%} "

@@ -95,7 +95,7 @@ def write(
     """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
     the worst output) is missed. beside: writes what goes with the file."""
     from qtool.backends.onnx.storage import files_of
-    from qtool.evaluation.latency.speedup import speed_of
+    from qtool.evaluation.latency.speedup import measure_speedup
 
     with output.status("exporting and verifying"):
         result = quantized.export(path, format=format_, external_data=external_data, timing=0)
@@ -103,7 +103,7 @@ def write(
     if beside is not None:
         beside(path)
     with output.status("timing"):
-        found = speed_of(quantized, path, seconds=timing) if timing else None
+        found = measure_speedup(quantized, path, seconds=timing) if timing else None
     missed = _missed(result, *goals)
     if as_json:
         shown = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}

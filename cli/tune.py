@@ -183,9 +183,9 @@ def command(
         if front is not None:
             found.write_front(front)
     if page is not None:
-        from qtool.search.report_page import tuned_page
+        from qtool.search.report_page import tune_page
 
-        write_atomic(page, tuned_page(found, output_.stem))
+        write_atomic(page, tune_page(found, output_.stem))
     if save_recipe is not None:
         write_atomic(save_recipe, found.recipe_text(save_recipe.suffix).encode())
     if as_json:

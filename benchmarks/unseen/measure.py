@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.evaluation.latency.speedup import speed_of
+from qtool.evaluation.latency.speedup import measure_speedup
 from qtool.frontends.onnx import load_onnx
 from qtool.verification import Verification
 
@@ -162,7 +162,7 @@ def _convert(
         assert verified is not None
         record.outcome = "ok"
         _audit(record, quantized, verified)
-        speed = speed_of(quantized, file, seconds=seconds) if seconds else None
+        speed = measure_speedup(quantized, file, seconds=seconds) if seconds else None
     said = [*(f"note: {n}" for n in quantized.notes), *str(verified).splitlines()]
     if speed is not None:
         record.ratio = speed.ratio

@@ -22,8 +22,8 @@ from qtool import QuantizedModel
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
 from qtool.core.ops import macs
-from qtool.evaluation.latency.interleaved_timing import interleaved
-from qtool.evaluation.latency.node_times import profiled
+from qtool.evaluation.latency.interleaved_timing import median_latency
+from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.planning.plan import Execution
 from qtool.verification import Verification
 
@@ -105,7 +105,7 @@ def measure(name: str, network: Network, seconds: float) -> Record:
         captured.export_float(plain)
         files = (plain, file)
         one = _arrays({k: v[:1] for k, v in held_out.items()})
-        latency = interleaved(files, one, seconds=seconds)
+        latency = median_latency(files, one, seconds=seconds)
         slower = latency.ratios[1] < 1.0
         return Record(
             network=name,
@@ -210,7 +210,7 @@ def _sizes(files: Sequence[Path], inputs: Arrays) -> bool:
 
 def _costliest(files: Sequence[Path], inputs: Arrays) -> tuple[Any, ...]:
     """The nodes that lose most time in integers."""
-    times = profiled(files, inputs)
+    times = profile_nodes(files, inputs)
     lost = sorted(times, key=lambda t: t.microseconds[0] - t.microseconds[1])[:COSTLIEST]
     return tuple(
         (t.name, t.kernels[0], t.microseconds[0], t.kernels[1], t.microseconds[1]) for t in lost

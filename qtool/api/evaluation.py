@@ -22,7 +22,7 @@ from qtool.distributed import Share, current, together, within
 from qtool.distributed.first_batch import first_of
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.restored_model import read_onnx
@@ -137,7 +137,7 @@ def compare(
     options: ReportOptions | None = None,
     *,
     reference: str | Path | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Puts several ONNX files side by side: accuracy, speed, size; made by qtool or not.
 
@@ -191,7 +191,7 @@ def report(
     recipe: Any = None,
     mode: str | None = None,
     dynamic: DynamicSizes | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Says whether to ship an int8 model, and writes it to a folder to look at.
 
@@ -258,7 +258,7 @@ def _of_file(
     folder: Path,
     options: ReportOptions,
     dynamic: DynamicSizes | None,
-    bars: Bars,
+    bars: ProgressBars,
 ) -> Report:
     """The one place where a file is looked at together with the model it was made from."""
     read_onnx(file)

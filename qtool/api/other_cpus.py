@@ -11,7 +11,7 @@ import numpy as np
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.core.path_arguments import takes_paths
 from qtool.core.types import Array, Progress
-from qtool.evaluation.machine import machine
+from qtool.evaluation.machine import this_machine
 from qtool.evaluation.restored_model import read_onnx
 from qtool.verification.emulation import (
     TIMEOUT,
@@ -62,7 +62,9 @@ def verify_on(
     results = run_on_cpus(path, wanted, taken, timeout)
     found = tuple(result for _, result in zip(progress(wanted), results, strict=False))
     number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in taken)
-    return CpuComparison(path.name, number, f"this machine ({machine().cpu}, {RUNTIME})", found)
+    return CpuComparison(
+        path.name, number, f"this machine ({this_machine().cpu}, {RUNTIME})", found
+    )
 
 
 def _first(

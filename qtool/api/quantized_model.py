@@ -10,9 +10,9 @@ from typing import Any
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolved, scratch_folder
 from qtool.core.path_arguments import takes_paths
-from qtool.evaluation.latency.speedup import Speed, speed_of
+from qtool.evaluation.latency.speedup import Speedup, measure_speedup
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_quantized
 from qtool.evaluation.report.report import Report
 from qtool.verification import Verification
@@ -72,7 +72,7 @@ class QuantizedModel(Quantized):
         options: ReportOptions | None = None,
         *,
         origin: str = "quantized by qtool",
-        bars: Bars = no_bars,
+        bars: ProgressBars = no_bars,
     ) -> Report:
         """Measures this model beside its float model, and writes a report to look at.
 
@@ -104,7 +104,7 @@ class QuantizedModel(Quantized):
             return write_report(place, measure, file)
 
     @takes_paths("path")
-    def speed(self, path: str | Path, seconds: float = 1.0) -> Speed | None:
+    def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
 
         One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
@@ -113,4 +113,4 @@ class QuantizedModel(Quantized):
         Raises:
             VerificationError: ONNX Runtime refuses one of the files.
         """
-        return speed_of(self, path, seconds=seconds)
+        return measure_speedup(self, path, seconds=seconds)

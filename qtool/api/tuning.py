@@ -22,8 +22,8 @@ from qtool.core.graph import FloatGraph
 from qtool.core.path_arguments import takes_paths
 from qtool.core.types import Array, Observed, Progress
 from qtool.distributed import current
-from qtool.evaluation.machine import machine
-from qtool.evaluation.measure.sensitivity import pieces
+from qtool.evaluation.machine import this_machine
+from qtool.evaluation.measure.sensitivity import split_batch
 from qtool.evaluation.restored_model import read_onnx
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
@@ -35,19 +35,19 @@ from qtool.frontends.captured_model import (
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, USUAL_ACCURACY, Recipe
-from qtool.search.archive import Archive, digest_of
-from qtool.search.choices import space_of
-from qtool.search.cost_model import seen_by_any
+from qtool.search.archive import Archive, data_digest
+from qtool.search.choices import search_space
+from qtool.search.cost_model import extra_points
 from qtool.search.explain import Explainer, Explanation
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.search_loop import Search, SearchOptions
-from qtool.search.tune_result import Tuned
+from qtool.search.tune_result import TuneResult
 
 SAMPLES, CHUNK = 64, 16
 
 
-class TunedModel(Tuned):
+class TunedModel(TuneResult):
     """What a search has found, and the models of it."""
 
     convert: Callable[[Recipe], QuantizedModel]
@@ -168,14 +168,14 @@ def tune(
         None if archive is None else Path(archive),
         {
             "model": captured.fingerprint,
-            "calibration data": digest_of(data),
-            "evaluation data": digest_of(eval_data, labels),
+            "calibration data": data_digest(data),
+            "evaluation data": data_digest(eval_data, labels),
             "metric": where if function is not None else "built in",
             "confidence": f"{wanted.confidence:g}",
             "target": target,
             "observer": observer,
             "choice of groups": repr((asked.choices, asked.groups)),
-            "machine": machine().cpu,
+            "machine": this_machine().cpu,
         },
     )
     plan = captured.plan(target, observer, recipes[-1])
@@ -239,7 +239,7 @@ def explain(
     )
     if mended is not None:
         layers = dict.fromkeys(name for flip in found.flips for name in flip.layers)
-        explainer.mended(tuple(layers)).export(mended)
+        explainer.restored_model(tuple(layers)).export(mended)
     return found
 
 
@@ -275,10 +275,10 @@ def _calibration(
         if found.recipe == plan.recipe:
             return found
     graph, _ = captured.for_target(plan.target)
-    space = space_of(graph, plan, {}, options.choices, options.groups)
+    space = search_space(graph, plan, {}, options.choices, options.groups)
     also = (
         Probe(p.name, p.tensor, p.spec.observer)
-        for p in seen_by_any(space)
+        for p in extra_points(space)
         if isinstance(p.spec, Observed)
     )
     probes = (*probes_for(captured, plan), *also)
@@ -294,7 +294,7 @@ def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
     found: list[Batch] = []
     splits = graph.splits
     for batch in batches(data, graph.module):
-        found += pieces(batch, CHUNK) if splits else [batch]
+        found += split_batch(batch, CHUNK) if splits else [batch]
         if sum(b.size for b in found) >= SAMPLES:
             break
     return found

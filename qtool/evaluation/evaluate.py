@@ -15,15 +15,15 @@ from qtool.core.formats import db, percent, table
 from qtool.core.records import from_json, to_json
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.latency.interleaved_timing import Latency, interleaved
+from qtool.evaluation.latency.interleaved_timing import Latency, median_latency
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
-from qtool.evaluation.measure.sharded_accuracy import all_labels, all_measured
+from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.verification import audit
 from qtool.verification.model_inputs import Feeder
 
 
 @dataclass(frozen=True)
-class Side:
+class ModelFigures:
     """One of the two models. accuracy: top-1, 0 to 1, None without labels. latency_ms: a batch."""
 
     accuracy: float | None
@@ -48,8 +48,8 @@ class Evaluation:
     samples: int
     batch: int
     threads: int
-    float_: Side
-    int8: Side
+    float_: ModelFigures
+    int8: ModelFigures
     agreement: float | None
     sqnr_db: float | None
     speedup: float
@@ -110,11 +110,11 @@ def evaluate_files(
     own = None
     if first is not None:
         own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
-    numbers, measured = all_labels(ranks, own, labels), all_measured(ranks, own)
+    numbers, measured = gather_labels(ranks, own, labels), gather_statistics(ranks, own)
     if measured is None:
         return from_json(Evaluation, json.loads(ranks.give(None)))
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
-    latency = interleaved(files, arrays, threads=threads, seconds=seconds)
+    latency = median_latency(files, arrays, threads=threads, seconds=seconds)
     found = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
     ranks.give(json.dumps(to_json(found)).encode())
     return found
@@ -126,7 +126,7 @@ def _evaluation(
     accuracies = found.metrics[0].values if found.metrics else (None, None)
     shares = (0.0, audit(files[1]).share)
     sides = [
-        Side(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
+        ModelFigures(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
         for accuracy, file, spent, share in zip(
             accuracies, files, latency.milliseconds, shares, strict=True
         )

@@ -27,7 +27,7 @@ class Machine:
     versions: dict[str, str]
 
 
-def machine() -> Machine:
+def this_machine() -> Machine:
     """This machine. What the system does not tell is left empty."""
     facts = _cpu_facts()
     flags = facts.get("flags", "").split()

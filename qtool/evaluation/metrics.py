@@ -55,7 +55,7 @@ class Metric:
         return f"{-100 * drop:+.2f} points" if self.percent else f"{-drop:+.3g}"
 
 
-def metric(
+def make_metric(
     name: str,
     values: Sequence[Array] | Array,
     source: str,
@@ -114,7 +114,7 @@ def user_metrics(
     Raises:
         DataError: the function raises, or returns NaN or no number; or names a metric only once.
     """
-    found = [values_of(function, file, where) for file in files]
+    found = [call_metrics(function, file, where) for file in files]
     names = list(found[0])
     if different := next(
         (set(names) ^ set(other) for other in found if set(other) != set(names)), None
@@ -125,12 +125,12 @@ def user_metrics(
             f"{where} returns no metric '{min(unknown)}'; it returns {', '.join(names)}"
         )
     return tuple(
-        metric(n, [f[n] for f in found], "user", higher_is_better=n not in lower_is_better)
+        make_metric(n, [f[n] for f in found], "user", higher_is_better=n not in lower_is_better)
         for n in names
     )
 
 
-def values_of(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+def call_metrics(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
     """What the user's function says of one file: a number, or one for each sample, by name.
 
     Raises:

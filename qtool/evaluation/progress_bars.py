@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
+ProgressBars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
 
 
 def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:

@@ -94,7 +94,7 @@ def restore(
     if recipe is not None:
         chosen = target(info.target)
         state = replace(state, plan=make_plan(state.graph.graph, chosen, info.observer, recipe))
-    stored = _Stored(file)
+    stored = _FileConstants(file)
     params = {
         p.name: _params(p, state.plan, stored)
         for p in state.plan.placed
@@ -106,7 +106,7 @@ def restore(
     return found
 
 
-class _Stored:
+class _FileConstants:
     """What a file holds of each point: arrays, by the names that export gives them."""
 
     def __init__(self, file: Reading) -> None:
@@ -140,7 +140,7 @@ class _Stored:
         return None if found is None else torch.from_numpy(found)
 
 
-def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
+def _params(point: Point, plan: QuantPlan, stored: _FileConstants) -> QuantParams:
     root = plan.point(plan.root(point.name))
     if isinstance(root.spec, Fixed):
         return root.spec.params
@@ -151,7 +151,7 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
-    if point.edges and _of_lstm(plan, point):  # alike in each direction
+    if point.edges and _is_lstm_weight(plan, point):  # alike in each direction
         return QuantParams(spec.qtype, scale[0], zero[0], spec.axis)
     if scale.dim() == 2:  # in blocks, as MatMulNBits has them
         qtype = spec.qtype
@@ -166,7 +166,7 @@ def _params(point: Point, plan: QuantPlan, stored: _Stored) -> QuantParams:
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
-def _take_weights(model: Quantized, stored: _Stored) -> None:
+def _take_weights(model: Quantized, stored: _FileConstants) -> None:
     """Weights that do not round to the file's codes are replaced by what the codes mean."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = points_of(model.module)
@@ -181,22 +181,22 @@ def _take_weights(model: Quantized, stored: _Stored) -> None:
             codes = torch_ops.unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
             codes = codes - (half if params.qtype.signed else 0)
             codes = codes.to(params.qtype.torch_dtype)
-        elif _turned(model.plan, point):
+        elif _is_transposed(model.plan, point):
             codes = codes.t()
-        elif _of_lstm(model.plan, point):
+        elif _is_lstm_weight(model.plan, point):
             codes = codes.transpose(1, 2)
         with torch.no_grad():
             if not torch.equal(params.quantize(tensor.detach()), codes):
                 tensor.copy_(params.dequantize(codes))
 
 
-def _of_lstm(plan: QuantPlan, point: Point) -> bool:
+def _is_lstm_weight(plan: QuantPlan, point: Point) -> bool:
     """Whether a weight stands as DynamicQuantizeLSTM takes it."""
     user = plan.decision(point.edges[0].user)
     return user is not None and user.op == "lstm" and user.execution is Execution.DYNAMIC
 
 
-def _turned(plan: QuantPlan, point: Point) -> bool:
+def _is_transposed(plan: QuantPlan, point: Point) -> bool:
     """Whether a weight stands [in, out] in the file, as the kernel of its layer takes it."""
     user = plan.decision(point.edges[0].user)
     return (
@@ -206,7 +206,7 @@ def _turned(plan: QuantPlan, point: Point) -> bool:
     )
 
 
-def float_twin(path: str | Path) -> onnx.ModelProto:
+def remove_quantization(path: str | Path) -> onnx.ModelProto:
     """A QDQ model without its roundings: float arithmetic on the weights as they were rounded.
 
     What stands in for the float model where only the quantized file is at hand.
@@ -233,12 +233,12 @@ def float_twin(path: str | Path) -> onnx.ModelProto:
             file.model.graph.register_initializer(source)
         if source is None or source is made:
             raise VerificationError(f"the file is no graph: '{made.name}' is made from itself")
-        _stand_in(made, source)
+        _replace_value(made, source)
     RemoveUnusedNodesPass()(file.model)
     return ir.to_proto(file.model)
 
 
-def _stand_in(made: ir.Value, source: ir.Value) -> None:
+def _replace_value(made: ir.Value, source: ir.Value) -> None:
     """What reads one tensor reads another; an output keeps its name."""
     graph = made.graph
     assert isinstance(graph, ir.Graph)
@@ -254,7 +254,7 @@ def _stand_in(made: ir.Value, source: ir.Value) -> None:
     made.replace_all_uses_with(source)
 
 
-def restored(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
+def try_restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
     """`restore`, or in a sentence why it cannot be done."""
     try:
         return restore(path, captured, sample)

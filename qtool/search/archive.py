@@ -29,7 +29,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Trial:
     """One configuration as a file that was run.
 
     number: when it was evaluated, from 1. accuracy: of its recipe. choices: of each group.
@@ -65,10 +65,10 @@ class Archive:
             FileError: the folder holds results of something else, or cannot be written.
         """
         self.folder = folder
-        self.found: dict[str, Evaluated] = {}
+        self.trials: dict[str, Trial] = {}
         if folder is not None:
             _open(folder, {"schema": str(SCHEMA), **marks})
-            self.found = dict(_evaluations(folder))
+            self.trials = dict(_evaluations(folder))
 
     def store(self, key: str) -> Store:
         """Where measurements lie that only hold under a key."""
@@ -77,8 +77,8 @@ class Archive:
     def path(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name
 
-    def put(self, found: Evaluated) -> None:
-        self.found[found.key] = found
+    def add(self, found: Trial) -> None:
+        self.trials[found.key] = found
         if self.folder is not None:
             text = json.dumps(to_json(found), indent=1)
             write_atomic(self.folder / f"{found.key}.json", text.encode())
@@ -104,22 +104,22 @@ def _open(folder: Path, marks: Mapping[str, str]) -> None:
         )
 
 
-def _evaluations(folder: Path) -> Iterable[tuple[str, Evaluated]]:
+def _evaluations(folder: Path) -> Iterable[tuple[str, Trial]]:
     for path in sorted(folder.glob("*.json")):
         if path.name != _HEAD:
             try:
-                found = from_json(Evaluated, json.loads(path.read_text("utf-8")))
+                found = from_json(Trial, json.loads(path.read_text("utf-8")))
             except (OSError, KeyError, TypeError, ValueError) as error:
                 raise FileError(f"{path} is damaged ({error!r}); remove it to go on") from error
             yield found.key, found
 
 
-def key_of(recipe: Recipe) -> str:
+def recipe_key(recipe: Recipe) -> str:
     """What an evaluation is found by: 16 digits."""
     return hashlib.sha256(json.dumps(recipe.to_json()).encode()).hexdigest()[:16]
 
 
-def digest_of(data: Iterable[Any], labels: Array | None = None) -> str:
+def data_digest(data: Iterable[Any], labels: Array | None = None) -> str:
     """A hash of all values, in order. Reads the data once."""
     digest = hashlib.sha256()
     for batch in batches(data):

@@ -55,7 +55,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """All that can be chosen for one graph.
 
     recipe: what holds for everything that is not chosen. graph, target, observer, seen: what a plan
@@ -67,8 +67,8 @@ class Space:
     graph: FloatGraph
     target: str
     observer: ObserverSpec
-    seen: Mapping[str, ObserverSpec]
-    always: bool = False
+    observers: Mapping[str, ObserverSpec]
+    has_fixed: bool = False
 
     def recipe_of(self, config: Config) -> Recipe:
         """A recipe as a person would write it: a rule for each layer that is not as the recipe of
@@ -82,17 +82,17 @@ class Space:
         return replace(self.recipe, rules=(*self.recipe.rules, *rules))
 
     @property
-    def usual(self) -> Config:
+    def default_config(self) -> Config:
         """What the recipe of the whole model says."""
         return (0,) * len(self.groups)
 
     def is_float(self, config: Config) -> bool:
         """Whether nothing at all is quantized: a model of which there is no plan."""
-        return not self.always and config == self.config(FLOAT)
+        return not self.has_fixed and config == self.config(FLOAT)
 
     def plan(self, recipe: Recipe) -> QuantPlan:
         target = targets.target(self.target)
-        return make_plan(self.graph.graph, target, self.observer, recipe, self.seen)
+        return make_plan(self.graph.graph, target, self.observer, recipe, self.observers)
 
     def config(self, choice: str) -> Config:
         """The same choice for every group that has it, the first one for the others."""
@@ -107,22 +107,22 @@ class Space:
         ]
         return found[0], found[1]
 
-    def named(self, config: Config) -> tuple[str, ...]:
+    def choice_names(self, config: Config) -> tuple[str, ...]:
         """The names of the choices."""
         return tuple(g.choices[i] for g, i in zip(self.groups, config, strict=True))
 
-    def numbered(self, names: Sequence[str]) -> Config:
+    def config_of(self, names: Sequence[str]) -> Config:
         """The opposite of `named`."""
         return tuple(g.choices.index(n) for g, n in zip(self.groups, names, strict=True))
 
 
-def space_of(
+def search_space(
     graph: FloatGraph,
     plan: QuantPlan,
     seen: Mapping[str, ObserverSpec],
     choices: Sequence[str],
     groups: Sequence[str] = (),
-) -> Space:
+) -> SearchSpace:
     """The groups of a plan's layers with their choices.
 
     Args:
@@ -139,15 +139,15 @@ def space_of(
         if name not in CHOICES:
             known = ", ".join(CHOICES)
             raise PlanError(f"the choice '{name}' is unknown; known are {known}")
-    ruled = _ruled(plan)
+    ruled = _layers_with_rules(plan)
     layers = {d.node: d for d in plan.nodes if _is_layer(d) and d.node not in ruled}
     if not layers:
         raise PlanError("there is nothing to choose: no layer is quantized that no rule speaks of")
     always = any(_is_layer(d) and d.node not in layers for d in plan.nodes)
-    space = Space((), plan.recipe, graph, plan.target, plan.observer, seen, always)
+    space = SearchSpace((), plan.recipe, graph, plan.target, plan.observer, seen, always)
     nodes = {G.name_of(n): n for n in graph.graph.nodes}
     found = []
-    for members in _together(layers, nodes, groups):
+    for members in _layer_groups(layers, nodes, groups):
         op, macs = layers[members[0]].op, sum(layers[m].macs for m in members)
         group = Group(members[0] if len(members) == 1 else _common(members), members, op, macs, ())
         found.append(replace(group, choices=_choices(space, group, choices)))
@@ -165,12 +165,12 @@ def observers_of(plan: QuantPlan) -> dict[str, ObserverSpec]:
     return {p.name: p.spec.observer for p in plan.observed() if isinstance(p.spec, Observed)}
 
 
-def _ruled(plan: QuantPlan) -> set[str]:
+def _layers_with_rules(plan: QuantPlan) -> set[str]:
     rules = [r for r in plan.recipe.rules if r.changes_scheme]
     return {d.node for d in plan.nodes if any(r.selects(d.node, d.op) for r in rules)}
 
 
-def _together(
+def _layer_groups(
     layers: Mapping[str, Decision], nodes: Mapping[str, fx.Node], globs: Sequence[str]
 ) -> list[tuple[str, ...]]:
     """The layers of each group, in order of computation."""
@@ -193,7 +193,7 @@ def _common(names: Sequence[str]) -> str:
     return f"{start}* ({len(names)})"
 
 
-def _choices(space: Space, group: Group, asked: Sequence[str]) -> tuple[str, ...]:
+def _choices(space: SearchSpace, group: Group, asked: Sequence[str]) -> tuple[str, ...]:
     """Those that differ in the plan: what the recipe of the whole model says first, float last."""
 
     def digest(name: str) -> str:
@@ -210,9 +210,9 @@ def _choices(space: Space, group: Group, asked: Sequence[str]) -> tuple[str, ...
 
 
 def _rules(group: Group, choice: str) -> list[Rule]:
-    return [Rule(select=exactly(name), **CHOICES[choice]) for name in group.layers]
+    return [Rule(select=exact_selector(name), **CHOICES[choice]) for name in group.layers]
 
 
-def exactly(name: str) -> str:
+def exact_selector(name: str) -> str:
     """What selects this name alone."""
     return "re:" + re.escape(name) if set(name) & set("*?[") or name.startswith("re:") else name

@@ -23,10 +23,10 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.types import Array
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan, describe
-from qtool.search.choices import FLOAT, Config, Space
+from qtool.search.choices import FLOAT, Config, SearchSpace
 
-IN_CODES = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
-QUIET = (Execution.FLOAT, Execution.SHAPE)
+_INTEGER_FORMS = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
+_NOT_TIMED = (Execution.FLOAT, Execution.SHAPE)
 
 Item = tuple[str, str]
 """A point's name and what it rounds to, or a node's name and its form."""
@@ -40,11 +40,11 @@ class Items:
     choice needs an item by itself. tensors: see `_tensors`.
     """
 
-    space: Space
+    space: SearchSpace
     points: tuple[Item, ...]
     nodes: tuple[Item, ...]
-    wants_points: Array
-    wants_nodes: Array
+    choice_points: Array
+    choice_nodes: Array
     fixed_points: Array
     fixed_nodes: Array
     tensors: Mapping[str, Array] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Items:
         text = json.dumps([self.points, self.nodes, [g.choices for g in self.space.groups]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def spread(self, configs: Array) -> Array:
+    def one_hot(self, configs: Array) -> Array:
         """[n, groups] numbers of choices as [n, choices of all groups] of zeros and ones."""
         starts = np.cumsum([0, *(len(g.choices) for g in self.space.groups)])
         found = np.zeros((len(configs), starts[-1]), np.float32)
@@ -83,11 +83,11 @@ def _node_items(plan: QuantPlan) -> set[Item]:
     return {
         (d.node, form_of(d.execution, [kinds[i] for i in d.inputs if i.endswith(".weight")]))
         for d in plan.nodes
-        if d.execution not in QUIET
+        if d.execution not in _NOT_TIMED
     }
 
 
-def _items(space: Space, config: Config) -> tuple[set[Item], set[Item]]:
+def _plan_items(space: SearchSpace, config: Config) -> tuple[set[Item], set[Item]]:
     """Points and nodes of the plan of a configuration; none where all of it is float."""
     if space.is_float(config):
         return set(), set()
@@ -95,17 +95,17 @@ def _items(space: Space, config: Config) -> tuple[set[Item], set[Item]]:
     return point_items(plan), _node_items(plan)
 
 
-def items_of(space: Space) -> Items:
+def find_items(space: SearchSpace) -> Items:
     """Finds what each choice needs, from one plan each."""
     nothing = space.config(FLOAT)
-    always = _items(space, nothing)
+    always = _plan_items(space, nothing)
     alone: list[tuple[set[Item], set[Item]]] = []
     for i, group in enumerate(space.groups):
         for number, name in enumerate(group.choices):
             if name == FLOAT:
                 alone.append((set(), set()))
                 continue
-            alone.append(_items(space, (*nothing[:i], number, *nothing[i + 1 :])))
+            alone.append(_plan_items(space, (*nothing[:i], number, *nothing[i + 1 :])))
     points = tuple(sorted(set().union(always[0], *(p for p, _ in alone))))
     nodes = tuple(sorted(set().union(always[1], *(n for _, n in alone))))
     found = Items(
@@ -117,10 +117,10 @@ def items_of(space: Space) -> Items:
         _incidence([always[0]], points)[0],
         _incidence([always[1]], nodes)[0],
     )
-    return replace(found, tensors=_tensors(found))
+    return replace(found, tensors=_boundary_matrices(found))
 
 
-def seen_by_any(space: Space) -> tuple[Point, ...]:
+def extra_points(space: SearchSpace) -> tuple[Point, ...]:
     """The points whose ranges any choice needs, beyond those of the recipe of the whole model: of
     a tensor, say, that shares its parameters with others as long as they are in codes."""
     own = {p.name for p in space.plan(space.recipe).observed()}
@@ -145,7 +145,7 @@ def _incidence(sets: Sequence[set[Item]], items: Sequence[Item]) -> Array:
     )
 
 
-def _tensors(items: Items) -> dict[str, Array]:
+def _boundary_matrices(items: Items) -> dict[str, Array]:
     """Where codes may meet floats: each tensor that is ever rounded.
 
     elements: of one sample. point: [tensors, points]; maker: [tensors, nodes] the forms in which
@@ -155,7 +155,9 @@ def _tensors(items: Items) -> dict[str, Array]:
     nodes = {G.name_of(n): n for n in graph.nodes}
     activations = [(p, s) for p, s in items.points if p in nodes and nodes[p].op != "get_attr"]
     names = list(dict.fromkeys(p for p, _ in activations))
-    in_codes = {(n, f) for n, f in items.nodes if f.split(" ")[0] in {e.value for e in IN_CODES}}
+    in_codes = {
+        (n, f) for n, f in items.nodes if f.split(" ")[0] in {e.value for e in _INTEGER_FORMS}
+    }
     maker, reader, of, elements = [], [], [], []
     for k, name in enumerate(names):
         node = nodes[name]
@@ -181,7 +183,7 @@ def _elements(node: fx.Node) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Additive:
+class CostModel:
     """Predictions.
 
     errors: [points] noise of the outputs over their signal, when only this tensor is rounded.
@@ -195,26 +197,30 @@ class Additive:
     errors: Array
     times: Array
     float_time: float
-    edge: float
-    element: float
+    boundary_us: float
+    boundary_element_us: float
     sizes: Array
     float_size: float
-    trust: Array
-    hurry: float = 1.0
+    error_scales: Array
+    time_scale: float = 1.0
 
     def predict(self, configs: Array) -> tuple[Array, Array, Array]:
         """(noise over signal, microseconds, bytes) of [n, groups] configurations."""
-        spread = self.items.spread(configs)
-        points = ((spread @ self.items.wants_points + self.items.fixed_points) > 0).astype(
+        spread = self.items.one_hot(configs)
+        points = ((spread @ self.items.choice_points + self.items.fixed_points) > 0).astype(
             np.float32
         )
-        nodes = ((spread @ self.items.wants_nodes + self.items.fixed_nodes) > 0).astype(np.float32)
-        edges, elements = self.meetings(points, nodes)
-        time = nodes @ self.times + self.edge * edges + self.element * elements
-        noise = points @ (self.errors * self.trust[self.owners])
-        return noise, self.float_time + self.hurry * time, self.float_size + spread @ self.sizes
+        nodes = ((spread @ self.items.choice_nodes + self.items.fixed_nodes) > 0).astype(np.float32)
+        edges, elements = self.count_boundaries(points, nodes)
+        time = nodes @ self.times + self.boundary_us * edges + self.boundary_element_us * elements
+        noise = points @ (self.errors * self.error_scales[self.owning_group])
+        return (
+            noise,
+            self.float_time + self.time_scale * time,
+            self.float_size + spread @ self.sizes,
+        )
 
-    def meetings(self, points: Array, nodes: Array) -> tuple[Array, Array]:
+    def count_boundaries(self, points: Array, nodes: Array) -> tuple[Array, Array]:
         """How many places there are where codes meet floats, and their elements."""
         t = self.items.tensors
         rounded = points @ t["point"].T > 0
@@ -227,19 +233,19 @@ class Additive:
         return meets.sum(1), meets @ t["elements"]
 
     @cached_property
-    def owners(self) -> Array:
+    def owning_group(self) -> Array:
         """[points] the first group that needs a point; the first of all for one that is always."""
         groups = np.repeat(
             np.arange(len(self.items.space.groups)),
             [len(g.choices) for g in self.items.space.groups],
         )
-        found: Array = groups[self.items.wants_points.argmax(0)]
+        found: Array = groups[self.items.choice_points.argmax(0)]
         return found
 
-    def shares(self, config: Config) -> Array:
+    def group_noise(self, config: Config) -> Array:
         """[groups] the predicted noise of the tensors that each group owns."""
-        spread = self.items.spread(np.array([config]))
-        points = (spread @ self.items.wants_points + self.items.fixed_points)[0] > 0
-        noise = points * self.errors * self.trust[self.owners]
-        found: Array = np.bincount(self.owners, noise, len(self.items.space.groups))
+        spread = self.items.one_hot(np.array([config]))
+        points = (spread @ self.items.choice_points + self.items.fixed_points)[0] > 0
+        noise = points * self.errors * self.error_scales[self.owning_group]
+        found: Array = np.bincount(self.owning_group, noise, len(self.items.space.groups))
         return found

@@ -17,18 +17,21 @@ import torch
 
 from qtool.core.types import Array
 from qtool.search.choices import Config
-from qtool.search.cost_model import Additive
+from qtool.search.cost_model import CostModel
 from qtool.search.goals import TuneGoals
-from qtool.search.next_candidate import FLOOR, Seen
-from qtool.search.pareto_front import looked_at, undominated
+from qtool.search.next_candidate import NOISE_FLOOR, Observation
+from qtool.search.pareto_front import candidates, non_dominated
 
-ALIKE = 0.5  # of the groups: files that differ in so many are correlated by 1/e
-LOOK = (0.02, 0.1)  # what one evaluation may be off by: of the cost, and dB
-LEAST = 0.01  # of the cost of float: no prediction is below
+LENGTH_SCALE = 0.5  # of the groups: files that differ in so many are correlated by 1/e
+MEASUREMENT_ERROR = (0.02, 0.1)  # what one evaluation may be off by: of the cost, and dB
+MIN_COST = 0.01  # of the cost of float: no prediction is below
 
 
 def most_promising(
-    model: Additive, seen: Sequence[Seen], goals: TuneGoals, refused: Collection[Config] = ()
+    model: CostModel,
+    seen: Sequence[Observation],
+    goals: TuneGoals,
+    refused: Collection[Config] = (),
 ) -> Config | None:
     """None where there is nothing new.
 
@@ -36,50 +39,54 @@ def most_promising(
         seen: at least one.
         refused: what turned out to be no plan.
     """
-    known = looked_at(model, goals.smallest, {s.config for s in seen} | set(refused))
+    known = candidates(model, goals.smallest, {s.config for s in seen} | set(refused))
     if not len(known.configs):
         return None
     # nobody wants what costs more than float, which loses nothing
     most = model.float_size if goals.smallest else model.float_time
     there = np.array([s.config for s in seen])
     costs = np.array([s.cost for s in seen])
-    levels = _decibels(np.array([s.found.score.noise for s in seen]))
+    levels = _decibels(np.array([s.trial.score.noise for s in seen]))
     noise, time, size = model.predict(there)
-    reckoned = np.maximum(size if goals.smallest else time, LEAST * most)
+    reckoned = np.maximum(size if goals.smallest else time, MIN_COST * most)
     misses = np.log(costs / reckoned), levels - _decibels(noise)
-    spreads = _spreads(seen, LEAST * most, goals.smallest)
+    spreads = _prior_deviations(seen, MIN_COST * most, goals.smallest)
     (more, doubt), (louder, haze) = (
-        learned(missed, spread, look, there, known.configs)
-        for missed, spread, look in zip(misses, spreads, LOOK, strict=True)
+        posterior(missed, spread, look, there, known.configs)
+        for missed, spread, look in zip(misses, spreads, MEASUREMENT_ERROR, strict=True)
     )
-    cost = np.maximum(known.size if goals.smallest else known.time, LEAST * most) * np.exp(more)
+    cost = np.maximum(known.size if goals.smallest else known.time, MIN_COST * most) * np.exp(more)
     level = _decibels(known.noise) + louder
-    best = undominated(cost, level)
+    best = non_dominated(cost, level)
     worst = most, float(max(levels.max(), level.max())) + 1.0
     guess = (cost[best], cost[best] * doubt[best]), (level[best], haze[best])
-    return known.config(int(best[gain(costs, levels, worst, *guess).argmax()]))
+    return known.config(
+        int(best[expected_hypervolume_improvement(costs, levels, worst, *guess).argmax()])
+    )
 
 
 def _decibels(noise: Array) -> Array:
-    found: Array = 10 * np.log10(np.maximum(noise, FLOOR))
+    found: Array = 10 * np.log10(np.maximum(noise, NOISE_FLOOR))
     return found
 
 
-def _spreads(seen: Sequence[Seen], least: float, by_size: bool) -> tuple[float, float]:
+def _prior_deviations(
+    seen: Sequence[Observation], least: float, by_size: bool
+) -> tuple[float, float]:
     """How far predictions were off when they were made, of the cost and in dB; sizes are known."""
-    told = [s for s in seen if s.found.predicted_noise > 0]
-    times = np.array([max(s.found.predicted_time, least) for s in told])
-    cost = 0.0 if by_size else _size(np.log(np.array([s.cost for s in told]) / times))
-    noises = np.array([(s.found.score.noise, s.found.predicted_noise) for s in told])
-    level = _size(np.subtract(*_decibels(noises).T)) if told else 0.0
-    return max(LOOK[0], cost), max(LOOK[1], level)
+    told = [s for s in seen if s.trial.predicted_noise > 0]
+    times = np.array([max(s.trial.predicted_time, least) for s in told])
+    cost = 0.0 if by_size else _rms(np.log(np.array([s.cost for s in told]) / times))
+    noises = np.array([(s.trial.score.noise, s.trial.predicted_noise) for s in told])
+    level = _rms(np.subtract(*_decibels(noises).T)) if told else 0.0
+    return max(MEASUREMENT_ERROR[0], cost), max(MEASUREMENT_ERROR[1], level)
 
 
-def _size(misses: Array) -> float:
+def _rms(misses: Array) -> float:
     return float(np.sqrt(np.square(misses).mean())) if len(misses) else 0.0
 
 
-def learned(
+def posterior(
     misses: Array, spread: float, look: float, there: Array, configs: Array
 ) -> tuple[Array, Array]:
     """Mean and deviation of what is missed elsewhere.
@@ -90,20 +97,20 @@ def learned(
         look: the deviation of a miss as it was measured.
         there, configs: [seen, groups] and [files, groups].
     """
-    among, near = _alike(there, there), _alike(configs, there)
+    among, near = _correlation(there, there), _correlation(configs, there)
     weights = near @ np.linalg.inv(among + np.eye(len(misses)) * (look / spread) ** 2)
     left = 1 - (weights * near).sum(1)
     return weights @ misses, spread * np.sqrt(np.maximum(left, 1e-4))
 
 
-def _alike(configs: Array, others: Array) -> Array:
+def _correlation(configs: Array, others: Array) -> Array:
     """[configs, others] the correlation of what the model misses."""
     differ = [(configs != other).mean(1) for other in others]  # one by one: there may be many
-    found: Array = np.exp(-np.stack(differ, 1) / ALIKE)
+    found: Array = np.exp(-np.stack(differ, 1) / LENGTH_SCALE)
     return found
 
 
-def gain(
+def expected_hypervolume_improvement(
     costs: Array,
     levels: Array,
     worst: tuple[float, float],
@@ -119,16 +126,16 @@ def gain(
         costs, levels: of the known ones.
         cost, level: mean and deviation of the others.
     """
-    order = undominated(costs, levels)
+    order = non_dominated(costs, levels)
     order = order[(costs[order] < worst[0]) & (levels[order] < worst[1])]
     ends = np.append(costs[order], worst[0])
     heights = np.append(worst[1], levels[order])
-    widths = np.diff(_below(ends, *cost), axis=0, prepend=0)
-    found: Array = (widths * _below(heights, *level)).sum(0)
+    widths = np.diff(_expected_shortfall(ends, *cost), axis=0, prepend=0)
+    found: Array = (widths * _expected_shortfall(heights, *level)).sum(0)
     return found
 
 
-def _below(limits: Array, mean: Array, deviation: Array) -> Array:
+def _expected_shortfall(limits: Array, mean: Array, deviation: Array) -> Array:
     """[limits, files] by how much a file is expected to be below a limit, nothing if above."""
     z = (limits[:, None] - mean) / deviation
     share = torch.special.ndtr(torch.from_numpy(z)).numpy()

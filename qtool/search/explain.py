@@ -32,16 +32,16 @@ from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import Kind
 from qtool.planning.recipe import Rule
-from qtool.search.choices import FLOAT, exactly, observers_of, space_of
-from qtool.search.cost_model import items_of
+from qtool.search.choices import FLOAT, exact_selector, observers_of, search_space
+from qtool.search.cost_model import find_items
 
-TRIES = 6
-MORE = 1.3  # how much more is asked for where a sum promised too much
-SAFE = (0.1, 0.5, 1.5)
+MAX_GREEDY = 6
+DEMAND_GROWTH = 1.3  # how much more is asked for where a sum promised too much
+MARGINS = (0.1, 0.5, 1.5)
 """Of the error of the scores: by how much an answer is to be ahead again; more is asked for where
 the runtime, which rounds a little otherwise, does not give it."""
-OPENED = 16  # sessions of files with layers in float that are kept
-CLOSE = 4  # groups around a tensor, at most, for a move of its own
+MAX_SESSIONS = 16  # sessions of files with layers in float that are kept
+MAX_NEIGHBORS = 4  # groups around a tensor, at most, for a move of its own
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Explainer:
         self.executor.rounded = Executor(replace(model.graph, module=model.module)).rounded
         self.reference = Executor(captured.graph)
         plan = model.plan
-        self.items = items_of(space_of(model.graph, plan, observers_of(plan), ()))
+        self.items = find_items(search_space(model.graph, plan, observers_of(plan), ()))
         self._prepare()
 
     def _prepare(self) -> None:
@@ -132,7 +132,7 @@ class Explainer:
         names = [name for name, _ in items.points]
         self.points = [n for n in names if n in self.executor.points]
         rows = [names.index(n) for n in self.points]
-        self.wants = items.wants_points[starts][:, rows] > 0  # [groups, points]
+        self.wants = items.choice_points[starts][:, rows] > 0  # [groups, points]
         self.fixed = items.fixed_points[rows] > 0
         users = {p.edges[0].user: p.name for p in self.model.plan if p.kind is Kind.BIAS}
         self.biases = {
@@ -142,7 +142,9 @@ class Explainer:
         }
         singles = [frozenset({i}) for i in range(len(space.groups))]
         around = [frozenset(np.flatnonzero(self.wants[:, p]).tolist()) for p in range(len(rows))]
-        self.moves = list(dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= CLOSE)]))
+        self.moves = list(
+            dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= MAX_NEIGHBORS)])
+        )
 
     def explain(
         self, data: Iterable[Batch], wanted: Sequence[int] | None, most: int
@@ -165,7 +167,7 @@ class Explainer:
             changed += len(flips)
             for i in flips.tolist():
                 if (wanted is None or seen + i in wanted) and len(found) < most:
-                    found.append(self._flip(seen + i, _one(batch, i), expected[i]))
+                    found.append(self._flip(seen + i, _one_sample(batch, i), expected[i]))
             seen += len(expected)
         explained = {f.index for f in found}
         for index in wanted or ():
@@ -180,33 +182,33 @@ class Explainer:
         if first is None:
             raise DataError("the model has no float output to explain")
         real = self.reference.run(batch, frozenset())[first]
-        coded = self.executor.run(self._bound(batch), self.executor.points)
+        coded = self.executor.run(self._bind(batch), self.executor.points)
         both = real, coded[self.executor.outputs[0]]
         if any(t.dim() != 2 or t.shape[1] < 2 for t in both):
             raise DataError("the first output is no list of scores, so that no answer can change")
         expected, given = (t.numpy() for t in both)
         return expected, given
 
-    def _bound(self, batch: Batch) -> Batch:
+    def _bind(self, batch: Batch) -> Batch:
         return self.model.graph.bind(batch)
 
     def _flip(self, index: int, batch: Batch, expected: Array) -> Flip:
         right = int(expected.argmax())
-        values = self.executor.run(self._bound(batch), self.executor.points)
+        values = self.executor.run(self._bind(batch), self.executor.points)
         scores = values[self.executor.outputs[0]][0]
         wrong = int(scores.argmax())
         off = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
         ahead = float(expected[right] - np.delete(expected, right).max())
-        search = _Search(self, values, right, 0.0)
+        search = _FlipSearch(self, values, right, 0.0)
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
         chosen, mended = frozenset[int](), False
-        for safe in SAFE:
+        for safe in MARGINS:
             search.least = min(safe * off, ahead / 2)
             chosen, mended = self._smallest(search, gains, search.least - start)
-            if mended and self._really(chosen, batch, right):
+            if mended and self._confirmed_by_runtime(chosen, batch, right):
                 break
         else:
             mended = False
@@ -215,54 +217,57 @@ class Explainer:
         moved = tuple(a / -start if start else 0.0 for a in alone)
         return Flip(index, right, wrong, ahead, start, names, moved, mended, search.runs)
 
-    def _really(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
+    def _confirmed_by_runtime(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
         """Whether a file with these groups in float gives the answer in the runtime."""
         if chosen not in self.opened:  # many answers are brought back by the same layers
-            if len(self.opened) >= OPENED:
+            if len(self.opened) >= MAX_SESSIONS:
                 del self.opened[next(iter(self.opened))]
-            self.opened[chosen] = self._opened(chosen)
+            self.opened[chosen] = self._open_session(chosen)
         model = self.opened[chosen]
         if model is None:  # nothing is left in integers
             return True
-        return int(run(model, self._bound(batch).arrays())[0][0].argmax()) == right
+        return int(run(model, self._bind(batch).arrays())[0][0].argmax()) == right
 
-    def _opened(self, chosen: frozenset[int]) -> Any:
+    def _open_session(self, chosen: frozenset[int]) -> Any:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
         with scratch_folder() as folder:
             try:
-                self.mended(names).export(folder / "mended.onnx", verify=False)
+                self.restored_model(names).export(folder / "mended.onnx", verify=False)
             except PlanError:
                 return None
             return session(folder / "mended.onnx")
 
-    def off(self, chosen: frozenset[int]) -> Array:
+    def points_off(self, chosen: frozenset[int]) -> Array:
         """[points] those that are gone when these groups are in float."""
         kept = [g for g in range(len(self.wants)) if g not in chosen]
         gone: Array = ~(self.wants[kept].any(0) | self.fixed)
         return gone
 
-    def _smallest(self, search: _Search, gains: Array, need: float) -> tuple[frozenset[int], bool]:
+    def _smallest(
+        self, search: _FlipSearch, gains: Array, need: float
+    ) -> tuple[frozenset[int], bool]:
         """A set that mends, as small as is found, and whether it does."""
         singles = [frozenset({g}) for g in range(len(self.wants))]
-        for single in sorted(singles, key=lambda s: -self._promised(gains, s)):
-            if search.mends(single):
+        for single in sorted(singles, key=lambda s: -self._promised_gain(gains, s)):
+            if search.restores(single):
                 return single, True
         asked = need
-        for _ in range(TRIES):
+        for _ in range(MAX_GREEDY):
             chosen = self._greedy(gains, asked)
-            if search.mends(chosen):
-                return self._pruned(search, chosen, gains), True
-            asked *= MORE
+            if search.restores(chosen):
+                return self._prune(search, chosen, gains), True
+            asked *= DEMAND_GROWTH
         everything = frozenset(range(len(self.wants)))
-        return self._pruned(search, everything, gains), search.mends(everything)
+        return self._prune(search, everything, gains), search.restores(everything)
 
     def _greedy(self, gains: Array, need: float) -> frozenset[int]:
         """Moves that promise most for each layer, until the sum is enough."""
         chosen: frozenset[int] = frozenset()
-        while self._promised(gains, chosen) < need and len(chosen) < len(self.wants):
-            have = self._promised(gains, chosen)
+        while self._promised_gain(gains, chosen) < need and len(chosen) < len(self.wants):
+            have = self._promised_gain(gains, chosen)
             rates: dict[frozenset[int], float] = {
-                move: (min(self._promised(gains, chosen | move), need) - have) / len(move - chosen)
+                move: (min(self._promised_gain(gains, chosen | move), need) - have)
+                / len(move - chosen)
                 for move in self.moves
                 if move - chosen
             }
@@ -270,18 +275,18 @@ class Explainer:
             chosen = chosen.union(best)
         return chosen
 
-    def _promised(self, gains: Array, chosen: frozenset[int]) -> float:
-        return float(gains[self.off(chosen)].sum())
+    def _promised_gain(self, gains: Array, chosen: frozenset[int]) -> float:
+        return float(gains[self.points_off(chosen)].sum())
 
-    def _pruned(self, search: _Search, chosen: frozenset[int], gains: Array) -> frozenset[int]:
+    def _prune(self, search: _FlipSearch, chosen: frozenset[int], gains: Array) -> frozenset[int]:
         """Without the layers that it mends without, those that promise least first."""
-        for group in sorted(chosen, key=lambda g: self._promised(gains, frozenset({g}))):
+        for group in sorted(chosen, key=lambda g: self._promised_gain(gains, frozenset({g}))):
             fewer = chosen - {group}
-            if fewer and search.mends(fewer):
+            if fewer and search.restores(fewer):
                 chosen = fewer
         return chosen
 
-    def mended(self, layers: Sequence[str]) -> Quantized:
+    def restored_model(self, layers: Sequence[str]) -> Quantized:
         """The model of the file with these layers in float and all else as it is there.
 
         Raises:
@@ -290,12 +295,12 @@ class Explainer:
         model = self.model
         groups = {g.name: g for g in self.items.space.groups}
         names = [name for group in layers for name in groups[group].layers]
-        rules = [Rule(select=exactly(name), scheme=FLOAT) for name in names]
+        rules = [Rule(select=exact_selector(name), scheme=FLOAT) for name in names]
         recipe = replace(model.plan.recipe, rules=(*model.plan.recipe.rules, *rules))
         return restore(self.file, self.captured, model.sample, recipe=recipe)
 
 
-class _Search:
+class _FlipSearch:
     """Runs of one sample, in the quantized network with points switched off."""
 
     def __init__(self, explainer: Explainer, values: Values, right: int, least: float) -> None:
@@ -317,21 +322,21 @@ class _Search:
         scores = self._scores({point})
         return float(scores[self.right] - scores[wrong])
 
-    def mends(self, chosen: frozenset[int]) -> bool:
+    def restores(self, chosen: frozenset[int]) -> bool:
         """Whether the right class is ahead again, by more than what a runtime rounds otherwise."""
         return self.margin(chosen) > self.least
 
     def margin(self, chosen: frozenset[int]) -> float:
         """How far the right class is ahead of all others with these groups in float."""
         if chosen not in self.known:
-            off = {p for p, o in zip(self.of.points, self.of.off(chosen), strict=True) if o}
+            off = {p for p, o in zip(self.of.points, self.of.points_off(chosen), strict=True) if o}
             scores = self._scores(off)
             others = torch.cat([scores[: self.right], scores[self.right + 1 :]])
             self.known[chosen] = float(scores[self.right] - others.max())
         return self.known[chosen]
 
 
-def _one(batch: Batch, index: int) -> Batch:
+def _one_sample(batch: Batch, index: int) -> Batch:
     def cut(x: Any) -> Any:
         return x[index : index + 1] if isinstance(x, torch.Tensor) and x.dim() else x
 

@@ -14,13 +14,16 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.types import Array, Observed
 from qtool.planning.plan import Kind
-from qtool.search.choices import Config, Space
+from qtool.search.choices import Config, SearchSpace
 
 FLOAT_BITS, SCALE_BITS = 32, 32
 
 
-def sizes_of(
-    space: Space, models: Mapping[Config, Quantized], whole: Mapping[Config, int], float_size: int
+def choice_sizes(
+    space: SearchSpace,
+    models: Mapping[Config, Quantized],
+    whole: Mapping[Config, int],
+    float_size: int,
 ) -> Array:
     """[choices of all groups] bytes more than in float.
 
@@ -31,7 +34,7 @@ def sizes_of(
     found = np.zeros(starts[-1])
     known = np.zeros(starts[-1], bool)
     for config, model in models.items():
-        stored = _stored(model)
+        stored = _weight_bytes(model)
         places, added = [], []
         for i, group in enumerate(space.groups):
             places.append(starts[i] + config[i])
@@ -43,7 +46,7 @@ def sizes_of(
     return found
 
 
-def _stored(model: Quantized) -> dict[str, float]:
+def _weight_bytes(model: Quantized) -> dict[str, float]:
     """Layer -> bytes that its weights take more than in float; fewer as a rule."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     found: dict[str, float] = {}

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from qtool.core.limits import Range, check_fields
 from qtool.evaluation.metrics import CONFIDENCE
-from qtool.search.archive import Evaluated
+from qtool.search.archive import Trial
+from qtool.search.judge import Score
 
-NONE = 1e9
+NO_METRIC = 1e9
 DEFAULT_DROP = 0.01
-ALIKE = 0.02  # of the cost: what timing does not tell apart, however sure it seems
-UNSURE = 0.1  # the most that it is said not to tell apart, where sessions differ
+TIE = 0.02  # of the cost: what timing does not tell apart, however sure it seems
+MAX_TIE = 0.1  # the most that it is said not to tell apart, where sessions differ
 RANGES = {
     "max_drop": Range(),  # negative: the metric has to gain
     "min_sqnr": Range(),
@@ -56,14 +57,14 @@ class TuneGoals:
             return replace(self, max_drop=DEFAULT_DROP)
         return self
 
-    def faithful(self, found: Evaluated) -> bool:
+    def meets_accuracy(self, found: Trial) -> bool:
         """Whether a file loses no more than it may."""
         return not any(self._losses(found).values())
 
-    def kept(self, found: Evaluated) -> bool:
-        return not self.distances(found)
+    def is_met(self, found: Trial) -> bool:
+        return not self.misses(found)
 
-    def distances(self, found: Evaluated) -> dict[str, float]:
+    def misses(self, found: Trial) -> dict[str, float]:
         """Goal -> by what share of itself it is missed, of those that are."""
         costs = {
             "min_speedup": 0.0
@@ -73,71 +74,66 @@ class TuneGoals:
         }
         return {k: v for k, v in (self._losses(found) | costs).items() if v > 0}
 
-    def _losses(self, found: Evaluated) -> dict[str, float]:
-        lost, sqnr = found.score.surely, found.score.sqnr_db
+    def _losses(self, found: Trial) -> dict[str, float]:
+        lost, sqnr = found.score.worst_case_drop, found.score.sqnr_db
         drop = 0.0
         if self.max_drop is not None:
-            over = NONE if lost is None else lost - self.max_drop
+            over = NO_METRIC if lost is None else lost - self.max_drop
             drop = max(0.0, over / max(abs(self.max_drop), 1e-6))
         short = 0.0
         if self.min_sqnr is not None and sqnr is not None:
             short = max(0.0, (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0))
         return {"max_drop": drop, "min_sqnr": short}
 
-    def cost(self, found: Evaluated) -> float:
+    def cost(self, found: Trial) -> float:
         return float(found.size) if self.smallest else 1 / found.speedup
 
-    def nearest(self, evaluated: Sequence[Evaluated]) -> list[Evaluated]:
+    def nearest(self, evaluated: Sequence[Trial]) -> list[Trial]:
         """Those that keep every goal; where none does, those that are nearest to it."""
-        far = [sum(self.distances(e).values()) for e in evaluated]
+        far = [sum(self.misses(e).values()) for e in evaluated]
         return [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
 
-    def best(self, evaluated: Sequence[Evaluated]) -> Evaluated:
+    def best(self, evaluated: Sequence[Trial]) -> Trial:
         """The nearest to the goals, and of those the cheapest; of alike ones that which has most in
         integers, and the most exact of those."""
         near = self.nearest(evaluated)
         first = min(near, key=self.cost)
-        alike = [e for e in near if self._as_cheap(e, first)]
+        alike = [e for e in near if self._ties_with(e, first)]
         return min(alike, key=lambda e: (-e.share, e.score.noise))
 
-    def _as_cheap(self, found: Evaluated, first: Evaluated) -> bool:
+    def _ties_with(self, found: Trial, first: Trial) -> bool:
         """Whether it may be as cheap as the cheapest, by the interval of its speed."""
         over = self.cost(found) / self.cost(first) - 1
         open_ = not self.smallest and found.speedup_high >= first.speedup
-        return over <= ALIKE or (open_ and over <= UNSURE)
+        return over <= TIE or (open_ and over <= MAX_TIE)
 
-    def told(self, found: Evaluated) -> list[str]:
-        """How far a file is from each goal that it misses, in sentences."""
-        missed, said = self.distances(found), []
-        score = found.score
+    def describe_misses(self, trial: Trial) -> list[str]:
+        """Return a sentence for each goal that a file misses: what it reaches, and the goal."""
+        missed = self.misses(trial)
+        sentences = [self._drop_sentence(trial.score)] if "max_drop" in missed else []
+        if "min_sqnr" in missed:
+            sentences.append(f"SQNR is {trial.score.sqnr_db:.1f} dB, goal is {self.min_sqnr:g} dB")
+        if "min_speedup" in missed:
+            sentences.append(f"speed-up is {trial.speedup:.2f}x, goal is {self.min_speedup:g}x")
+        if "max_size" in missed:
+            sentences.append(f"size is {trial.size} bytes, goal is {self.max_size} bytes")
+        return sentences
+
+    def _drop_sentence(self, score: Score) -> str:
+        drop, worst = score.drop, score.worst_case_drop
+        if drop is None or worst is None or self.max_drop is None:
+            return "no metric was measured; pass labels or an evaluation function"
         unit, mark = (100.0, " points") if score.percent else (1.0, "")
-        if "max_drop" in missed and self.max_drop is not None:
-            if score.drop is None or score.surely is None:
-                said.append("no metric was measured: give labels, or a function")
-            elif score.drop > self.max_drop:
-                said.append(
-                    f"it loses {unit * score.drop:.3g}{mark} of {score.metric}, "
-                    f"{unit * (score.drop - self.max_drop):.3g} more than allowed"
-                )
-            else:
-                lost = "loses" if score.drop >= 0 else "gains"
-                said.append(
-                    f"it {lost} {unit * abs(score.drop):.3g}{mark} of {score.metric}, but "
-                    f"{score.samples} samples do not rule out {unit * score.surely:.3g}{mark}, "
-                    f"{unit * (score.surely - self.max_drop):.3g} more than allowed"
-                )
-        if "min_sqnr" in missed and self.min_sqnr is not None and score.sqnr_db is not None:
-            short = self.min_sqnr - score.sqnr_db
-            said.append(f"its outputs have {score.sqnr_db:.1f} dB, {short:.1f} too few")
-        if "min_speedup" in missed and self.min_speedup is not None:
-            short = self.min_speedup - found.speedup
-            said.append(f"it runs {found.speedup:.2f}x as fast as float, {short:.2f} too slow")
-        if "max_size" in missed and self.max_size is not None:
-            over = found.size - self.max_size
-            said.append(f"it has {found.size} bytes, {over} too many")
-        return said
+        change = f"{'loses' if drop >= 0 else 'gains'} {unit * abs(drop):.3g}{mark}"
+        goal = f"goal is a loss of at most {unit * self.max_drop:.3g}{mark}"
+        if drop > self.max_drop:
+            return f"{score.metric} {change}, {goal}"
+        return (
+            f"{score.metric} {change}, but {score.samples} samples do not rule out a loss of "
+            f"{unit * worst:.3g}{mark}; {goal}"
+        )
 
     @property
-    def noise(self) -> float | None:
+    def max_noise(self) -> float | None:
         """The noise over signal that min_sqnr allows."""
         return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)

@@ -19,12 +19,12 @@ from qtool.core.errors import DataError
 from qtool.core.progress import counted
 from qtool.core.types import Array
 from qtool.evaluation.measure.accuracy import check_labels
-from qtool.evaluation.metrics import CONFIDENCE, Metric, metric, values_of
+from qtool.evaluation.metrics import CONFIDENCE, Metric, call_metrics, make_metric
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
 
-KEPT = 2**29  # bytes of the float model's outputs
+MAX_KEPT = 2**29  # bytes of the float model's outputs
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Score:
     high: float | None = None
 
     @property
-    def surely(self) -> float | None:
+    def worst_case_drop(self) -> float | None:
         """The largest drop that the data does not rule out; of a single number the drop itself."""
         return self.drop if self.high is None else self.high
 
@@ -101,7 +101,7 @@ class Judge:
         opened, feeder = session(file), Feeder(self.file)
         for index, item in enumerate(counted("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
-            before = self._float(index, arrays)
+            before = self._float_outputs(index, arrays)
             after = self._padding.strip(arrays, run(opened, arrays))
             samples += len(before[0]) if before[0].ndim else 1
             for a, b in zip(before, after, strict=True):
@@ -110,7 +110,7 @@ class Judge:
                     signal += float(wide @ wide)
                     off = wide - b.astype(np.float64).ravel()
                     noise += float(off @ off)
-            if _scores(before[0]):
+            if _is_class_scores(before[0]):
                 answers.append((before[0].argmax(1), after[0].argmax(1)))
         if not samples:
             raise DataError("the evaluation data is empty; give at least one batch")
@@ -133,12 +133,12 @@ class Judge:
             None if interval is None else interval.high,
         )
 
-    def _float(self, index: int, arrays: list[Array]) -> list[Array]:
+    def _float_outputs(self, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
         found = self._padding.strip(arrays, run(self._session, arrays))
         self._bytes += sum(a.nbytes for a in found)
-        if index == len(self._kept) and self._bytes <= KEPT:
+        if index == len(self._kept) and self._bytes <= MAX_KEPT:
             self._kept.append(found)
         return found
 
@@ -154,13 +154,15 @@ class Judge:
         self, file: Path, answers: list[tuple[Array, Array]], samples: int
     ) -> Metric | None:
         if self.function is not None:
-            found = values_of(self.function, file, self.where)
+            found = call_metrics(self.function, file, self.where)
             name = next(iter(found))
             if name not in self._reference:
                 raise DataError(f"{self.where} does not return '{name}' for every model")
             rows = (self._reference[name], found[name])
             higher = name not in self.lower
-            return metric(name, rows, "user", higher_is_better=higher, confidence=self.confidence)
+            return make_metric(
+                name, rows, "user", higher_is_better=higher, confidence=self.confidence
+            )
         if self.labels is not None:
             check_labels(self.labels, samples)
         if not answers:
@@ -174,13 +176,13 @@ class Judge:
             hits, name = [np.ones(len(given)), given == expected], "agreement with float"
         else:
             hits, name = [expected == self.labels, given == self.labels], "top-1"
-        return metric(name, hits, "built in", percent=True, confidence=self.confidence)
+        return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
 
     @cached_property
     def _reference(self) -> dict[str, Array]:
         assert self.function is not None
-        return values_of(self.function, self.file, self.where)
+        return call_metrics(self.function, self.file, self.where)
 
 
-def _scores(output: Array) -> bool:
+def _is_class_scores(output: Array) -> bool:
     return output.ndim == 2 and output.shape[1] > 1 and output.dtype.kind == "f"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from qtool.core.types import Array
-from qtool.evaluation.latency.interleaved_timing import timed, worked
-from qtool.evaluation.latency.node_times import NodeTime, profiled
+from qtool.evaluation.latency.interleaved_timing import thread_clock, time_files
+from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
 from qtool.search.choices import FLOAT, Config
-from qtool.search.cost_model import Additive, Items
-from qtool.search.measured_speedups import in_sessions, speeds
+from qtool.search.cost_model import CostModel, Items
+from qtool.search.measured_speedups import measure_speedups, repeat_sessions
 
 RUNS = 10  # in each profile
-LEAST_ROUNDS = 11
+MIN_ROUNDS = 11
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class NodeCosts:
     element: float
 
 
-def probes(items: Items) -> list[Config]:
+def uniform_configs(items: Items) -> list[Config]:
     """The configurations to time beside float: each choice for all groups that have it."""
     space = items.space
     names = dict.fromkeys(c for g in space.groups for c in g.choices)
     return [space.config(name) for name in names if name != FLOAT]
 
 
-def measured_costs(
+def measure_costs(
     items: Items,
     float_file: Path,
     write: Callable[[Config], Path],
@@ -62,29 +62,31 @@ def measured_costs(
     Raises:
         VerificationError: the runtime refuses a file.
     """
-    space, pure = items.space, probes(items)
+    space, pure = items.space, uniform_configs(items)
     mixed = [c for c in space.alternating if not space.is_float(c)]
     files = [float_file, *map(write, pure)]
     both = [*files, *map(write, mixed)]
-    alone = timed([float_file], inputs, seconds=seconds, least_rounds=LEAST_ROUNDS, clock=worked)
-    ratios = speeds(float_file, both[1:], inputs, seconds)
+    alone = time_files(
+        [float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS, clock=thread_clock
+    )
+    ratios = measure_speedups(float_file, both[1:], inputs, seconds)
     whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])
-    tables = in_sessions(lambda: profiled(files, inputs, runs=RUNS), seconds * len(files))
+    tables = repeat_sessions(lambda: profile_nodes(files, inputs, runs=RUNS), seconds * len(files))
     spent = np.median([_shares(table) for table in tables], 0) * whole[: len(files)]
     by_name = {row.name: spent[i] for i, row in enumerate(tables[0])}
-    times = _by_item(items, pure, by_name)
-    flat = Additive(
+    times = _form_times(items, pure, by_name)
+    flat = CostModel(
         items=items,
         errors=np.zeros(len(items.points)),
         times=times,
         float_time=float(whole[0]),
-        edge=0.0,
-        element=0.0,
-        sizes=np.zeros(len(items.wants_points)),
+        boundary_us=0.0,
+        boundary_element_us=0.0,
+        sizes=np.zeros(len(items.choice_points)),
         float_size=0.0,
-        trust=np.ones(len(items.space.groups)),
+        error_scales=np.ones(len(items.space.groups)),
     )
-    edge, element = _of_meetings(flat, mixed, whole[len(files) :]) if mixed else (0.0, 0.0)
+    edge, element = _boundary_costs(flat, mixed, whole[len(files) :]) if mixed else (0.0, 0.0)
     return NodeCosts(float(whole[0]), tuple(map(float, times)), edge, element)
 
 
@@ -95,12 +97,12 @@ def _shares(table: Sequence[NodeTime]) -> Array:
     return found
 
 
-def _by_item(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
+def _form_times(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
     """What each form takes in the first file that has it, beyond float."""
     found = np.zeros(len(items.nodes))
     for number, config in reversed(list(enumerate(pure, 1))):
-        spread = items.spread(np.array([config]))
-        there = (spread @ items.wants_nodes + items.fixed_nodes)[0] > 0
+        spread = items.one_hot(np.array([config]))
+        there = (spread @ items.choice_nodes + items.fixed_nodes)[0] > 0
         for i in np.flatnonzero(there):
             took = spent.get(items.nodes[i][0])
             if took is not None:
@@ -108,19 +110,19 @@ def _by_item(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> A
     return found
 
 
-def _of_meetings(flat: Additive, mixed: Sequence[Config], whole: Array) -> tuple[float, float]:
+def _boundary_costs(flat: CostModel, mixed: Sequence[Config], whole: Array) -> tuple[float, float]:
     """Shares what the files take beyond their nodes between the places and their elements, half
     each; at least nothing."""
     items, configs = flat.items, np.array(mixed)
-    spread = items.spread(configs)
+    spread = items.one_hot(configs)
     points, nodes = (
         (spread @ wants + fixed > 0).astype(np.float32)
         for wants, fixed in (
-            (items.wants_points, items.fixed_points),
-            (items.wants_nodes, items.fixed_nodes),
+            (items.choice_points, items.fixed_points),
+            (items.choice_nodes, items.fixed_nodes),
         )
     )
-    edges, elements = flat.meetings(points, nodes)
+    edges, elements = flat.count_boundaries(points, nodes)
     _, reckoned, _ = flat.predict(configs)
     beyond = max(0.0, float((whole - reckoned).sum()))
     if not edges.sum():

@@ -17,24 +17,29 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qtool.core.progress import during
-from qtool.evaluation.latency.interleaved_timing import Ratio, median_interval, timed, worked
+from qtool.evaluation.latency.interleaved_timing import (
+    Ratio,
+    median_interval,
+    thread_clock,
+    time_files,
+)
 
-LEAST, MOST = 3, 15  # sessions
-LEAST_ROUNDS = 5  # in each of them
+MIN_SESSIONS, MAX_SESSIONS = 3, 15  # sessions
+MIN_ROUNDS = 5  # in each of them
 
 Found = TypeVar("Found")
 
 
-def in_sessions(one: Callable[[], Found], seconds: float) -> list[Found]:
+def repeat_sessions(one: Callable[[], Found], seconds: float) -> list[Found]:
     """What each of some sessions says: as many as fit into the seconds, within bounds."""
     start = time.perf_counter()
-    found = [one() for _ in range(LEAST)]
-    while len(found) < MOST and time.perf_counter() - start < seconds:
+    found = [one() for _ in range(MIN_SESSIONS)]
+    while len(found) < MAX_SESSIONS and time.perf_counter() - start < seconds:
         found.append(one())
     return found
 
 
-def speeds(
+def measure_speedups(
     reference: Path,
     files: Sequence[Path],
     inputs: Sequence[np.ndarray[Any, Any]],
@@ -48,12 +53,12 @@ def speeds(
     both, whole = [reference, *files], seconds * len(files)
 
     def one() -> Sequence[Ratio]:
-        each = whole / MOST
-        found = timed(both, inputs, seconds=each, least_rounds=LEAST_ROUNDS, clock=worked)
+        each = whole / MAX_SESSIONS
+        found = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, clock=thread_clock)
         return found.ratios[1:]
 
     with during("timing"):
-        found = in_sessions(one, whole)
+        found = repeat_sessions(one, whole)
     return tuple(map(_middle, zip(*found, strict=True)))
 
 

@@ -12,15 +12,15 @@ import numpy as np
 
 from qtool.core.types import Array
 from qtool.search.choices import Config
-from qtool.search.cost_model import Additive
+from qtool.search.cost_model import CostModel
 
 PRIOR = 0.05  # of an evaluation's weight: what a factor that is e times too large costs
 STEPS = 8
 
 
-def corrected(
-    model: Additive, configs: Sequence[Config], noise: Sequence[float], time: Sequence[float]
-) -> Additive:
+def fit_scales(
+    model: CostModel, configs: Sequence[Config], noise: Sequence[float], time: Sequence[float]
+) -> CostModel:
     """The model with factors that fit what was measured.
 
     Args:
@@ -33,14 +33,14 @@ def corrected(
     beyond = reckoned - model.float_time
     real = np.array(time) - model.float_time
     scale = float(np.square(beyond).mean()) or 1.0
-    hurry = (beyond @ real / scale + PRIOR) / (beyond @ beyond / scale + PRIOR)
-    parts = np.array([model.shares(c) for c in configs])
+    time_scale = (beyond @ real / scale + PRIOR) / (beyond @ beyond / scale + PRIOR)
+    parts = np.array([model.group_noise(c) for c in configs])
     known = (np.array(noise) > 0) & (parts.sum(1) > 0)
-    trust = _factors(parts[known], np.array(noise)[known])
-    return replace(model, trust=trust, hurry=max(0.1, float(hurry)))
+    error_scales = _error_scales(parts[known], np.array(noise)[known])
+    return replace(model, error_scales=error_scales, time_scale=max(0.1, float(time_scale)))
 
 
-def _factors(parts: Array, noise: Array) -> Array:
+def _error_scales(parts: Array, noise: Array) -> Array:
     """Gauss-Newton on the logarithms of the factors of [evaluations, groups] noise."""
     logs = np.zeros(parts.shape[1])
     if not len(noise):
@@ -57,7 +57,7 @@ def _factors(parts: Array, noise: Array) -> Array:
     return found
 
 
-def agreement(predicted: Array, true: Array) -> float | None:
+def correlation(predicted: Array, true: Array) -> float | None:
     """The correlation of what was predicted with what was measured; None of fewer than three, or
     of numbers that are all the same."""
     if len(true) < 3 or np.ptp(predicted) == 0 or np.ptp(true) == 0:

@@ -16,16 +16,16 @@ import numpy as np
 
 from qtool.core.types import Array
 from qtool.search.choices import Config, Group
-from qtool.search.cost_model import Additive
+from qtool.search.cost_model import CostModel
 
-ALL = 2**14  # configurations that are all looked at
+EXHAUSTIVE_LIMIT = 2**14  # configurations that are all looked at
 PRICES = 24
 ROUNDS = 40
 RUNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True, eq=False)
-class Front:
+class Candidates:
     """configs: [n, groups], from the cheapest to the most exact. noise, time, size: [n] as
     predicted. exact: whether all configurations were looked at."""
 
@@ -33,26 +33,32 @@ class Front:
     noise: Array
     time: Array
     size: Array
-    exact: bool
+    exhaustive: bool
 
     def config(self, number: int) -> Config:
         return tuple(int(c) for c in self.configs[number])
 
 
-def front(model: Additive, by_size: bool = False) -> Front:
+def pareto_front(model: CostModel, by_size: bool = False) -> Candidates:
     """All configurations that nobody predicts to be worse in both ways than another.
 
     Args:
         by_size: cost is bytes, not time.
     """
-    known = looked_at(model, by_size)
-    order = undominated(known.size if by_size else known.time, known.noise)
-    return Front(
-        known.configs[order], known.noise[order], known.time[order], known.size[order], known.exact
+    known = candidates(model, by_size)
+    order = non_dominated(known.size if by_size else known.time, known.noise)
+    return Candidates(
+        known.configs[order],
+        known.noise[order],
+        known.time[order],
+        known.size[order],
+        known.exhaustive,
     )
 
 
-def looked_at(model: Additive, by_size: bool = False, without: Collection[Config] = ()) -> Front:
+def candidates(
+    model: CostModel, by_size: bool = False, exclude: Collection[Config] = ()
+) -> Candidates:
     """What the front is taken from: all of it, in no order.
 
     Args:
@@ -60,16 +66,16 @@ def looked_at(model: Additive, by_size: bool = False, without: Collection[Config
     """
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
-    few = float(np.prod([float(c) for c in counts])) <= ALL
+    few = float(np.prod([float(c) for c in counts])) <= EXHAUSTIVE_LIMIT
     every = itertools.product(*map(range, counts))
-    tried = np.array(list(every)) if few else _swept(model, by_size)
-    is_float, out = model.items.space.is_float, set(without)
+    tried = np.array(list(every)) if few else _sweep_prices(model, by_size)
+    is_float, out = model.items.space.is_float, set(exclude)
     rows = [tuple(config) for config in tried.tolist()]
     tried = tried[[not is_float(row) and row not in out for row in rows]]
-    return Front(tried, *model.predict(tried), few)
+    return Candidates(tried, *model.predict(tried), few)
 
 
-def undominated(cost: Array, noise: Array) -> Array:
+def non_dominated(cost: Array, noise: Array) -> Array:
     """The places of the best, by rising cost and falling noise; the first of equals."""
     order = np.lexsort((noise, cost))
     least = np.minimum.accumulate(np.concatenate([[np.inf], noise[order][:-1]]))
@@ -79,13 +85,13 @@ def undominated(cost: Array, noise: Array) -> Array:
 
 def hypervolume(cost: Array, noise: Array, worst: tuple[float, float]) -> float:
     """The area that points dominate, up to a worst cost and a worst noise."""
-    order = undominated(cost, noise)
+    order = non_dominated(cost, noise)
     order = order[(cost[order] < worst[0]) & (noise[order] < worst[1])]
     ends = np.append(cost[order][1:], worst[0])
     return float(((ends - cost[order]) * (worst[1] - noise[order])).sum())
 
 
-def _swept(model: Additive, by_size: bool) -> Array:
+def _sweep_prices(model: CostModel, by_size: bool) -> Array:
     """What the sweep over the prices has tried; neighbours are neighbours in order of computation,
     and from one price to the next the search goes on where it stands."""
     space = model.items.space

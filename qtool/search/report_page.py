@@ -6,15 +6,15 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from qtool.evaluation.report.page.figures import INK, SERIES, drawn, plain
+from qtool.evaluation.report.page.figures import INK, SERIES, draw_svg, escape_math
 from qtool.evaluation.report.page.render import environment
 from qtool.search.judge import Score
-from qtool.search.tune_result import Tuned
+from qtool.search.tune_result import TuneResult
 
 
-def tuned_page(found: Tuned, title: str) -> bytes:
+def tune_page(found: TuneResult, title: str) -> bytes:
     """The page as HTML, whole in itself."""
-    front = Markup(_front(found))  # noqa: S704  # drawn here, names escaped by the library
+    front = Markup(_front_figure(found))  # noqa: S704  # drawn here, names escaped by the library
     template = environment().get_template("tuned.html")
     metric = _metric(found.best.score)
     return template.render(found=found, title=title, front=front, metric=metric).encode()
@@ -32,7 +32,7 @@ def _metric(score: Score) -> dict[str, str]:
     return {"value": f"{unit * score.value:.4g}{mark}", "beside": beside}
 
 
-def _front(found: Tuned) -> str:
+def _front_figure(found: TuneResult) -> str:
     """Every file that was run, cost to the right and exactness up; the front is a line."""
     smallest = found.goals.smallest
     files = [e for e in found.evaluated if e.score.sqnr_db is not None]
@@ -50,12 +50,12 @@ def _front(found: Tuned) -> str:
         )
         for e in files:
             best = e.key == found.best.key
-            kept = found.goals.kept(e)
+            kept = found.goals.is_met(e)
             color = SERIES[3] if kept else SERIES[0]
             axes.plot([cost[e.key]], [e.score.sqnr_db or 0.0], "o", color=color, markersize=6)
             said = f"{e.number}: the best" if best else str(e.number)
             axes.annotate(
-                plain(said),
+                escape_math(said),
                 (cost[e.key], e.score.sqnr_db or 0.0),
                 xytext=(6, 5),
                 textcoords="offset points",
@@ -70,4 +70,4 @@ def _front(found: Tuned) -> str:
         axes.set_ylabel("SQNR of the outputs in dB")
 
     low, high = (f(e.score.sqnr_db or 0.0 for e in files) for f in (min, max))
-    return drawn("Every file that was run", 3.4 if np.ptp([low, high]) else 2.6, draw)
+    return draw_svg("Every file that was run", 3.4 if np.ptp([low, high]) else 2.6, draw)

@@ -30,26 +30,26 @@ from qtool.core.progress import during
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import Archive, Evaluated, key_of
-from qtool.search.choices import FLOAT, Config, Space, observers_of, space_of
-from qtool.search.cost_model import Additive, items_of
+from qtool.search.archive import Archive, Trial, recipe_key
+from qtool.search.choices import FLOAT, Config, SearchSpace, observers_of, search_space
+from qtool.search.cost_model import CostModel, find_items
 from qtool.search.expected_improvement import most_promising
-from qtool.search.file_sizes import sizes_of
-from qtool.search.finalists import compared
+from qtool.search.file_sizes import choice_sizes
+from qtool.search.finalists import time_finalists
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
-from qtool.search.layer_costs import NodeCosts, measured_costs, probes
-from qtool.search.measured_speedups import speeds
-from qtool.search.model_correction import agreement, corrected
-from qtool.search.next_candidate import Seen, leaner, next_of
-from qtool.search.pareto_front import front
+from qtool.search.layer_costs import NodeCosts, measure_costs, uniform_configs
+from qtool.search.measured_speedups import measure_speedups
+from qtool.search.model_correction import correlation, fit_scales
+from qtool.search.next_candidate import Observation, next_candidate, quantize_more
+from qtool.search.pareto_front import pareto_front
 from qtool.search.tensor_errors import point_errors
-from qtool.search.tune_result import Tuned, chosen_of, front_of
+from qtool.search.tune_result import TuneResult, front_keys, group_choices
 
 TIMING = 0.5
-LEAN = 2  # evaluations for files that leave less in float
-LEAST = 1e-30  # of noise, so that its logarithm is a number
-ITSELF = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
+MAX_REQUANTIZED = 2  # evaluations for files that leave less in float
+NOISE_FLOOR = 1e-30  # of noise, so that its logarithm is a number
+FLOAT_RATIO = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
 RANGES = {
     "evaluations": Range(low=1, whole=True),
     "budget": Range(low=0),
@@ -108,16 +108,16 @@ class Search:
         self.samples, self.judge = samples, judge
         self.goals, self.options, self.archive = goals, options, archive
         self.started = time.monotonic()
-        self.found: dict[str, Evaluated] = {}
-        self.made: dict[str, Recipe] = {}
-        self.finals: tuple[Evaluated, ...] = ()
+        self.trials: dict[str, Trial] = {}
+        self.tried_recipes: dict[str, Recipe] = {}
+        self.finalists: tuple[Trial, ...] = ()
         self.bases: dict[str, Quantized] = {}
         self.refused: set[Config] = set()
-        self.fresh = self.lean = 0
+        self.new_trials = self.requantized = 0
         self.notes: list[str] = []
         self.stopped = self.unquantized = ""
 
-    def run(self, folder: Path) -> Tuned:
+    def run(self, folder: Path) -> TuneResult:
         """Searches, and says what was found.
 
         Args:
@@ -127,8 +127,8 @@ class Search:
             KeyboardInterrupt: it was ended before anything was found.
         """
         self.folder = folder
-        bases: list[tuple[Evaluated, Space]] = []
-        raw: Additive | None = None
+        bases: list[tuple[Trial, SearchSpace]] = []
+        raw: CostModel | None = None
         try:
             for recipe in self.recipes:
                 if bases and not self._time_left():
@@ -140,17 +140,17 @@ class Search:
                         raise
                     self.notes.append(f"{recipe.accuracy} left out: {error}")
                     continue
-                self.bases[key_of(_by_steps(recipe))] = base
-                space = self._space(base)
-                bases.append((self._evaluated(space, space.usual, made=base), space))
+                self.bases[recipe_key(_with_named_steps(recipe))] = base
+                space = self._search_space(base)
+                bases.append((self._evaluate(space, space.default_config, made=base), space))
             _, space = min(bases, key=lambda b: b[0].score.noise)
             if self._time_left():
-                raw = self._additive(space)
+                raw = self._measure_model(space)
                 self._search(space, raw)
-                self._in_float(space)
-            known = tuple(self.found.values())
-            self.finals = compared(self.goals, known, self.archive.store, self._anew)
-            self.found |= {e.key: e for e in self.finals}
+                self._try_float(space)
+            known = tuple(self.trials.values())
+            self.finalists = time_finalists(self.goals, known, self.archive.store, self._retime)
+            self.trials |= {e.key: e for e in self.finalists}
         except KeyboardInterrupt as ended:
             if type(ended) is not KeyboardInterrupt or not bases:
                 raise  # another signal means what it says
@@ -160,74 +160,74 @@ class Search:
 
     # --- looking ------------------------------------------------------------------------------
 
-    def _search(self, space: Space, raw: Additive) -> None:
-        while len(self.found) < self.options.evaluations and self._time_left():
-            model = self._corrected(space, raw)
+    def _search(self, space: SearchSpace, raw: CostModel) -> None:
+        while len(self.trials) < self.options.evaluations and self._time_left():
+            model = self._fitted(space, raw)
             config = self._next(space, model)
             if config is None:
                 return
             (noise,), (spent,), _ = model.predict(np.array([config]))
             try:
-                self._evaluated(space, config, float(noise), float(spent))
+                self._evaluate(space, config, float(noise), float(spent))
             except (PlanError, CalibrationError, PassError):  # it cannot be made
                 self.refused.add(config)
 
-    def _next(self, space: Space, model: Additive) -> Config | None:
+    def _next(self, space: SearchSpace, model: CostModel) -> Config | None:
         """Where to look: towards the goals, then for less in float, then along the front."""
-        known, seen = front(model, self.goals.smallest), self._seen(space)
-        number = next_of(known, seen, self.goals, self.refused)
-        if number is None and self.lean < LEAN:
-            self.lean += 1
-            if (config := leaner(model, seen, self.goals, self.refused)) is not None:
+        known, seen = pareto_front(model, self.goals.smallest), self._observations(space)
+        number = next_candidate(known, seen, self.goals, self.refused)
+        if number is None and self.requantized < MAX_REQUANTIZED:
+            self.requantized += 1
+            if (config := quantize_more(model, seen, self.goals, self.refused)) is not None:
                 return config
         if number is None and self.options.front:
             return most_promising(model, seen, self.goals, self.refused)
         return None if number is None else known.config(number)
 
-    def _in_float(self, space: Space) -> None:
+    def _try_float(self, space: SearchSpace) -> None:
         """The last candidate, where losses alone are bounded and nothing keeps them: all that is
         chosen for left in float. It needs no search, and comes on top of the evaluations."""
         goals = self.goals
         bounded = goals.min_speedup is not None or goals.max_size is not None
-        kept = any(map(goals.kept, self.found.values()))
+        kept = any(map(goals.is_met, self.trials.values()))
         if not (bounded or kept) and self._time_left():
-            self._evaluated(space, space.config(FLOAT))
+            self._evaluate(space, space.config(FLOAT))
 
     def _time_left(self) -> bool:
         """Whether another evaluation fits into the budget, as long as they took so far."""
         if self.options.budget is None:
             return True
-        took = [e.seconds for e in self.found.values()]
+        took = [e.seconds for e in self.trials.values()]
         need = max(took, default=0.0)
         if time.monotonic() - self.started + need <= self.options.budget:
             return True
         self.stopped = "the budget of time is used up"
         return False
 
-    def _seen(self, space: Space) -> list[Seen]:
+    def _observations(self, space: SearchSpace) -> list[Observation]:
         """What was evaluated of a space, in the model's units."""
         return [
-            Seen(space.numbered(e.choices), e, self._cost(e))
-            for e in self.found.values()
+            Observation(space.config_of(e.choices), e, self._cost(e))
+            for e in self.trials.values()
             if e.accuracy == space.recipe.accuracy
         ]
 
-    def _cost(self, found: Evaluated) -> float:
+    def _cost(self, found: Trial) -> float:
         return float(found.size) if self.goals.smallest else self.float_time / found.speedup
 
-    def _corrected(self, space: Space, raw: Additive) -> Additive:
-        seen = self._seen(space)
-        return corrected(
+    def _fitted(self, space: SearchSpace, raw: CostModel) -> CostModel:
+        seen = self._observations(space)
+        return fit_scales(
             raw,
             [s.config for s in seen],
-            [s.found.score.noise for s in seen],
-            [raw.float_time / s.found.speedup for s in seen],
+            [s.trial.score.noise for s in seen],
+            [raw.float_time / s.trial.speedup for s in seen],
         )
 
     # --- measuring ----------------------------------------------------------------------------
 
-    def _space(self, base: Quantized) -> Space:
-        return space_of(
+    def _search_space(self, base: Quantized) -> SearchSpace:
+        return search_space(
             base.graph,
             base.plan,
             observers_of(base.plan),
@@ -235,31 +235,31 @@ class Search:
             self.options.groups,
         )
 
-    def _evaluated(
+    def _evaluate(
         self,
-        space: Space,
+        space: SearchSpace,
         config: Config,
         noise: float = 0.0,
         spent: float = 0.0,
         made: Quantized | None = None,
-    ) -> Evaluated:
+    ) -> Trial:
         """What is known of a configuration, from the archive or by running it."""
         recipe = space.recipe_of(config)
-        key = key_of(recipe)
-        self.made[key], plain = recipe, space.is_float(config)
+        key = recipe_key(recipe)
+        self.tried_recipes[key], plain = recipe, space.is_float(config)
         self.unquantized = key if plain else self.unquantized
-        found = self.archive.found.get(key)
+        found = self.archive.trials.get(key)
         if found is None:
             start = time.monotonic()
             quantized = made or (None if plain else self.convert(recipe))
-            file = self._written(key, lambda: quantized or self.convert(recipe))
+            file = self._write(key, lambda: quantized or self.convert(recipe))
             score = self.judge.score(file)
-            (ratio,) = (ITSELF,) if plain else self._timed([file])
-            found = Evaluated(
+            (ratio,) = (FLOAT_RATIO,) if plain else self._time([file])
+            found = Trial(
                 key,
-                len(self.found) + 1,
+                len(self.trials) + 1,
                 recipe.accuracy,
-                space.named(config),
+                space.choice_names(config),
                 score,
                 ratio.median,
                 ratio.low,
@@ -270,22 +270,22 @@ class Search:
                 noise,
                 spent,
             )
-            self.archive.put(found)
-            self.fresh += 1
-        self.found[key] = replace(found, number=len(self.found) + 1)
-        return self.found[key]
+            self.archive.add(found)
+            self.new_trials += 1
+        self.trials[key] = replace(found, number=len(self.trials) + 1)
+        return self.trials[key]
 
-    def _anew(self, found: Sequence[Evaluated]) -> tuple[Ratio, ...]:
+    def _retime(self, found: Sequence[Trial]) -> tuple[Ratio, ...]:
         """Files that were evaluated, beside each other."""
-        return self._timed(
-            [self._written(e.key, partial(self.convert, self.made[e.key])) for e in found]
+        return self._time(
+            [self._write(e.key, partial(self.convert, self.tried_recipes[e.key])) for e in found]
         )
 
-    def _timed(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
+    def _time(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
         """Beside float."""
-        return speeds(self.float_file, files, self.inputs, self.options.timing)
+        return measure_speedups(self.float_file, files, self.inputs, self.options.timing)
 
-    def _written(self, key: str, make: Callable[[], Quantized]) -> Path:
+    def _write(self, key: str, make: Callable[[], Quantized]) -> Path:
         if key == self.unquantized:
             return self.float_file
         file = self.folder / f"{key}.onnx"
@@ -293,95 +293,99 @@ class Search:
             make().export(file, verify=False)
         return file
 
-    def _additive(self, space: Space) -> Additive:
+    def _measure_model(self, space: SearchSpace) -> CostModel:
         """The model of a space: its measurements are kept in the archive.
 
         They are made without the steps that write rounded weights into the network: its own float
         values would hold their errors already.
         """
-        items = items_of(space)
-        plain = replace(space, recipe=_keeping_function(space.recipe))
+        items = find_items(space)
+        plain = replace(space, recipe=_function_preserving(space.recipe))
         bare = replace(plain, recipe=replace(plain.recipe, recover=()))  # to be timed, no more
-        recipes = {c: plain.recipe_of(c) for c in probes(items)}
-        models = {c: self.bases.get(key_of(r)) or self.convert(r) for c, r in recipes.items()}
-        store = self.archive.store(f"{key_of(space.recipe)} {items.digest}")
+        recipes = {c: plain.recipe_of(c) for c in uniform_configs(items)}
+        models = {c: self.bases.get(recipe_key(r)) or self.convert(r) for c, r in recipes.items()}
+        store = self.archive.store(f"{recipe_key(space.recipe)} {items.digest}")
         errors = point_errors(list(models.values()), items.points, self.samples, store)
 
         def write(config: Config) -> Path:
             known = models.get(config)
             recipe = (bare if known is None else plain).recipe_of(config)
-            return self._written(key_of(recipe), lambda: known or self.convert(recipe))
+            return self._write(recipe_key(recipe), lambda: known or self.convert(recipe))
 
         with during("times of single nodes"):
             costs = store.once(
                 "costs",
                 NodeCosts,
-                lambda: measured_costs(
+                lambda: measure_costs(
                     items, self.float_file, write, self.inputs, self.options.timing
                 ),
             )
         self.float_time = costs.float_time
         whole = {c: _bytes(write(c)) for c in models}
-        return Additive(
+        return CostModel(
             items=items,
             errors=np.array([errors.get(item, 0.0) for item in items.points]),
             times=np.array(costs.times),
             float_time=costs.float_time,
-            edge=costs.edge,
-            element=costs.element,
-            sizes=sizes_of(space, models, whole, _bytes(self.float_file)),
+            boundary_us=costs.edge,
+            boundary_element_us=costs.element,
+            sizes=choice_sizes(space, models, whole, _bytes(self.float_file)),
             float_size=float(_bytes(self.float_file)),
-            trust=np.ones(len(space.groups)),
+            error_scales=np.ones(len(space.groups)),
         )
 
     # --- telling ------------------------------------------------------------------------------
 
-    def _result(self, space: Space, raw: Additive | None) -> Tuned:
-        evaluated = tuple(self.found.values())
-        best = self.goals.best(self.finals or evaluated)
+    def _result(self, space: SearchSpace, raw: CostModel | None) -> TuneResult:
+        evaluated = tuple(self.trials.values())
+        best = self.goals.best(self.finalists or evaluated)
         here = best.accuracy == space.recipe.accuracy
-        fitted = self._corrected(space, raw) if raw is not None and here else raw
-        return Tuned(
+        fitted = self._fitted(space, raw) if raw is not None and here else raw
+        return TuneResult(
             target=self.target,
             goals=self.goals,
             best=best,
-            reached=self.goals.kept(best),
-            missed=tuple(self.goals.told(best)),
+            reached=self.goals.is_met(best),
+            missed=tuple(self.goals.describe_misses(best)),
             evaluated=evaluated,
-            front=front_of(evaluated, self.goals.smallest),
-            groups=chosen_of(space, best, fitted),
-            recipes={e.key: self.made[e.key] for e in evaluated},
+            front=front_keys(evaluated, self.goals.smallest),
+            groups=group_choices(space, best, fitted),
+            recipes={e.key: self.tried_recipes[e.key] for e in evaluated},
             unquantized=self.unquantized,
             float_size=_bytes(self.float_file),
             float_time=0.0 if raw is None else raw.float_time,
             agreement=self._agreement(space, raw),
             stopped=self.stopped,
             notes=tuple(self.notes),
-            fresh=self.fresh,
+            fresh=self.new_trials,
             seconds=time.monotonic() - self.started,
         )
 
-    def _agreement(self, space: Space, raw: Additive | None) -> tuple[float | None, float | None]:
+    def _agreement(
+        self, space: SearchSpace, raw: CostModel | None
+    ) -> tuple[float | None, float | None]:
         """Of the model as it was before any evaluation corrected it."""
-        seen = [] if raw is None else [s for s in self._seen(space) if s.found.score.noise > 0]
+        seen = (
+            [] if raw is None else [s for s in self._observations(space) if s.trial.score.noise > 0]
+        )
         if raw is None or not seen:
             return None, None
         noise, spent, _ = raw.predict(np.array([s.config for s in seen]))
-        real = np.array([s.found.score.noise for s in seen])
-        speedups = np.array([s.found.speedup for s in seen])
+        real = np.array([s.trial.score.noise for s in seen])
+        speedups = np.array([s.trial.speedup for s in seen])
         return (
-            agreement(np.log(np.maximum(noise, LEAST)), np.log(real)),
-            agreement(spent, raw.float_time / speedups),
+            correlation(np.log(np.maximum(noise, NOISE_FLOOR)), np.log(real)),
+            correlation(spent, raw.float_time / speedups),
         )
 
 
-def _by_steps(recipe: Recipe) -> Recipe:
+def _with_named_steps(recipe: Recipe) -> Recipe:
     """The same with its steps by name, so that two ways to say them are one."""
     names = tuple(step.name for step in select_steps(recipe) if step is not SOLVE)
     return replace(recipe, accuracy="fast", recover=names)
 
 
-def _keeping_function(recipe: Recipe) -> Recipe:
+def _function_preserving(recipe: Recipe) -> Recipe:
     """With the steps alone that change the network without changing what it computes."""
     names = [step.name for step in select_steps(recipe)]
     return replace(recipe, accuracy="fast", recover=tuple(names[: names.index(SOLVE.name)]))

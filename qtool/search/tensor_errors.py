@@ -55,7 +55,7 @@ def point_errors(
             continue
         for which, executor in enumerate(executors):
             own = {i: item for i, item in enumerate(items) if asked[item] == which}
-            sums += _measured(executor, chunk, own, len(items))
+            sums += _signal_noise_sums(executor, chunk, own, len(items))
         done = number + 1
         store.save("errors", {"sums": sums, "done": np.array(done)})
     return {
@@ -64,7 +64,9 @@ def point_errors(
     }
 
 
-def _measured(executor: Executor, chunk: Batch, own: Mapping[int, Item], count: int) -> Array:
+def _signal_noise_sums(
+    executor: Executor, chunk: Batch, own: Mapping[int, Item], count: int
+) -> Array:
     sums = np.zeros((count, 2))
     if not own:
         return sums

@@ -11,15 +11,15 @@ import numpy as np
 from qtool.core.formats import db, percent, size, table, times
 from qtool.core.records import to_json
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import Evaluated
-from qtool.search.choices import Space
-from qtool.search.cost_model import Additive
+from qtool.search.archive import Trial
+from qtool.search.choices import SearchSpace
+from qtool.search.cost_model import CostModel
 from qtool.search.goals import TuneGoals
-from qtool.search.pareto_front import undominated
+from qtool.search.pareto_front import non_dominated
 
 
 @dataclass(frozen=True)
-class Chosen:
+class GroupChoice:
     """What a group of layers got.
 
     share: of the predicted error that all have in the first model that was tried, this group's.
@@ -38,7 +38,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     """The end of a search.
 
     best: what is delivered. reached: whether it keeps every goal; missed: where not, how far it is,
@@ -54,12 +54,12 @@ class Tuned:
 
     target: str
     goals: TuneGoals
-    best: Evaluated
+    best: Trial
     reached: bool
     missed: tuple[str, ...]
-    evaluated: tuple[Evaluated, ...]
+    evaluated: tuple[Trial, ...]
     front: tuple[str, ...]
-    groups: tuple[Chosen, ...]
+    groups: tuple[GroupChoice, ...]
     recipes: Mapping[str, Recipe]
     unquantized: str
     float_size: int
@@ -134,7 +134,7 @@ class Tuned:
             (
                 f"{'*' if e.key == self.best.key else ''}{e.number}",
                 e.accuracy,
-                _lifted(e.choices),
+                _count_choices(e.choices),
                 times(e.speedup),
                 size(e.size),
                 db(e.score.sqnr_db),
@@ -160,16 +160,18 @@ class Tuned:
         )
 
 
-def _lifted(choices: tuple[str, ...]) -> str:
+def _count_choices(choices: tuple[str, ...]) -> str:
     """How many groups have which choice."""
     names = dict.fromkeys(choices)
     return ", ".join(f"{choices.count(n)} {n}" for n in names)
 
 
-def chosen_of(space: Space, best: Evaluated, model: Additive | None) -> tuple[Chosen, ...]:
+def group_choices(
+    space: SearchSpace, best: Trial, model: CostModel | None
+) -> tuple[GroupChoice, ...]:
     """What each group got, and what it would gain and cost in float."""
-    config = space.numbered(best.choices)
-    shares = np.zeros(len(config)) if model is None else model.shares(space.usual)
+    config = space.config_of(best.choices)
+    shares = np.zeros(len(config)) if model is None else model.group_noise(space.default_config)
     found = []
     for i, group in enumerate(space.groups):
         gain = cost = None
@@ -180,12 +182,12 @@ def chosen_of(space: Space, best: Evaluated, model: Additive | None) -> tuple[Ch
             gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
         share = float(shares[i] / (shares.sum() or 1.0))
         facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
-        found.append(Chosen(*facts, share, gain, cost))
+        found.append(GroupChoice(*facts, share, gain, cost))
     return tuple(found)
 
 
-def front_of(evaluated: tuple[Evaluated, ...], smallest: bool) -> tuple[str, ...]:
+def front_keys(evaluated: tuple[Trial, ...], smallest: bool) -> tuple[str, ...]:
     """Keys of the files that none beats in both ways, from the cheapest to the most exact."""
     cost = np.array([e.size if smallest else 1 / e.speedup for e in evaluated], np.float64)
     noise = np.array([e.score.noise for e in evaluated])
-    return tuple(evaluated[i].key for i in undominated(cost, noise))
+    return tuple(evaluated[i].key for i in non_dominated(cost, noise))

@@ -193,6 +193,6 @@ def test_what_people_get_has_report_and_speed(tmp_path, monkeypatch):
     quantized = qtool.quantize(captured(), DATA)
     assert type(quantized) is qtool.QuantizedModel
     asked = []
-    monkeypatch.setattr(place, "speed_of", lambda *a, **k: asked.append((a, k)))
+    monkeypatch.setattr(place, "measure_speedup", lambda *a, **k: asked.append((a, k)))
     quantized.speed(tmp_path / "m.onnx", seconds=0.5)
     assert asked == [((quantized, tmp_path / "m.onnx"), {"seconds": 0.5})]

@@ -18,7 +18,7 @@ from rich.console import Console
 import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
-from qtool.evaluation.latency.speedup import Speed
+from qtool.evaluation.latency.speedup import Speedup
 from tests.cli.conftest import DIGITS, ROOT, Cli
 from tests.cli.models import images, transposed
 
@@ -96,11 +96,11 @@ def test_a_file_that_is_slower_than_float_is_warned_of(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spread, even = Spread(1.0, 1.0, 1.0), Ratio(0.5, 0.5, 0.5, 0.5, 0.5)
-    found = Speed(
+    found = Speedup(
         Timing(1, 1, 9, 1.0, (spread, spread), (even, even)),
         (NodeTime("head", ("Gemm", "QGemm"), (1.0, 9.0)),),
     )
-    monkeypatch.setattr("qtool.evaluation.latency.speedup.speed_of", lambda *_, **__: found)
+    monkeypatch.setattr("qtool.evaluation.latency.speedup.measure_speedup", lambda *_, **__: found)
     call = ("quantize", UP, "--data", f"{M}images", "-o", "up.onnx")
     result = cli(*call)
     assert "slower than float here (0.50x)" in result.stderr

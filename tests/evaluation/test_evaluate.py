@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, VerificationError
-from qtool.evaluation.evaluate import Evaluation, Side, evaluate_files
+from qtool.evaluation.evaluate import Evaluation, ModelFigures, evaluate_files
 from tests.backends.onnx.export.networks import exported, float_file, run, samples
 
 BATCH = 8
@@ -121,7 +121,7 @@ def test_equal_files_have_no_error(file: Path) -> None:
 
 
 def test_text_is_what_the_command_prints() -> None:
-    sides = (Side(0.75, 2048, 1.5, 0.0), Side(None, 1024, 0.5, 1.0))
+    sides = (ModelFigures(0.75, 2048, 1.5, 0.0), ModelFigures(None, 1024, 0.5, 1.0))
     found = Evaluation(24, 8, 1, *sides, 0.5, 31.25, 3.0)
     assert str(found).splitlines() == [
         "                                fp32       int8",

@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 
 from qtool.evaluation import machine as module
-from qtool.evaluation.machine import machine
+from qtool.evaluation.machine import this_machine
 
 
 def test_it_is_this_machine() -> None:
-    found = machine()
+    found = this_machine()
     assert 1 <= found.cores <= (os.cpu_count() or 1)
     assert found.memory_gib > 0
     assert found.versions["onnxruntime"] == onnxruntime.__version__
@@ -28,7 +28,7 @@ def test_the_first_processor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "cpuinfo"
     file.write_text(CPUINFO)
     monkeypatch.setattr(module, "Path", lambda _: file)
-    found = machine()
+    found = this_machine()
     assert (found.cpu, found.features) == ("A Processor", ("avx2", "avx_vnni"))
 
 
@@ -37,5 +37,5 @@ def test_what_the_system_does_not_tell_is_left_empty(
 ) -> None:
     monkeypatch.setattr(module, "Path", lambda _: tmp_path / "missing")
     monkeypatch.delattr(os, "sysconf")
-    found = machine()
+    found = this_machine()
     assert (found.features, found.memory_gib) == ((), 0.0)

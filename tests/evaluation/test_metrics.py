@@ -7,7 +7,7 @@ import pytest
 
 from qtool.core.errors import DataError
 from qtool.evaluation import metrics
-from qtool.evaluation.metrics import bootstrap, metric, user_metrics
+from qtool.evaluation.metrics import bootstrap, make_metric, user_metrics
 from qtool.verification.fidelity import decibels
 
 
@@ -34,13 +34,13 @@ def test_bootstrap_is_paired():
     hits = np.arange(1000) % 2 == 0
     other = hits.copy()
     other[:10] = False
-    found = metric("m", [hits, other], "user")
+    found = make_metric("m", [hits, other], "user")
     assert found.drops == (0.0, pytest.approx(0.005))
     assert 0 < found.intervals[1].low < found.intervals[1].high < 0.012
 
 
 def test_lower_is_better_turns_the_drop():
-    worse = metric("loss", [np.array(1.0), np.array(1.5)], "user", higher_is_better=False)
+    worse = make_metric("loss", [np.array(1.0), np.array(1.5)], "user", higher_is_better=False)
     assert worse.drops[1] == 0.5
     assert worse.intervals == (None, None)
 

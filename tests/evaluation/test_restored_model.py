@@ -12,7 +12,13 @@ from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
-from qtool.evaluation.restored_model import float_twin, is_quantized, read_onnx, restore, restored
+from qtool.evaluation.restored_model import (
+    is_quantized,
+    read_onnx,
+    remove_quantization,
+    restore,
+    try_restore,
+)
 from tests.evaluation.spoiled import captured, chain, images
 
 SAMPLE = Batch((images(16),))
@@ -56,7 +62,7 @@ def test_files_that_cannot_be_restored(chain_files, tmp_path):
     other = qtool.capture_model(nn.Sequential(nn.Conv2d(3, 8, 3)).eval(), images(16))
     with pytest.raises(VerificationError, match="made from another model"):
         restore(int8, other, SAMPLE)
-    assert "was not made by qtool" in restored(plain, captured(), SAMPLE)
+    assert "was not made by qtool" in try_restore(plain, captured(), SAMPLE)
     (tmp_path / "no.onnx").write_text("no")
     with pytest.raises(FileError, match="not a readable ONNX file"):
         restore(tmp_path / "no.onnx", captured(), SAMPLE)
@@ -66,7 +72,7 @@ def test_files_that_cannot_be_restored(chain_files, tmp_path):
 
 def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
     plain, int8 = chain_files
-    onnx.save(float_twin(int8), tmp_path / "twin.onnx")
+    onnx.save(remove_quantization(int8), tmp_path / "twin.onnx")
     assert is_quantized(int8)
     assert not is_quantized(tmp_path / "twin.onnx")
     x = [images(8).numpy()]
@@ -76,4 +82,4 @@ def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
 
 def test_twin_of_a_float_file(chain_files):
     with pytest.raises(VerificationError, match="holds no QuantizeLinear"):
-        float_twin(chain_files[0])
+        remove_quantization(chain_files[0])

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.search.archive import Archive, Evaluated
-from qtool.search.finalists import compared, finalists
+from qtool.search.archive import Archive, Trial
+from qtool.search.finalists import finalists, time_finalists
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
 
 GOALS = TuneGoals(max_drop=0.01)
 
 
-def _file(key: str, speed: float, drop: float = 0.0) -> Evaluated:
+def _file(key: str, speed: float, drop: float = 0.0) -> Trial:
     score = Score(100, 30.0, 1e-3, "top-1", True, 0.9, 0.9 + drop, drop, drop, drop)
-    return Evaluated(key, 1, "fast", (), score, speed, speed, speed, 1000, 0.5, 1.0, 0.0, 0.0)
+    return Trial(key, 1, "fast", (), score, speed, speed, speed, 1000, 0.5, 1.0, 0.0, 0.0)
 
 
 def test_those_that_keep_the_goal_and_may_be_the_fastest() -> None:
@@ -32,18 +32,18 @@ def test_the_speeds_of_one_session_decide_and_are_kept(tmp_path: Path) -> None:
     """Two levels of recovery are the same kernels: when they were evaluated one seemed faster."""
     found, sessions = (_file("a", 2.17), _file("b", 1.84)), []
 
-    def timed(files: Sequence[Evaluated]) -> list[Ratio]:
+    def timed(files: Sequence[Trial]) -> list[Ratio]:
         sessions.append([e.key for e in files])
         return [Ratio(r, 1.5, 2.5, r, r) for r in (1.9, 2.1)]
 
-    def again() -> tuple[Evaluated, ...]:
-        return compared(GOALS, found, Archive(tmp_path / "kept", {}).store, timed)
+    def again() -> tuple[Trial, ...]:
+        return time_finalists(GOALS, found, Archive(tmp_path / "kept", {}).store, timed)
 
     assert GOALS.best(found).key == "a"
     assert GOALS.best(again()).key == "b"
     assert [(e.speedup, e.speedup_low) for e in again()] == [(1.9, 1.5), (2.1, 1.5)]
     assert sessions == [["a", "b"]]  # once
-    assert compared(GOALS, found[:1], Archive(None, {}).store, timed) == ()
+    assert time_finalists(GOALS, found[:1], Archive(None, {}).store, timed) == ()
 
 
 def test_of_files_alike_in_time_that_with_most_in_integers_is_best() -> None:

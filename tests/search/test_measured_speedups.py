@@ -10,7 +10,7 @@ import pytest
 
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.search import measured_speedups
-from qtool.search.measured_speedups import LEAST, MOST, in_sessions
+from qtool.search.measured_speedups import MAX_SESSIONS, MIN_SESSIONS, repeat_sessions
 
 
 def _told(monkeypatch: pytest.MonkeyPatch, medians: list[tuple[float, ...]]) -> list[float]:
@@ -23,21 +23,21 @@ def _told(monkeypatch: pytest.MonkeyPatch, medians: list[tuple[float, ...]]) -> 
         ratios = [Ratio(m, m - 0.1, m + 0.1, m - 0.2, m + 0.2) for m in (1.0, *found)]
         return SimpleNamespace(ratios=tuple(ratios))
 
-    monkeypatch.setattr(measured_speedups, "timed", timed)
+    monkeypatch.setattr(measured_speedups, "time_files", timed)
     return seen
 
 
 def test_the_middle_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _told(monkeypatch, [(1.6, 3.0), (1.0, 3.2), (1.5, 3.1)])
-    one, two = measured_speedups.speeds(Path("float"), [Path("a"), Path("b")], (), 0.0)
+    one, two = measured_speedups.measure_speedups(Path("float"), [Path("a"), Path("b")], (), 0.0)
     assert (one.median, two.median) == (1.5, 3.1)
     assert (one.low, one.high) == (0.9, 1.7000000000000002), "of three nothing is left out"
-    assert len(seen) == LEAST
+    assert len(seen) == MIN_SESSIONS
 
 
 def test_odd_sessions_do_not_widen_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = _told(monkeypatch, [(2.0,)] * (MOST - 2) + [(0.5,), (9.0,)])
-    (one,) = measured_speedups.speeds(Path("float"), [Path("a")], (), 1000.0)
+    seen = _told(monkeypatch, [(2.0,)] * (MAX_SESSIONS - 2) + [(0.5,), (9.0,)])
+    (one,) = measured_speedups.measure_speedups(Path("float"), [Path("a")], (), 1000.0)
     assert (one.low, one.median, one.high) == (1.9, 2.0, 2.1)
     assert sum(seen) == pytest.approx(1000), "as long as one session of that time"
 
@@ -45,4 +45,4 @@ def test_odd_sessions_do_not_widen_the_interval(monkeypatch: pytest.MonkeyPatch)
 def test_as_many_sessions_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(measured_speedups.time, "perf_counter", lambda: next(clock))
-    assert len(in_sessions(lambda: None, 5)) == LEAST + 4
+    assert len(repeat_sessions(lambda: None, 5)) == MIN_SESSIONS + 4

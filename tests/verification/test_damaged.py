@@ -14,7 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, describe
-from qtool.evaluation.restored_model import float_twin
+from qtool.evaluation.restored_model import remove_quantization
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_node_without_inputs(file: Path) -> None:
     node = next(n for n in model.graph.node if n.op_type == "DequantizeLinear")
     del node.input[:]
     with pytest.raises(VerificationError, match="lacks inputs or outputs"):
-        float_twin(model)
+        remove_quantization(model)
 
 
 def test_weights_without_values() -> None:

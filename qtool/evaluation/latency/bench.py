@@ -13,10 +13,10 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.path_arguments import takes_paths
 from qtool.core.records import to_json
 from qtool.core.types import Array
-from qtool.evaluation.latency.interleaved_timing import Timing, timed
-from qtool.evaluation.machine import Machine, machine
+from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.restored_model import read_onnx
 from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
@@ -89,7 +89,7 @@ def bench(
     threads: Sequence[int] = ReportOptions.threads,
     seconds: float = 10.0,
     precision: float = 0.01,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Bench:
     """Times ONNX files in turns in one process.
 
@@ -121,8 +121,8 @@ def bench(
             raise DataError(
                 f"{paths[0].name} takes one batch size, which is not {size}; see --batch-sizes"
             )
-        found.append(timed(paths, inputs, threads=count, seconds=seconds, precision=precision))
-    return Bench(tuple(map(str, files)), machine(), tuple(found), precision)
+        found.append(time_files(paths, inputs, threads=count, seconds=seconds, precision=precision))
+    return Bench(tuple(map(str, files)), this_machine(), tuple(found), precision)
 
 
 def _check_numbers(

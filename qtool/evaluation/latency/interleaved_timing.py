@@ -15,7 +15,7 @@ from qtool.backends.onnxruntime.session import RUNTIME, feeds, session
 from qtool.core.errors import VerificationError
 
 WARM_UP = 3
-LEAST_ROUNDS = 15
+MIN_ROUNDS = 15
 CHECK_EVERY = 10  # rounds between looks at the interval
 Z95 = 1.96
 FINE = 1e-5  # seconds: what a clock has to tell apart
@@ -23,7 +23,7 @@ FINE = 1e-5  # seconds: what a clock has to tell apart
 Clock = Callable[[], float]
 """Seconds since some moment."""
 
-worked: Clock = (
+thread_clock: Clock = (
     time.thread_time if time.get_clock_info("thread_time").resolution <= FINE else time.perf_counter
 )
 """What the processor has done for this thread, where the system tells it finely: the turns of other
@@ -77,14 +77,14 @@ class Timing:
     ratios: tuple[Ratio, ...]
 
 
-def timed(
+def time_files(
     files: Sequence[str | Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     *,
     threads: int = 1,
     seconds: float = 2.0,
     precision: float | None = None,
-    least_rounds: int = LEAST_ROUNDS,
+    least_rounds: int = MIN_ROUNDS,
     in_a_row: int = 1,
     tick: Callable[[Timing], None] = lambda _: None,
     clock: Clock = time.perf_counter,
@@ -123,16 +123,16 @@ def timed(
     return known()
 
 
-def interleaved(
+def median_latency(
     files: Sequence[str | Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     *,
     threads: int = 1,
     seconds: float = 2.0,
-    least_rounds: int = LEAST_ROUNDS,
+    least_rounds: int = MIN_ROUNDS,
 ) -> Latency:
     """`timed`, in short: medians alone."""
-    found = timed(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
+    found = time_files(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
     medians, ratios = (s.median for s in found.models), (r.median for r in found.ratios)
     return Latency(tuple(medians), tuple(ratios), found.rounds)
 

@@ -44,7 +44,7 @@ class NodeTime:
     microseconds: tuple[float, ...]
 
 
-def profiled(
+def profile_nodes(
     files: Sequence[Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     *,
@@ -58,8 +58,8 @@ def profiled(
     Raises:
         VerificationError: a file does not run.
     """
-    tables = [_one(file, inputs, threads, runs) for file in files]
-    names = _ordered(files, {name for table in tables for name in table})
+    tables = [_profile_file(file, inputs, threads, runs) for file in files]
+    names = _in_file_order(files, {name for table in tables for name in table})
     none = ("", 0.0)
     return tuple(
         NodeTime(
@@ -71,14 +71,14 @@ def profiled(
     )
 
 
-def _ordered(files: Sequence[Path], names: set[str]) -> list[str]:
+def _in_file_order(files: Sequence[Path], names: set[str]) -> list[str]:
     """Inputs first, then in the order of the files' nodes, then what belongs to none."""
     graphs = [graph_of(message_of(f)) for f in files]
     found = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
     return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
 
 
-def _one(
+def _profile_file(
     file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
 ) -> dict[str, tuple[str, float]]:
     """Name in the file -> (kernels, microseconds a run)."""
@@ -95,11 +95,11 @@ def _one(
     spent: dict[str, float] = {}
     for node, times in durations.items():
         name = names.get(node, OTHER)
-        spent[name] = spent.get(name, 0.0) + _middle(times) * len(times) / runs
+        spent[name] = spent.get(name, 0.0) + _interquartile_mean(times) * len(times) / runs
     return {name: (" + ".join(kernels[name]), spent[name]) for name in kernels}
 
 
-def _middle(times: Sequence[float]) -> float:
+def _interquartile_mean(times: Sequence[float]) -> float:
     """The mean of the middle half."""
     ordered, cut = np.sort(times), len(times) // 4
     return float(ordered[cut : len(times) - cut].mean())

@@ -17,17 +17,17 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.records import to_json
-from qtool.evaluation.latency.interleaved_timing import Timing, timed
-from qtool.evaluation.latency.node_times import NodeTime, profiled
+from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
 from qtool.planning.targets import target
 
-LEAST_ROUNDS = 7
+MIN_ROUNDS = 7
 RUNS = 10
-NAMED = 5
+MAX_NODES = 5
 
 
 @dataclass(frozen=True)
-class Speed:
+class Speedup:
     """timing: the float model, then the integer one; one sample (all of the sample that it was
     verified with, where the model runs with no fewer), one thread.
 
@@ -77,7 +77,9 @@ def _cost(node: NodeTime) -> str:
     return f"  {node.name}: {integer:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
-def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) -> Speed | None:
+def measure_speedup(
+    quantized: Quantized, file: str | Path, *, seconds: float = 1.0
+) -> Speedup | None:
     """Times an exported file beside its float model; None where its target runs elsewhere.
 
     Args:
@@ -94,16 +96,16 @@ def speed_of(quantized: Quantized, file: str | Path, *, seconds: float = 1.0) ->
         plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         try:
-            found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
+            found = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
         except VerificationError:  # where one input counts the rows of another, say
             inputs = quantized.sample.arrays()
-            found = timed(files, inputs, seconds=seconds, least_rounds=LEAST_ROUNDS)
+            found = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
         if found.ratios[1].median >= 1:
-            return Speed(found)
-        nodes = profiled(files, inputs, runs=RUNS)
+            return Speedup(found)
+        nodes = profile_nodes(files, inputs, runs=RUNS)
     losses = sorted(nodes, key=lambda n: n.microseconds[0] - n.microseconds[1])
-    costly = [n for n in losses[:NAMED] if n.microseconds[1] > n.microseconds[0]]
-    return Speed(found, tuple(costly))
+    costly = [n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0]]
+    return Speedup(found, tuple(costly))
 
 
 def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:

@@ -20,7 +20,7 @@ from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.metrics import Interval, Metric, bootstrap, metric
+from qtool.evaluation.metrics import Interval, Metric, bootstrap, make_metric
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
@@ -31,7 +31,7 @@ SAVE_EVERY = 5.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class WorstSample:
     """One of the samples on which a model is furthest from the reference.
 
     sqnr_db: of its outputs. predicted: the class each of the two gives; label: the true one; None
@@ -46,12 +46,12 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ModelAccuracy:
     """A model beside the reference. agreement: share of samples with the same top-1."""
 
     agreement: Interval | None
     sqnr_db: float | None
-    worst: tuple[Sample, ...]
+    worst: tuple[WorstSample, ...]
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Accuracy:
 
     samples: int
     metrics: tuple[Metric, ...]
-    models: tuple[Outcome, ...]
+    models: tuple[ModelAccuracy, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class SampleStatistics:
     """What is kept of each sample, for every file.
 
     classes: [files, n, up to 5], empty where the first output is no list of scores. signal: [n].
@@ -87,7 +87,7 @@ def measure_outputs(
     *,
     store: Store | None = None,
     progress: Progress = lambda x: x,
-) -> Measured:
+) -> SampleStatistics:
     """Runs every file on every batch, with default session options. What stands on padding does not
     count.
 
@@ -101,7 +101,7 @@ def measure_outputs(
     """
     sessions = [session(f) for f in files]
     feeder, padding = Feeder(files[0]), Padding.of_session(sessions[0])
-    kept = _Kept(store or Store(), len(files))
+    kept = _Accumulator(store or Store(), len(files))
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
         current().check()
@@ -118,7 +118,7 @@ def measure_outputs(
     return kept.measured()
 
 
-class _Kept:
+class _Accumulator:
     """Per-sample numbers of the batches so far, and a checksum of each batch."""
 
     def __init__(self, store: Store, files: int) -> None:
@@ -132,7 +132,7 @@ class _Kept:
         if self.old is None:
             return False
         marks = self.old["marks"]
-        if index < len(marks) and marks[index] == _mark(arrays):
+        if index < len(marks) and marks[index] == _checksum(arrays):
             start, stop = (int(self.old["sizes"][:i].sum()) for i in (index, index + 1))
             self._append(
                 self.old["classes"][:, start:stop],
@@ -158,8 +158,8 @@ class _Kept:
                 for r in rows
             ]
         )
-        classes = np.stack([_top(found[0], size) for found in outputs])
-        self._append(classes, signal, noise, _mark(arrays))
+        classes = np.stack([_top_classes(found[0], size) for found in outputs])
+        self._append(classes, signal, noise, _checksum(arrays))
 
     def _append(self, classes: Array, signal: Array, noise: Array, mark: int) -> None:
         for name, array in (("classes", classes), ("signal", signal), ("noise", noise)):
@@ -179,8 +179,8 @@ class _Kept:
             },
         )
 
-    def measured(self) -> Measured:
-        return Measured(
+    def measured(self) -> SampleStatistics:
+        return SampleStatistics(
             np.concatenate(self.parts["classes"], 1),
             np.concatenate(self.parts["signal"]),
             np.concatenate(self.parts["noise"], 1),
@@ -188,7 +188,7 @@ class _Kept:
         )
 
 
-def _mark(arrays: Sequence[Array]) -> int:
+def _checksum(arrays: Sequence[Array]) -> int:
     mark = 0
     for array in arrays:
         mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
@@ -199,7 +199,7 @@ def _rows(array: Array, size: int) -> Array:
     return array.reshape(size, -1).astype(np.float64)
 
 
-def _top(scores: Array, size: int) -> Array:
+def _top_classes(scores: Array, size: int) -> Array:
     """The five best classes of each sample, the first of equals first; none for other outputs."""
     if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
         return np.zeros((size, 0), np.int32)
@@ -207,7 +207,9 @@ def _top(scores: Array, size: int) -> Array:
     return order.astype(np.int32)
 
 
-def summarize(measured: Measured, labels: Array | None, extra: Sequence[Metric] = ()) -> Accuracy:
+def summarize(
+    measured: SampleStatistics, labels: Array | None, extra: Sequence[Metric] = ()
+) -> Accuracy:
     """Metrics, agreement and worst samples.
 
     Args:
@@ -235,30 +237,30 @@ def check_labels(labels: Array, samples: int) -> None:
         raise DataError(f"{len(labels)} labels for {samples} samples; give one for each")
 
 
-def _built_in(measured: Measured, labels: Array) -> list[Metric]:
+def _built_in(measured: SampleStatistics, labels: Array) -> list[Metric]:
     check_labels(labels, measured.samples)
     if not measured.classes.shape[2]:
         raise DataError(
             "the first output is no list of scores, so that labels do not fit; use --eval"
         )
     hits = measured.classes == labels[None, :, None]
-    found = [metric("top-1", hits[:, :, 0], "built in", percent=True)]
+    found = [make_metric("top-1", hits[:, :, 0], "built in", percent=True)]
     if hits.shape[2] == TOP and int(measured.classes.max()) >= 2 * TOP:
-        found.append(metric("top-5", hits.any(2), "built in", percent=True))
+        found.append(make_metric("top-5", hits.any(2), "built in", percent=True))
     return found
 
 
-def _outcome(measured: Measured, model: int, labels: Array | None) -> Outcome:
+def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
     noise, signal = measured.noise[model], measured.signal
     agreement = None
     if measured.classes.shape[2]:
         same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
         agreement = bootstrap(same.astype(np.float64))
     worst = () if model == 0 else _worst(measured, model, labels)
-    return Outcome(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
+    return ModelAccuracy(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
 
 
-def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample, ...]:
+def _worst(measured: SampleStatistics, model: int, labels: Array | None) -> tuple[WorstSample, ...]:
     noise, signal = measured.noise[model], measured.signal
     relative = noise / np.maximum(signal, np.finfo(np.float64).tiny)
     classes = measured.classes
@@ -266,7 +268,7 @@ def _worst(measured: Measured, model: int, labels: Array | None) -> tuple[Sample
     for i in np.argsort(-relative, kind="stable")[:WORST]:
         scored = bool(classes.shape[2])
         found.append(
-            Sample(
+            WorstSample(
                 int(i),
                 decibels(float(signal[i]), float(noise[i])),
                 int(classes[0, i, 0]) if scored else None,

@@ -28,7 +28,7 @@ class TensorParameters:
     zero_points: tuple[int, ...]
 
     def row(self) -> tuple[str, str, str, str]:
-        return self.tensor, self.dtype, _few(self.scales), _few(self.zero_points)
+        return self.tensor, self.dtype, _summary(self.scales), _summary(self.zero_points)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,7 +106,7 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     path = Path(file)
     if path.suffix == ".onnx":
         coverage = audit(path)  # first: it refuses what the runtime does not load
-        return ModelContents(str(file), coverage, tuple(parameters(path)), _self_test(path))
+        return ModelContents(str(file), coverage, tuple(read_parameters(path)), _self_test(path))
     found = Calibration.load(path)
     return CalibrationContents(
         str(file),
@@ -127,7 +127,7 @@ def _self_test(path: Path) -> str:
     return "no self-test in this file" if test is None else str(test)
 
 
-def _few(values: tuple[float, ...]) -> str:
+def _summary(values: tuple[float, ...]) -> str:
     if len(values) == 1:
         return f"{values[0]:.6g}"
     low, high = min(values), max(values)
@@ -136,7 +136,7 @@ def _few(values: tuple[float, ...]) -> str:
     )
 
 
-def parameters(path: str | Path) -> list[TensorParameters]:
+def read_parameters(path: str | Path) -> list[TensorParameters]:
     """Every tensor that a DequantizeLinear of the file reads, in order, each once; of scales that
     are text none.
 

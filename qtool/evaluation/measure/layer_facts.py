@@ -22,7 +22,7 @@ from qtool.core.types import Dynamic, QuantParams
 from qtool.observers.histogram import Histogram
 from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
 
-BARS = 64
+BINS = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Bars:
+class HistogramFacts:
     """A histogram ready to draw.
 
     counts: elements in equal bins from `start` to `stop`. least, most: values seen. low, high: the
@@ -114,15 +114,15 @@ def _fused(plan: QuantPlan, owner: dict[str, str]) -> dict[str, str]:
     return {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
 
 
-def limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:
+def code_limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:
     """The lowest and the highest real value of the codes, of every channel; float64."""
     scale, zero = params.scale.double(), params.zero_point.double()
     return (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale
 
 
-def outside(x: torch.Tensor, params: QuantParams) -> int:
+def count_saturated(x: torch.Tensor, params: QuantParams) -> int:
     """How many elements saturate: further outside of the range than rounding explains."""
-    low, high = limits(params)
+    low, high = code_limits(params)
     step = params.scale.double() / 2
     lowest, highest = low - step, high + step
     if params.axis is not None:
@@ -132,13 +132,17 @@ def outside(x: torch.Tensor, params: QuantParams) -> int:
     return int(((x < lowest.float()) | (x > highest.float())).sum())
 
 
-def bars(histogram: Histogram, params: QuantParams | None, clipped: float) -> Bars | None:
+def histogram_facts(
+    histogram: Histogram, params: QuantParams | None, clipped: float
+) -> HistogramFacts | None:
     """A streamed histogram as bars; None where nothing was seen."""
     if histogram.empty:
         return None
     bins = next(histogram.each())
-    low, high = (torch.zeros(1),) * 2 if params is None else map(torch.atleast_1d, limits(params))
-    return Bars(
+    low, high = (
+        (torch.zeros(1),) * 2 if params is None else map(torch.atleast_1d, code_limits(params))
+    )
+    return HistogramFacts(
         float(bins.edges[0]),
         float(bins.edges[-1]),
         tuple(int(c) for c in bins.counts),
@@ -152,11 +156,13 @@ def bars(histogram: Histogram, params: QuantParams | None, clipped: float) -> Ba
     )
 
 
-def weight_bars(weight: torch.Tensor, params: QuantParams) -> Bars | None:
+def weight_histogram(weight: torch.Tensor, params: QuantParams) -> HistogramFacts | None:
     """The histogram of a layer's weights."""
-    histogram = Histogram(None, bins=BARS)
+    histogram = Histogram(None, bins=BINS)
     histogram.update(weight)
-    return bars(histogram, params, outside(weight, params) / max(1, weight.numel()))
+    return histogram_facts(
+        histogram, params, count_saturated(weight, params) / max(1, weight.numel())
+    )
 
 
 def signal_and_noise(expected: torch.Tensor, actual: torch.Tensor) -> np.ndarray[Any, Any]:

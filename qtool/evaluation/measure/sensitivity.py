@@ -31,14 +31,14 @@ from qtool.core.graph.executor import Executor, Values
 from qtool.core.store import Store
 from qtool.core.types import Progress
 from qtool.evaluation.measure.layer_facts import (
-    BARS,
-    Bars,
+    BINS,
+    HistogramFacts,
     Layer,
-    bars,
+    count_saturated,
+    histogram_facts,
     layers_of,
-    outside,
     signal_and_noise,
-    weight_bars,
+    weight_histogram,
 )
 from qtool.evaluation.options import ReportOptions
 from qtool.observers.histogram import Histogram
@@ -49,7 +49,7 @@ from qtool.verification.fidelity import decibels
 CHUNK = 32
 MEMORY = 256 << 20
 SAVE_EVERY = 5.0
-TINY = 1e-12
+NOISE_FLOOR = 1e-12
 
 # what is summed for each layer, as [signal, noise] pairs
 SUMS = ("alone", "accumulated", "only", "left", "left_all")
@@ -78,8 +78,8 @@ class LayerError:
     left_db: float | None
     gain_db: float | None
     samples: int
-    activation: Bars | None
-    weight: Bars | None
+    activation: HistogramFacts | None
+    weight: HistogramFacts | None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class _Schedule:
+class _ChunkSchedule:
     """Layer i has its turn in chunk c when (i + c) is a multiple of `period`."""
 
     chunks: tuple[Batch, ...]
@@ -105,7 +105,7 @@ class _Schedule:
         return [i for i in range(layers) if (i + chunk) % self.period == 0]
 
 
-def sweep(
+def measure_sensitivity(
     quantized: Quantized,
     data: Sequence[Batch],
     *,
@@ -143,7 +143,7 @@ def sweep(
             sums.save()
             saved = time.monotonic()
     sums.save()
-    return _result(quantized, sums, schedule)
+    return _sensitivity(quantized, sums, schedule)
 
 
 def _schedule(
@@ -153,7 +153,7 @@ def _schedule(
     every: Set[str],
     data: Sequence[Batch],
     budget: float,
-) -> _Schedule:
+) -> _ChunkSchedule:
     whole = replay.cost()
     both = 2.0 * whole + (replay.cost(every) - whole)  # the float and the quantized run
     tails = 2.0 * sum(replay.cost(layer.points) for layer in layers)
@@ -164,14 +164,14 @@ def _schedule(
     if dynamic:
         room = MEMORY // max(1, _bytes(replay, data[0], every))
         size = max(1, min(CHUNK, room, total // period))
-        chunks = [c for b in data for c in pieces(b, size)]
+        chunks = [c for b in data for c in split_batch(b, size)]
     period = min(period, len(chunks))
-    return _Schedule(tuple(chunks), period, (both + tails / period) / whole)
+    return _ChunkSchedule(tuple(chunks), period, (both + tails / period) / whole)
 
 
 def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     """Memory of the values of one sample, of the two runs that are kept and one more."""
-    values = replay.run(pieces(batch, 1)[0], every)
+    values = replay.run(split_batch(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
 
@@ -181,7 +181,7 @@ def _executor(quantized: Quantized) -> Executor:
     return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
 
-def pieces(batch: Batch, size: int) -> list[Batch]:
+def split_batch(batch: Batch, size: int) -> list[Batch]:
     """A batch in pieces of at most `size` samples, as equal as can be."""
     count = -(-batch.size // size)
     ends = [batch.size * i // count for i in range(count + 1)]
@@ -206,7 +206,7 @@ class _Sums:
         self.counts = np.zeros((len(layers), 3), np.int64)  # samples, clipped, elements
         self.output = np.zeros(2)
         self.logs = np.zeros(len(layers))  # of only / whole error, summed over samples
-        self.histograms = [Histogram(None, bins=BARS) for _ in layers]
+        self.histograms = [Histogram(None, bins=BINS) for _ in layers]
 
     def save(self) -> None:
         arrays: dict[str, Any] = {f"pairs/{k}": v for k, v in self.pairs.items()}
@@ -228,7 +228,7 @@ class _Sums:
             prefix = f"histogram/{i}/"
             state = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
             if state:
-                self.histograms[i] = Histogram.from_state(state, None, bins=BARS)
+                self.histograms[i] = Histogram.from_state(state, None, bins=BINS)
 
 
 def _measure(
@@ -243,7 +243,9 @@ def _measure(
     coded = replay.run(chunk, every)
     whole = _output_error(replay, real, coded)
     sums.output += whole
-    least = TINY * (whole[0] or 1.0) / chunk.size  # so that the logarithm of no error is a number
+    least = (
+        NOISE_FLOOR * (whole[0] or 1.0) / chunk.size
+    )  # so that the logarithm of no error is a number
     for i in turns:
         layer = sums.layers[i]
         only = replay.again(real, layer.points, layer.points)
@@ -260,7 +262,7 @@ def _measure(
         sums.pairs["left_all"][i] += whole
         sums.histograms[i].update(before)
         params = quantized.parameters.get(layer.output or "")
-        clipped = 0 if params is None else outside(before, params)
+        clipped = 0 if params is None else count_saturated(before, params)
         sums.counts[i] += (chunk.size, clipped, before.numel())
 
 
@@ -293,7 +295,7 @@ def _noises(
     return np.atleast_1d(np.asarray(total, np.float64))
 
 
-def _digest(quantized: Quantized, schedule: _Schedule) -> str:
+def _digest(quantized: Quantized, schedule: _ChunkSchedule) -> str:
     """What the sums depend on: plan, parameters, weights, data and schedule."""
     digest = hashlib.sha256(quantized.plan.digest.encode())
     digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
@@ -306,7 +308,7 @@ def _digest(quantized: Quantized, schedule: _Schedule) -> str:
     return digest.hexdigest()
 
 
-def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivity:
+def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) -> Sensitivity:
     points = points_of(quantized.module)
     weights = _weights(quantized)
     found = []
@@ -331,8 +333,12 @@ def _result(quantized: Quantized, sums: _Sums, schedule: _Schedule) -> Sensitivi
                 after,
                 None if before is None or after is None else after - before,
                 samples,
-                bars(sums.histograms[i], quantized.parameters.get(layer.output or ""), share),
-                None if point is None or weight is None else weight_bars(weight, _params(point)),
+                histogram_facts(
+                    sums.histograms[i], quantized.parameters.get(layer.output or ""), share
+                ),
+                None
+                if point is None or weight is None
+                else weight_histogram(weight, _params(point)),
             )
         )
     total = sum(c.size for c in schedule.chunks)

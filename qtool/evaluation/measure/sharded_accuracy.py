@@ -10,10 +10,10 @@ import numpy as np
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.distributed import Ranks
-from qtool.evaluation.measure.accuracy import Measured
+from qtool.evaluation.measure.accuracy import SampleStatistics
 
 
-def all_measured(ranks: Ranks, own: Measured | None) -> Measured | None:
+def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStatistics | None:
     """On rank 0 what all measured: batch i is of rank i modulo their number; None on the others.
 
     Args:
@@ -33,7 +33,7 @@ def all_measured(ranks: Ranks, own: Measured | None) -> Measured | None:
     ordered = [b[i] for i in range(longest) for b in batches if i < len(b)]
     if not ordered:
         raise DataError("the evaluation data is empty; give at least one batch")
-    return Measured(
+    return SampleStatistics(
         np.concatenate([b.classes for b in ordered], 1),
         np.concatenate([b.signal for b in ordered]),
         np.concatenate([b.noise for b in ordered], 1),
@@ -41,7 +41,7 @@ def all_measured(ranks: Ranks, own: Measured | None) -> Measured | None:
     )
 
 
-def all_labels(ranks: Ranks, own: Measured | None, labels: Array | None) -> Array | None:
+def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | None) -> Array | None:
     """The labels of all data in its order, on all ranks: each was given either these, or those of
     its share.
 
@@ -51,7 +51,7 @@ def all_labels(ranks: Ranks, own: Measured | None, labels: Array | None) -> Arra
     if not ranks.several:
         return labels
     mine = own.sizes if own is not None else ()
-    told = ranks.tell(_kind(labels, sum(mine)))
+    told = ranks.tell(_label_kind(labels, sum(mine)))
     if "none" in told:
         if set(told) != {"none"}:
             raise DataError(
@@ -68,16 +68,16 @@ def all_labels(ranks: Ranks, own: Measured | None, labels: Array | None) -> Arra
     return np.concatenate([p[i] for i in range(longest) for p in parts if i < len(p)])
 
 
-def _kind(labels: Array | None, samples: int) -> str:
+def _label_kind(labels: Array | None, samples: int) -> str:
     if labels is None:
         return "none"
     return "share" if labels.ndim == 1 and len(labels) == samples else "all"
 
 
-def _batches(measured: Measured) -> Sequence[Measured]:
+def _batches(measured: SampleStatistics) -> Sequence[SampleStatistics]:
     ends = np.cumsum(measured.sizes)[:-1]
     return [
-        Measured(classes, signal, noise, (len(signal),))
+        SampleStatistics(classes, signal, noise, (len(signal),))
         for classes, signal, noise in zip(
             np.split(measured.classes, ends, 1),
             np.split(measured.signal, ends),
@@ -93,7 +93,7 @@ def _saved(*arrays: Array) -> bytes:
     return buffer.getvalue()
 
 
-def _pack(own: Measured | None) -> bytes:
+def _pack(own: SampleStatistics | None) -> bytes:
     """With its length in front, so that several can follow each other."""
     data = b""
     if own is not None:
@@ -110,8 +110,8 @@ def _split(data: bytes) -> list[bytes]:
     return found
 
 
-def _read(packed: bytes) -> Measured | None:
+def _read(packed: bytes) -> SampleStatistics | None:
     if len(packed) == 8:
         return None
     classes, signal, noise, sizes = np.load(io.BytesIO(packed[8:]), allow_pickle=False).values()
-    return Measured(classes, signal, noise, tuple(int(s) for s in sizes))
+    return SampleStatistics(classes, signal, noise, tuple(int(s) for s in sizes))

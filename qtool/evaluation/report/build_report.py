@@ -17,17 +17,17 @@ from qtool.core.data import Batch, to_batch
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
-from qtool.evaluation.latency.interleaved_timing import Timing, timed
-from qtool.evaluation.latency.node_times import profiled
-from qtool.evaluation.machine import machine
+from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.evaluation.latency.node_times import profile_nodes
+from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, check_labels, measure_outputs, summarize
-from qtool.evaluation.measure.sensitivity import Sensitivity, sweep
+from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
 from qtool.evaluation.metrics import user_metrics
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.progress_bars import Bars, no_bars
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
-from qtool.evaluation.report.verdict import judge
+from qtool.evaluation.report.verdict import make_verdict
 from qtool.evaluation.restored_model import is_quantized
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
@@ -44,14 +44,14 @@ class Subject:
     origin: str
 
 
-def build(
+def build_report(
     subjects: Sequence[Subject],
     data: Iterable[Any],
     options: ReportOptions,
     *,
     quantized: Quantized | str,
     folder: Path | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Measures models side by side.
 
@@ -71,7 +71,7 @@ def build(
     check_same_inputs(files)
     check_options(data, options)
     store = Store(folder, _digest(files, options))
-    head = _Head(options.samples)
+    head = _FirstSamples(options.samples)
     total = len(data) if isinstance(data, Sized) else None
     measured = measure_outputs(
         files, head.watch(data), store=store, progress=bars("evaluating", total)
@@ -80,7 +80,7 @@ def build(
     coverages = [_coverage(store, i, f) for i, f in enumerate(files)]
     batch = head.arrays(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(files[1:], 1))]
-    latency, profile = _times(store, files, batch, options, bars)
+    latency, profile = _latencies(store, files, batch, options, bars)
     layers, note = _layers(store, quantized, head.batches, options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
@@ -91,17 +91,17 @@ def build(
         title=options.title,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         models=models,
-        machine=machine(),
+        machine=this_machine(),
         accuracy=accuracy,
         latency=latency,
         profile=profile,
         layers=layers,
         layers_note=note,
-        **_decided(quantized, layers, subjects, coverages, options),
+        **_plan_fields(quantized, layers, subjects, coverages, options),
     )
 
 
-class _Head:
+class _FirstSamples:
     """The first samples of the data, kept for what needs them again."""
 
     def __init__(self, samples: int) -> None:
@@ -182,12 +182,12 @@ def _exactness(
         return None
 
 
-def _times(
+def _latencies(
     store: Store,
     files: Sequence[Path],
     batch: Sequence[np.ndarray[Any, Any]],
     options: ReportOptions,
-    bars: Bars,
+    bars: ProgressBars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     found: list[Timing] = []
@@ -197,7 +197,7 @@ def _times(
             inputs = list(batch)
             size = len(batch[0]) if batch[0].ndim else 1
         if all((t.batch, t.threads) != (size, threads) for t in found):  # else a fixed batch, done
-            found.append(_timed(store, files, inputs, threads, options.seconds))
+            found.append(_latency(store, files, inputs, threads, options.seconds))
     if not found:
         return (), None
     last = found[-1]
@@ -206,19 +206,21 @@ def _times(
     profile = store.once(
         name,
         Profile,
-        lambda: Profile(last.batch, last.threads, profiled(files, inputs, threads=last.threads)),
+        lambda: Profile(
+            last.batch, last.threads, profile_nodes(files, inputs, threads=last.threads)
+        ),
     )
     return tuple(found), profile
 
 
-def _timed(
+def _latency(
     store: Store, files: Sequence[Path], inputs: Sequence[Any], threads: int, seconds: float
 ) -> Timing:
     size = len(inputs[0]) if inputs[0].ndim else 1
     return store.once(
         f"latency-{size}-{threads}",
         Timing,
-        lambda: timed(files, inputs, threads=threads, seconds=seconds),
+        lambda: time_files(files, inputs, threads=threads, seconds=seconds),
     )
 
 
@@ -227,13 +229,15 @@ def _layers(
     quantized: Quantized | str,
     batches: Sequence[Batch],
     options: ReportOptions,
-    bars: Bars,
+    bars: ProgressBars,
 ) -> tuple[Sensitivity | None, str]:
     if isinstance(quantized, str):
         return None, quantized
     bar = bars("measuring layers", None)
     try:
-        return sweep(quantized, batches, budget=options.budget, store=store, progress=bar), ""
+        return measure_sensitivity(
+            quantized, batches, budget=options.budget, store=store, progress=bar
+        ), ""
     except QtoolError as error:
         return None, str(error)
 
@@ -248,7 +252,7 @@ def _models(
 ) -> tuple[ModelFacts, ...]:
     found = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
-        verdict = judge(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
+        verdict = make_verdict(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
         found.append(
             ModelFacts(
                 subject.name,
@@ -266,7 +270,7 @@ def _models(
     return tuple(found)
 
 
-def _decided(
+def _plan_fields(
     quantized: Quantized | str,
     layers: Sensitivity | None,
     subjects: Sequence[Subject],
@@ -288,7 +292,7 @@ def _decided(
         return found
     seen = {e.tensor: e.activation for e in layers.layers if e.activation} if layers else {}
     return found | {
-        "edges": plan_summary.edges(quantized, seen),
+        "edges": plan_summary.edge_facts(quantized, seen),
         "notes": tuple(quantized.notes),
         "rewrites": quantized.plan.rewrites,
         "plan": plan_summary.plan_rows(quantized.plan),

@@ -17,10 +17,15 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import Bars, no_bars
-from qtool.evaluation.report.build_report import Subject, build, check_options
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
+from qtool.evaluation.report.build_report import Subject, build_report, check_options
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.restored_model import float_twin, is_quantized, read_onnx, restored
+from qtool.evaluation.restored_model import (
+    is_quantized,
+    read_onnx,
+    remove_quantization,
+    try_restore,
+)
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
 
@@ -35,7 +40,7 @@ def measure_quantized(
     *,
     origin: str = "quantized by qtool",
     keep: Path | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Measures a quantized model beside its float model.
 
@@ -47,14 +52,14 @@ def measure_quantized(
         QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
-    with _workplace() as work:
+    with _scratch() as work:
         plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
         quantized.export(file)
         subjects = [
             Subject(FLOAT, plain, "the float model, exported by qtool"),
             Subject(INT8, file, f"{origin}, target {quantized.plan.target}"),
         ]
-        return build(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
+        return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
 
 def measure_file(
@@ -65,7 +70,7 @@ def measure_file(
     reference: Path | Captured | None = None,
     sample: Batch | None = None,
     keep: Path | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Measures an int8 file, qtool's or another tool's, beside its float model.
 
@@ -76,14 +81,14 @@ def measure_file(
         keep: see `measure_quantized`.
     """
     model = read_onnx(file)
-    with _workplace() as work:
+    with _scratch() as work:
         plain, words = _reference(work, file, reference)
         subjects = [
             Subject(FLOAT, plain, words),
             Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
         ]
-        behind = _behind(file, reference, sample)
-        return build(subjects, data, options, quantized=behind, folder=keep, bars=bars)
+        behind = _quantized_model(file, reference, sample)
+        return build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
 
 
 def measure_files(
@@ -93,7 +98,7 @@ def measure_files(
     *,
     reference: int = 0,
     keep: Path | None = None,
-    bars: Bars = no_bars,
+    bars: ProgressBars = no_bars,
 ) -> Report:
     """Measures several files side by side, made by qtool or not.
 
@@ -101,13 +106,13 @@ def measure_files(
         reference: which of the files the others are compared with. keep: see `measure_quantized`.
     """
     ordered = [files[reference], *(f for i, f in enumerate(files) if i != reference)]
-    subjects = [Subject(n, f, _words(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
+    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
     note = "several files are compared; `qtool report` looks at the layers of one model"
-    return build(subjects, data, options, quantized=note, folder=keep, bars=bars)
+    return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
+def _scratch() -> Iterator[Path]:
     with scratch_folder() as folder:
         yield folder
 
@@ -123,18 +128,20 @@ def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tup
         read_onnx(reference)
         return reference, f"the file {reference.name}"
     path = work / "float.onnx"
-    save(float_twin(file), path)
+    save(remove_quantization(file), path)
     return (
         path,
         "the int8 file in float arithmetic, with its rounded weights: no float model was given",
     )
 
 
-def _behind(file: Path, reference: Path | Captured | None, sample: Batch | None) -> Quantized | str:
+def _quantized_model(
+    file: Path, reference: Path | Captured | None, sample: Batch | None
+) -> Quantized | str:
     """The quantized model that a file came from, or why it cannot be had."""
     if not isinstance(reference, Captured) or sample is None:
         return "the layers can only be examined with the float model; pass --model"
-    return restored(file, reference, sample)
+    return try_restore(file, reference, sample)
 
 
 def _maker(model: onnx.ModelProto) -> str:
@@ -142,7 +149,7 @@ def _maker(model: onnx.ModelProto) -> str:
     return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
 
 
-def _words(file: Path) -> str:
+def _describe(file: Path) -> str:
     kind = "quantized" if is_quantized(file) else "float"
     return f"{kind}, {_maker(read_onnx(file))}"
 

@@ -12,7 +12,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.core.types import QuantParams, Requantized
-from qtool.evaluation.measure.layer_facts import Bars
+from qtool.evaluation.measure.layer_facts import HistogramFacts
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification import Coverage
 
@@ -61,7 +61,7 @@ class PlanRow:
     reason: str
 
 
-def edges(quantized: Quantized, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...]:
+def edge_facts(quantized: Quantized, seen: Mapping[str, HistogramFacts]) -> tuple[EdgeFact, ...]:
     """Every edge of every operator that joins several tensors.
 
     Args:
@@ -89,11 +89,11 @@ def edges(quantized: Quantized, seen: Mapping[str, Bars]) -> tuple[EdgeFact, ...
                     decision.node,
                     decision.op,
                     name,
-                    _how(decision.op, plan, read, result),
+                    _input_handling(decision.op, plan, read, result),
                     tuple(n for n in groups.get(root or "", ()) if n != name),
                     _scale(params, read or ""),
                     _scale(params, result or ""),
-                    _lost_bits(params.get(read or ""), seen.get(name)),
+                    _lost_resolution(params.get(read or ""), seen.get(name)),
                 )
             )
     return tuple(found)
@@ -110,7 +110,7 @@ def _result(plan: QuantPlan, node: fx.Node) -> str | None:
     return G.name_of(node)
 
 
-def _how(op: str, plan: QuantPlan, source: str | None, result: str | None) -> str:
+def _input_handling(op: str, plan: QuantPlan, source: str | None, result: str | None) -> str:
     """What becomes of the codes of a source on their way into the result."""
     if source is None or result is None:
         return "float" if source is None else "rescaled in the kernel"
@@ -126,7 +126,7 @@ def _scale(params: Mapping[str, QuantParams], point: str) -> float | None:
     return float(found.scale) if found is not None and found.axis is None else None
 
 
-def _lost_bits(params: QuantParams | None, seen: Bars | None) -> float | None:
+def _lost_resolution(params: QuantParams | None, seen: HistogramFacts | None) -> float | None:
     if params is None or seen is None or params.axis is not None:
         return None
     own = (max(seen.most, 0.0) - min(seen.least, 0.0)) / params.qtype.levels

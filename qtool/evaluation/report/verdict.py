@@ -60,7 +60,7 @@ class Verdict:
         return any(c.missed for c in self.checks)
 
 
-def judge(
+def make_verdict(
     accuracy: Accuracy,
     model: int,
     latency: Sequence[Timing],
@@ -77,11 +77,11 @@ def judge(
     checks += [_coverage(coverage, goals), _exactness(exactness)]
     worst = max((c.level for c in checks), key=list(Level).index)
     reasons = [c.text for c in checks if c.level == worst]
-    text = " ".join(reasons) if worst is not Level.GOOD else _praise(checks)
+    text = " ".join(reasons) if worst is not Level.GOOD else _summary(checks)
     return Verdict(worst, HEADLINES[worst], text, tuple(checks))
 
 
-def _praise(checks: Sequence[Check]) -> str:
+def _summary(checks: Sequence[Check]) -> str:
     """Accuracy, and the last latency: as a rule that of the largest batch."""
     speeds = [c.text for c in checks if c.name == "latency"]
     return " ".join([checks[0].text, *speeds[-1:]])
@@ -115,14 +115,13 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     if allowed is None:
         allowed = DEFAULT_DROP if metric.percent else DEFAULT_DROP * abs(reference)
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
-    text = f"{metric.name} goes from {values}: {_change(metric, drop)}{_between(metric, interval)}"
-    limit = f" (allowed: {_amount(metric, allowed)})"
+    change = _change(metric, drop) + _interval_text(metric, interval)
+    text = f"{metric.name} goes from {values}: {change}"
+    limit = f" (allowed: {_difference(metric, allowed)})"
     if drop > allowed:
         return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
     if interval is not None and interval.high > allowed:
-        text += (
-            f"; {samples} samples do not rule out more than the {_amount(metric, allowed)} allowed"
-        )
+        text += f"; {samples} samples do not rule out a loss above {_difference(metric, allowed)}"
         return Check("accuracy", Level.LOOK, f"{text}.")
     return Check("accuracy", Level.GOOD, f"{text}.")
 
@@ -190,16 +189,16 @@ def _value(metric: Metric, value: float) -> str:
     return _percent(value) if metric.percent else f"{value:.6g}"
 
 
-def _amount(metric: Metric, value: float) -> str:
+def _difference(metric: Metric, value: float) -> str:
     return f"{100 * value:.2f} points" if metric.percent else f"{value:.4g}"
 
 
 def _change(metric: Metric, drop: float) -> str:
-    amount = _amount(metric, abs(drop))
+    amount = _difference(metric, abs(drop))
     return "no change" if drop == 0 else f"{amount} {'worse' if drop > 0 else 'better'}"
 
 
-def _between(metric: Metric, interval: Interval | None) -> str:
+def _interval_text(metric: Metric, interval: Interval | None) -> str:
     if interval is None or interval.low == interval.high:
         return ""
     unit = 100 if metric.percent else 1

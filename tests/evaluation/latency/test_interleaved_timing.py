@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qtool.evaluation.latency import interleaved_timing
-from qtool.evaluation.latency.interleaved_timing import interleaved, median_interval, timed
+from qtool.evaluation.latency.interleaved_timing import median_interval, median_latency, time_files
 from tests.evaluation.onnx_files import linear_file
 
 
@@ -21,11 +21,11 @@ def pretend(monkeypatch, *columns):
 def test_ratio_is_of_the_same_round(monkeypatch):
     """The machine slows down threefold every other round; both models feel it alike."""
     pretend(monkeypatch, [2e-3, 6e-3], [1e-3, 3e-3])
-    found = timed(["a", "b"], [np.zeros((4, 2))], seconds=0)
+    found = time_files(["a", "b"], [np.zeros((4, 2))], seconds=0)
     assert found.ratios[1].median == found.ratios[1].low == found.ratios[1].high == pytest.approx(2)
     assert found.models[0].low == pytest.approx(2.0)
     assert found.models[0].high == pytest.approx(6.0)
-    assert (found.batch, found.rounds) == (4, interleaved_timing.LEAST_ROUNDS)
+    assert (found.batch, found.rounds) == (4, interleaved_timing.MIN_ROUNDS)
 
 
 def test_goes_on_until_the_ratio_is_known(monkeypatch):
@@ -33,7 +33,7 @@ def test_goes_on_until_the_ratio_is_known(monkeypatch):
     counts = []
     for precision in (0.2, 0.02, 0.01):
         pretend(monkeypatch, [1e-3], list(noise))
-        found = timed(["a", "b"], [np.zeros((1, 1))], seconds=60, precision=precision)
+        found = time_files(["a", "b"], [np.zeros((1, 1))], seconds=60, precision=precision)
         assert found.ratios[1].width <= precision
         counts.append(found.rounds)
     assert counts == sorted(counts)
@@ -42,8 +42,8 @@ def test_goes_on_until_the_ratio_is_known(monkeypatch):
 
 def test_stops_when_the_time_is_up(monkeypatch):
     pretend(monkeypatch, [1e-3], [1e-3, 5e-3])
-    found = timed(["a", "b"], [np.zeros((1, 1))], seconds=0, precision=1e-6)
-    assert found.rounds == interleaved_timing.LEAST_ROUNDS
+    found = time_files(["a", "b"], [np.zeros((1, 1))], seconds=0, precision=1e-6)
+    assert found.rounds == interleaved_timing.MIN_ROUNDS
     assert found.ratios[1].width > 1e-6
 
 
@@ -79,7 +79,7 @@ def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
     monkeypatch.setattr(interleaved_timing, "session", lambda path, threads: Session(path))
     monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
     ticks = itertools.count()  # each look at the clock is a second later
-    found = timed(
+    found = time_files(
         ["a", "b"], [np.zeros(1)], seconds=0, least_rounds=1, in_a_row=4, clock=lambda: next(ticks)
     )
     assert ran[2 * interleaved_timing.WARM_UP :] == ["a"] * 4 + ["b"] * 4
@@ -98,8 +98,8 @@ def test_median_interval_covers():
 def test_runs_real_files(tmp_path):
     files = [linear_file(tmp_path / f"{n}.onnx", np.eye(3)) for n in "ab"]
     inputs = [np.zeros((2, 3), np.float32)]
-    found = timed(files, inputs, seconds=0.01)
+    found = time_files(files, inputs, seconds=0.01)
     assert len(found.models) == len(found.ratios) == 2
-    short = interleaved(files, inputs, seconds=0.01)
+    short = median_latency(files, inputs, seconds=0.01)
     assert len(short.milliseconds) == 2
     assert short.ratios[0] == 1.0

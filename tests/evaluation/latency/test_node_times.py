@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from qtool.core.errors import VerificationError
-from qtool.evaluation.latency.node_times import OTHER, profiled
+from qtool.evaluation.latency.node_times import OTHER, profile_nodes
 from tests.evaluation.spoiled import images
 
 
 @pytest.fixture(scope="module")
 def nodes(chain_files):
-    return profiled(chain_files, [images(4).numpy()], runs=3)
+    return profile_nodes(chain_files, [images(4).numpy()], runs=3)
 
 
 def test_layers_are_named(nodes):
@@ -30,10 +30,10 @@ def test_clamps_and_roundings_count_to_their_layer(nodes):
 
 
 def test_a_file_alone(chain_files):
-    (first, *_) = profiled(chain_files[:1], [images(4).numpy()], runs=1)
+    (first, *_) = profile_nodes(chain_files[:1], [images(4).numpy()], runs=1)
     assert len(first.kernels) == len(first.microseconds) == 1
 
 
 def test_inputs_that_do_not_fit(chain_files):
     with pytest.raises(VerificationError, match="fails on it"):
-        profiled(chain_files[:1], [images(4).numpy()[:, :2]], runs=1)
+        profile_nodes(chain_files[:1], [images(4).numpy()[:, :2]], runs=1)

@@ -48,8 +48,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch):
             seen["profiled"] = True
             return NODES
 
-        monkeypatch.setattr(module, "timed", timed)
-        monkeypatch.setattr(module, "profiled", profiled)
+        monkeypatch.setattr(module, "time_files", timed)
+        monkeypatch.setattr(module, "profile_nodes", profiled)
         return seen
 
     return set_ratio
@@ -59,7 +59,7 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
     seen = pretend(0.5)
     model = quantized()
     model.export(tmp_path / "m.onnx")
-    found = module.speed_of(model, tmp_path / "m.onnx")
+    found = module.measure_speedup(model, tmp_path / "m.onnx")
     assert found is not None
     assert found.slower
     assert seen["shapes"] == [(1, 3, 8, 8)]  # one sample of the batch it was verified with
@@ -107,7 +107,7 @@ def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):
     seen = pretend(2.0)
     model = quantized()
     model.export(tmp_path / "m.onnx")
-    found = module.speed_of(model, tmp_path / "m.onnx")
+    found = module.measure_speedup(model, tmp_path / "m.onnx")
     assert found is not None
     assert found.warning() is None
     assert "2.00x" in str(found)
@@ -118,7 +118,7 @@ def test_a_target_that_runs_elsewhere_is_not_timed(pretend, tmp_path: Path):
     pretend(2.0)
     model = quantized("tflite")
     model.export(tmp_path / "m.onnx")
-    assert module.speed_of(model, tmp_path / "m.onnx") is None
+    assert module.measure_speedup(model, tmp_path / "m.onnx") is None
 
 
 def test_real_files_run(tmp_path: Path):
@@ -126,7 +126,7 @@ def test_real_files_run(tmp_path: Path):
     model.export(tmp_path / "m.onnx")
     found = model.speed(tmp_path / "m.onnx", seconds=0.01)
     assert found is not None
-    assert found.timing.rounds >= module.LEAST_ROUNDS
+    assert found.timing.rounds >= module.MIN_ROUNDS
     assert found.ratio > 0
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qtool
 from qtool.core.errors import CalibrationError, FileError, VerificationError
 from qtool.core.types import UINT8
-from qtool.evaluation.measure.file_contents import TensorParameters, parameters
+from qtool.evaluation.measure.file_contents import TensorParameters, read_parameters
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.spoiled import captured, images
 
@@ -20,7 +20,7 @@ from tests.evaluation.spoiled import captured, images
 def test_what_was_solved_is_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(exported("residual"))
-    found = {p.tensor: p for p in parameters(path)}
+    found = {p.tensor: p for p in read_parameters(path)}
     solved = quantized("residual").parameters
     for name, params in solved.items():
         read = found[f"{name}.quantize" if params.qtype is UINT8 else f"{name}.codes"]
@@ -43,9 +43,9 @@ def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("not a model")
     with pytest.raises(FileError, match=r"notes\.onnx: not a readable ONNX file"):
-        parameters(path)
+        read_parameters(path)
     with pytest.raises(FileError, match="not a readable ONNX file"):
-        parameters(tmp_path / "missing.onnx")
+        read_parameters(tmp_path / "missing.onnx")
 
 
 def test_an_onnx_file(chain_files: tuple[Path, Path]) -> None:
@@ -91,6 +91,6 @@ def test_a_scale_of_text_is_refused_as_the_runtime_refuses_it(tmp_path: Path) ->
     onnx.save(
         helper.make_model(helper.make_graph([node], "g", [], [y], stored)), tmp_path / "m.onnx"
     )
-    assert parameters(tmp_path / "m.onnx") == []
+    assert read_parameters(tmp_path / "m.onnx") == []
     with pytest.raises(VerificationError, match="does not load it"):
         qtool.inspect(tmp_path / "m.onnx")

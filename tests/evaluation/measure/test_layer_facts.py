@@ -8,12 +8,12 @@ import torch
 
 from qtool.core.types import INT8_NARROW, UINT8, QuantParams
 from qtool.evaluation.measure.layer_facts import (
-    bars,
+    code_limits,
+    count_saturated,
+    histogram_facts,
     layers_of,
-    limits,
-    outside,
     signal_and_noise,
-    weight_bars,
+    weight_histogram,
 )
 from qtool.observers.histogram import Histogram
 from tests.evaluation.spoiled import chain
@@ -40,7 +40,7 @@ def test_a_fused_clamp_belongs_to_its_layer():
 
 
 def test_limits_are_those_of_the_codes():
-    low, high = limits(params([0.5, 2.0], [0, 0], INT8_NARROW, 0))
+    low, high = code_limits(params([0.5, 2.0], [0, 0], INT8_NARROW, 0))
     assert low.tolist() == [-63.5, -254.0]
     assert high.tolist() == [63.5, 254.0]
 
@@ -49,20 +49,20 @@ def test_limits_are_those_of_the_codes():
     ("value", "saturates"), [(0.0, False), (25.5, False), (25.54, False), (25.56, True), (-1, True)]
 )
 def test_what_rounding_explains_does_not_saturate(value, saturates):
-    assert outside(torch.tensor([value]), params(0.1, 0)) == saturates
+    assert count_saturated(torch.tensor([value]), params(0.1, 0)) == saturates
 
 
 def test_channels_saturate_by_their_own_range():
     x = torch.tensor([[100.0, 100.0], [-100.0, 300.0]])
-    assert outside(x, params([0.5, 2.0], [0, 0], INT8_NARROW, 1)) == 3
+    assert count_saturated(x, params([0.5, 2.0], [0, 0], INT8_NARROW, 1)) == 3
 
 
 def test_bars_count_every_element():
     histogram = Histogram(None, bins=64)
-    assert bars(histogram, None, 0.0) is None
+    assert histogram_facts(histogram, None, 0.0) is None
     x = torch.linspace(0, 10, 1000)
     histogram.update(x)
-    found = bars(histogram, params(0.02, 0), 0.25)
+    found = histogram_facts(histogram, params(0.02, 0), 0.25)
     assert sum(found.counts) == 1000
     assert (found.least, found.most, found.clipped) == (0.0, 10.0, 0.25)
     assert (found.low, found.high) == (0.0, pytest.approx(5.1))
@@ -72,8 +72,8 @@ def test_bars_count_every_element():
 
 def test_bars_of_weights_say_what_is_clipped():
     weight = torch.tensor([[-2.0, 1.0, 0.5, 0.25]])
-    assert weight_bars(weight, params(0.01, 0, INT8_NARROW)).clipped == 0.25
-    assert weight_bars(weight, params(0.02, 0, INT8_NARROW)).clipped == 0.0
+    assert weight_histogram(weight, params(0.01, 0, INT8_NARROW)).clipped == 0.25
+    assert weight_histogram(weight, params(0.02, 0, INT8_NARROW)).clipped == 0.0
 
 
 def test_signal_and_noise():

@@ -13,7 +13,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.store import Store
 from qtool.evaluation.measure.layer_facts import layers_of
-from qtool.evaluation.measure.sensitivity import sweep
+from qtool.evaluation.measure.sensitivity import measure_sensitivity
 from qtool.planning.fake_quantize import points_of
 from qtool.verification.fidelity import decibels
 from tests.evaluation.spoiled import chain, images
@@ -42,7 +42,7 @@ def output_db(quantized, on, inputs):
 
 def test_equals_whole_runs():
     quantized = chain()
-    found = sweep(quantized, data(), budget=EVERYTHING)
+    found = measure_sensitivity(quantized, data(), budget=EVERYTHING)
     every = {name for layer in layers_of(quantized) for name in layer.points}
     assert found.output_db == pytest.approx(output_db(quantized, every, images()), abs=1e-3)
     assert [e.name for e in found.layers] == [layer.name for layer in layers_of(quantized)]
@@ -58,10 +58,10 @@ def test_equals_whole_runs():
 def test_share_is_of_a_typical_sample():
     """One sample far out of the range that was calibrated does not make a layer lead."""
     quantized = chain()
-    sound = sweep(quantized, data(), budget=EVERYTHING)
+    sound = measure_sensitivity(quantized, data(), budget=EVERYTHING)
     far = [Batch((b.args[0].clone(),)) for b in data()]
     far[0].args[0][0] *= 30
-    hurt = sweep(quantized, far, budget=EVERYTHING)
+    hurt = measure_sensitivity(quantized, far, budget=EVERYTHING)
     assert hurt.output_db < sound.output_db - 10, "the whole error is that of the one sample"
     for before, after in zip(sound.layers, hurt.layers, strict=True):
         assert after.only_share == pytest.approx(before.only_share, rel=0.3), before.name
@@ -79,7 +79,7 @@ def test_every_point_has_one_owner():
     ids=["wide", "narrow", "add", "two"],
 )
 def test_broken_layers_lead(spoiled):
-    found = sweep(chain(spoiled), data())
+    found = measure_sensitivity(chain(spoiled), data())
     by_error = sorted(found.layers, key=lambda e: -e.only_share)
     assert {e.name for e in by_error[: len(spoiled)]} == set(spoiled)
     alone = sorted(found.layers, key=lambda e: math.inf if e.alone_db is None else e.alone_db)
@@ -88,26 +88,28 @@ def test_broken_layers_lead(spoiled):
 
 def test_a_sound_network_has_another_order():
     """The check above can fail: unspoiled, the same layer does not lead."""
-    by_error = sorted(sweep(chain(), data()).layers, key=lambda e: -e.only_share)
+    by_error = sorted(measure_sensitivity(chain(), data()).layers, key=lambda e: -e.only_share)
     assert by_error[0].name not in ("conv.1", "add")
 
 
 def test_clipping_is_counted():
-    narrow = {e.name: e for e in sweep(chain({"conv.1": 0.1}), data()).layers}["conv.1"]
-    sound = {e.name: e for e in sweep(chain(), data()).layers}["conv.1"]
+    narrow = {e.name: e for e in measure_sensitivity(chain({"conv.1": 0.1}), data()).layers}[
+        "conv.1"
+    ]
+    sound = {e.name: e for e in measure_sensitivity(chain(), data()).layers}["conv.1"]
     assert narrow.activation.clipped > 0.1 > sound.activation.clipped
     assert narrow.activation.most > narrow.activation.high
 
 
 @pytest.mark.parametrize("budget", [5.0, 8.0])
 def test_budget_is_kept_in_reckoning(budget):
-    found = sweep(chain(), data(256), budget=budget)
+    found = measure_sensitivity(chain(), data(256), budget=budget)
     assert found.evaluations <= budget
     assert all(e.samples > 0 for e in found.layers)
 
 
 def test_smaller_budget_looks_at_fewer_samples():
-    few, many = (sweep(chain(), data(256), budget=b) for b in (5.0, 12.0))
+    few, many = (measure_sensitivity(chain(), data(256), budget=b) for b in (5.0, 12.0))
     assert sum(e.samples for e in few.layers) < sum(e.samples for e in many.layers)
 
 
@@ -126,22 +128,24 @@ def test_resumes_where_it_stopped(tmp_path, monkeypatch):
             yield chunk
 
     with pytest.raises(KilledError):
-        sweep(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
+        measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
     runs = []
     ran = Executor.run
     monkeypatch.setattr(Executor, "run", lambda *a: runs.append(1) or ran(*a))
-    resumed = sweep(quantized, data(), store=Store(tmp_path, "k"))
+    resumed = measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"))
     again = len(runs)
     runs.clear()
-    assert resumed == sweep(quantized, data())
+    assert resumed == measure_sensitivity(quantized, data())
     assert again == len(runs) - 2 * 3
 
 
 def test_what_was_kept_of_other_data_is_ignored(tmp_path):
     quantized = chain()
-    sweep(quantized, data(), store=Store(tmp_path, "k"))
+    measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"))
     other = [Batch((2 * b.args[0],)) for b in data()]
-    assert sweep(quantized, other, store=Store(tmp_path, "k")) == sweep(quantized, other)
+    assert measure_sensitivity(quantized, other, store=Store(tmp_path, "k")) == measure_sensitivity(
+        quantized, other
+    )
 
 
 def test_fixed_batch_is_not_cut():
@@ -149,10 +153,10 @@ def test_fixed_batch_is_not_cut():
     fixed = replace(quantized.graph.inputs[0], shape=(16, 3, 8, 8))
     quantized.graph = replace(quantized.graph, inputs=(fixed,))
     seen = []
-    sweep(quantized, data(), progress=lambda chunks: seen.extend(chunks) or chunks)
+    measure_sensitivity(quantized, data(), progress=lambda chunks: seen.extend(chunks) or chunks)
     assert [c.size for c in seen] == [16] * 4
 
 
 def test_no_data():
     with pytest.raises(DataError, match="no data"):
-        sweep(chain(), [])
+        measure_sensitivity(chain(), [])

@@ -13,8 +13,8 @@ from qtool.api.conversion import quantize
 from qtool.api.evaluation import evaluate
 from qtool.distributed import Ranks, Share, session
 from qtool.evaluation.evaluate import Evaluation
-from qtool.evaluation.measure.accuracy import Measured
-from qtool.evaluation.measure.sharded_accuracy import all_labels, all_measured
+from qtool.evaluation.measure.accuracy import SampleStatistics
+from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from tests.backends.onnx.export.networks import Residual
 from tests.distributed.processes import run, values
 
@@ -26,18 +26,18 @@ def batches() -> list[torch.Tensor]:
     return [torch.randn(n, 4, 8, 8, generator=generator) for n in SIZES]
 
 
-def measured(batch: int) -> Measured:
+def measured(batch: int) -> SampleStatistics:
     """Of one batch: numbers that tell where they are from."""
     n = SIZES[batch]
     place = 10.0 * batch + np.arange(n)
     classes = np.stack([place, -place])[:, :, None].astype(np.int32)
-    return Measured(classes, place, np.stack([0 * place, place]), (n,))
+    return SampleStatistics(classes, place, np.stack([0 * place, place]), (n,))
 
 
-def joined(parts: list[Measured]) -> Measured | None:
+def joined(parts: list[SampleStatistics]) -> SampleStatistics | None:
     if not parts:
         return None
-    return Measured(
+    return SampleStatistics(
         np.concatenate([p.classes for p in parts], 1),
         np.concatenate([p.signal for p in parts]),
         np.concatenate([p.noise for p in parts], 1),
@@ -52,7 +52,7 @@ def dealt(rank: int, size: int, whole: bool) -> Any:
     share = every[:0] if own is None else own.signal.astype(int)
     labels = every if whole else share
     with session("evaluate") as ranks:
-        return all_labels(ranks, own, labels), all_measured(ranks, own)
+        return gather_labels(ranks, own, labels), gather_statistics(ranks, own)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -71,7 +71,7 @@ def test_everything_is_in_the_order_of_the_data(size: int, whole: bool) -> None:
 
 def without_labels(rank: int) -> None:
     with session("evaluate") as ranks:
-        all_labels(ranks, measured(rank), None if rank else np.zeros(4, int))
+        gather_labels(ranks, measured(rank), None if rank else np.zeros(4, int))
 
 
 def test_labels_of_some_alone() -> None:
@@ -81,8 +81,8 @@ def test_labels_of_some_alone() -> None:
 
 def test_alone_all_is_as_it_is() -> None:
     own, labels = measured(0), np.zeros(4, int)
-    assert all_measured(Ranks(), own) is own
-    assert all_labels(Ranks(), own, labels) is labels
+    assert gather_statistics(Ranks(), own) is own
+    assert gather_labels(Ranks(), own, labels) is labels
 
 
 def network() -> torch.nn.Module:

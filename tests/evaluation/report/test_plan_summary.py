@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qtool.core.data import Batch
-from qtool.evaluation.measure.sensitivity import sweep
-from qtool.evaluation.report.plan_summary import edges, plan_rows
+from qtool.evaluation.measure.sensitivity import measure_sensitivity
+from qtool.evaluation.report.plan_summary import edge_facts, plan_rows
 from tests.evaluation.spoiled import chain, images
 
 
@@ -16,8 +16,10 @@ def quantized():
 
 
 def test_edges(quantized):
-    seen = {e.tensor: e.activation for e in sweep(quantized, [Batch((images(),))]).layers}
-    found = edges(quantized, seen)
+    seen = {
+        e.tensor: e.activation for e in measure_sensitivity(quantized, [Batch((images(),))]).layers
+    }
+    found = edge_facts(quantized, seen)
     assert [(e.node, e.how) for e in found if e.op == "add"] == [
         ("add", "rescaled in the kernel"),
         ("add", "rescaled in the kernel"),

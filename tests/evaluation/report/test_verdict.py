@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
-from qtool.evaluation.measure.accuracy import Accuracy, Outcome
+from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
 from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
-from qtool.evaluation.report.verdict import judge
+from qtool.evaluation.report.verdict import make_verdict
 from qtool.verification import Exactness
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)
@@ -18,8 +18,8 @@ ONE = Interval(1.0, 1.0, 1.0)
 def accuracy(drop=0.0, width=0.001, agreement=None, metrics=True):
     interval = Interval(drop, drop - width, drop + width)
     top1 = Metric("top-1", True, True, "built in", (0.9, 0.9 - drop), (0.0, drop), (None, interval))
-    found = Outcome(agreement, 30.0, ())
-    return Accuracy(1000, (top1,) if metrics else (), (Outcome(ONE, None, ()), found))
+    found = ModelAccuracy(agreement, 30.0, ())
+    return Accuracy(1000, (top1,) if metrics else (), (ModelAccuracy(ONE, None, ()), found))
 
 
 def speed(median=2.0, low=1.9, high=2.1):
@@ -29,7 +29,7 @@ def speed(median=2.0, low=1.9, high=2.1):
 
 
 def verdict(found=None, latency=None, coverage=1.0, exactness=EXACT, goals=Goals()):  # noqa: B008  # frozen
-    return judge(
+    return make_verdict(
         found or accuracy(), 1, speed() if latency is None else latency, coverage, exactness, goals
     )
 

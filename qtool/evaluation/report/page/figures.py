@@ -72,7 +72,7 @@ def _speed(report: Report) -> str:
             axes.plot([ratio.low, ratio.high], [y, y], color=color, linewidth=6)
             axes.plot([ratio.median], [y], "o", color=color, markersize=7)
             axes.text(ratio.median, y - 0.22, f"{ratio.median:.2f}x", ha="center", va="bottom")
-        axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [escape_math(label) for label, _, _ in rows])
         axes.set_ylim(len(rows) - 0.4, -0.8)
         widest = max(1.0, *(r.high for _, r, _ in rows))
         shown = max(widest, *(min(r.p90, 1.6 * widest) for _, r, _ in rows))
@@ -82,7 +82,7 @@ def _speed(report: Report) -> str:
         )
         axes.grid(axis="y", visible=False)
 
-    return drawn("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
+    return draw_svg("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
 
 
 def _nodes(report: Report) -> str:
@@ -99,17 +99,19 @@ def _nodes(report: Report) -> str:
             spent = [n.microseconds[i] / 1000 for n in nodes]
             axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
             label = f"{report.models[i].name}" if spent[0] > 0 else ""
-            axes.text(spent[0], rows[0], f" {plain(label)}", va="center", color=INK, fontsize=8)
+            axes.text(
+                spent[0], rows[0], f" {escape_math(label)}", va="center", color=INK, fontsize=8
+            )
         axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
         axes.set_ylim(len(nodes) - 0.4, -0.6)
         axes.set_xlim(0, 1.2 * max(max(n.microseconds) for n in nodes) / 1000)
         axes.set_xlabel(f"ms a run of batch {report.profile.batch if report.profile else 0}")
         axes.grid(axis="y", visible=False)
 
-    return drawn("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
+    return draw_svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
 
 
-def _hurting(report: Report) -> str:
+def _worst_layers(report: Report) -> str:
     """The layers that make most of the output error."""
     if report.layers is None:
         return ""
@@ -126,10 +128,10 @@ def _hurting(report: Report) -> str:
         axes.set_xlabel("output error with this layer alone quantized, in % of the whole network's")
         axes.grid(axis="y", visible=False)
 
-    return drawn("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
+    return draw_svg("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
 
 
-def _depth(report: Report) -> str:
+def _error_along_network(report: Report) -> str:
     """SQNR along the network: made by each layer, and accumulated."""
     if report.layers is None or not report.layers.layers:
         return ""
@@ -161,18 +163,18 @@ def _depth(report: Report) -> str:
         axes.set_ylabel("SQNR in dB (higher is better)")
         axes.set_xlabel("layers, from the input to the output")
 
-    return drawn("Error along the network", 2.9, draw)
+    return draw_svg("Error along the network", 2.9, draw)
 
 
 FIGURES: dict[str, Callable[[Report], str]] = {
     "speed": _speed,
     "nodes": _nodes,
-    "hurting": _hurting,
-    "depth": _depth,
+    "hurting": _worst_layers,
+    "depth": _error_along_network,
 }
 
 
-def drawn(title: str, height: float, draw: Callable[[Axes], None]) -> str:
+def draw_svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
     """One drawing, `height` inches high, as SVG in the colours of the page."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -202,9 +204,9 @@ def _inline(svg: str, title: str) -> str:
 
 def _short(name: str) -> str:
     """The end of a long name, where names of layers differ."""
-    return plain(name if len(name) <= NAME else "…" + name[1 - NAME :])
+    return escape_math(name if len(name) <= NAME else "…" + name[1 - NAME :])
 
 
-def plain(text: str) -> str:
+def escape_math(text: str) -> str:
     """Text that matplotlib does not read as a formula."""
     return text.replace("$", r"\$")

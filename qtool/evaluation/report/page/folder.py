@@ -51,7 +51,7 @@ def resume_folder(folder: Path) -> Path:
     return target.parent / f".{target.name}.resume"
 
 
-def publish(folder: Path, files: Mapping[str, bytes | Path]) -> None:
+def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     """Writes the files as `folder`, in place of what was there: contents, or copies of files.
 
     They are written to a folder beside it, which then takes its place in one step of the file

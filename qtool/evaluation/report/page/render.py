@@ -17,14 +17,14 @@ from qtool.evaluation.report.report import Report
 LIMIT = 30  # rows of a table in Markdown; the page and the JSON hold all
 
 
-def pages(report: Report) -> dict[str, bytes]:
+def render_pages(report: Report) -> dict[str, bytes]:
     """File name -> content: report.json, report.md and report.html."""
     text = report.text()
     context = {"report": report, "limit": LIMIT}
     html = (
         environment()
         .get_template("report.html")
-        .render(**context, figures=_drawn(report), data=_embedded(report))
+        .render(**context, figures=_figures(report), data=_embedded_json(report))
     )
     markdown = environment().get_template("report.md").render(**context)
     return {
@@ -34,11 +34,11 @@ def pages(report: Report) -> dict[str, bytes]:
     }
 
 
-def _drawn(report: Report) -> dict[str, Markup]:
+def _figures(report: Report) -> dict[str, Markup]:
     return {name: Markup(svg) for name, svg in figures(report).items()}  # noqa: S704  # drawn here, names escaped by the library
 
 
-def _embedded(report: Report) -> Markup:
+def _embedded_json(report: Report) -> Markup:
     """The JSON as the content of a script element, which it cannot end."""
     text = json.dumps(report.to_json(), separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704  # holds no `<`

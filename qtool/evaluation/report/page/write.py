@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qtool.backends.onnx.storage import files_of
 from qtool.core.store import Store
-from qtool.evaluation.report.page.folder import check_folder, publish, resume_folder
-from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
+from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.report import Report
 
 
@@ -30,6 +30,6 @@ def write_report(
     keep = resume_folder(folder)
     report = measure(keep)
     parts = [] if model is None else files_of(model)
-    publish(folder, {**pages(report), **{part.name: part for part in parts}})
+    replace_folder(folder, {**render_pages(report), **{part.name: part for part in parts}})
     Store(keep).clear()
     return report

@@ -7,14 +7,14 @@ import random
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.machine import Machine
-from qtool.evaluation.measure.accuracy import Accuracy, Outcome, Sample
-from qtool.evaluation.measure.layer_facts import Bars
+from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy, WorstSample
+from qtool.evaluation.measure.layer_facts import HistogramFacts
 from qtool.evaluation.measure.sensitivity import LayerError, Sensitivity
 from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.plan_summary import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
-from qtool.evaluation.report.verdict import judge
+from qtool.evaluation.report.verdict import make_verdict
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 
@@ -43,7 +43,7 @@ def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:
             layers,
             layers if i else 0,
             exact if i else None,
-            judge(accuracy, i, latency, 1.0, exact, Goals()) if i else None,
+            make_verdict(accuracy, i, latency, 1.0, exact, Goals()) if i else None,
         )
         for i, name in enumerate(names)
     )
@@ -70,7 +70,7 @@ def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:
 
 
 def _layer(i: int, draw: random.Random) -> LayerError:
-    bars = Bars(
+    bars = HistogramFacts(
         -1.0,
         1.0,
         tuple(draw.randrange(1000) for _ in range(64)),
@@ -119,9 +119,9 @@ def _accuracy(models: int, drop: float) -> Accuracy:
         (0.0, *(0.01 for _ in others)),
         (None,) * models,
     )
-    worst = (Sample(7, 9.5, 3, 4, 3), Sample(2, None, 1, 1, None))
-    other = Outcome(Interval(0.99, 0.98, 1.0), 31.4159, worst)
-    return Accuracy(1000, (top1, loss), (Outcome(SAME, None, ()), *(other for _ in others)))
+    worst = (WorstSample(7, 9.5, 3, 4, 3), WorstSample(2, None, 1, 1, None))
+    other = ModelAccuracy(Interval(0.99, 0.98, 1.0), 31.4159, worst)
+    return Accuracy(1000, (top1, loss), (ModelAccuracy(SAME, None, ()), *(other for _ in others)))
 
 
 def _timing(batch: int, models: int, draw: random.Random) -> Timing:

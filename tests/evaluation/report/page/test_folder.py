@@ -14,7 +14,7 @@ import pytest
 
 from qtool.core.errors import FileError
 from qtool.evaluation.report.page import folder as folder_module
-from qtool.evaluation.report.page.folder import check_folder, publish, resume_folder
+from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
 
 NAMES = ("report.json", "report.md", "report.html")
 
@@ -29,17 +29,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_new_and_replaced(tmp_path):
     folder = tmp_path / "r"
-    publish(folder, version("a"))
+    replace_folder(folder, version("a"))
     assert contents(folder) == version("a")
-    publish(folder, {"report.json": b"b"})
+    replace_folder(folder, {"report.json": b"b"})
     assert contents(folder) == {"report.json": b"b"}
     assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
-    publish(tmp_path / "r", version("a"))
-    publish(tmp_path / "r", {"report.json": b"b"})
+    replace_folder(tmp_path / "r", version("a"))
+    replace_folder(tmp_path / "r", {"report.json": b"b"})
     assert contents(tmp_path / "r") == {"report.json": b"b"}
     assert list(tmp_path.iterdir()) == [tmp_path / "r"]
 
@@ -54,23 +54,23 @@ def test_a_model_in_two_files_comes_and_goes_whole(exchange, tmp_path, monkeypat
     folder, model, data = tmp_path / "r", tmp_path / "m", tmp_path / "d"
     model.write_bytes(b"model")
     data.write_bytes(b"weights")
-    publish(folder, version("a") | {MODEL: model, DATA: data})
+    replace_folder(folder, version("a") | {MODEL: model, DATA: data})
     assert contents(folder) == version("a") | {MODEL: b"model", DATA: b"weights"}
-    publish(folder, version("b") | {MODEL: model})
+    replace_folder(folder, version("b") | {MODEL: model})
     assert contents(folder) == version("b") | {MODEL: b"model"}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "m", "r"]
 
 
 def test_failure_leaves_the_old_report(tmp_path, monkeypatch):
     folder = tmp_path / "r"
-    publish(folder, version("a"))
+    replace_folder(folder, version("a"))
 
     def full(path, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder_module, "_write", full)
     with pytest.raises(FileError, match="No space left"):
-        publish(folder, version("b"))
+        replace_folder(folder, version("b"))
     assert contents(folder) == version("a")
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -107,13 +107,13 @@ WRITER = """
 import sys
 from pathlib import Path
 from qtool.evaluation.report.page import folder as folder_module
-from qtool.evaluation.report.page.folder import publish
+from qtool.evaluation.report.page.folder import replace_folder
 folder = Path(sys.argv[1])
 print("ready", flush=True)
 i = 0
 while True:
     mark = b"ab"[i % 2 : i % 2 + 1]
-    publish(folder, {n: mark * 200_000 for n in ("report.json", "report.md", "report.html")})
+    replace_folder(folder, {n: mark * 200_000 for n in ("report.json", "report.md", "report.html")})
     i += 1
 """
 
@@ -135,7 +135,7 @@ def test_killed_at_random_times(tmp_path):
             assert len(set(found.values())) == 1, "a mix of two versions"
             assert len(found["report.md"]) == 200_000, "a part of a file"
             seen.add(found["report.md"][:1])
-    publish(folder, version("c"))
+    replace_folder(folder, version("c"))
     assert contents(folder) == version("c")
     assert list(tmp_path.iterdir()) == [folder], "what the killed left was not cleared"
     assert seen, "no run got as far as a report"

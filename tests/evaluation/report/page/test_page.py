@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.page.render import render_pages
 from tests.evaluation.report.page.browser import browser, opened
 from tests.evaluation.report.page.made_up import HOSTILE, made_up
 
@@ -19,7 +19,7 @@ def report():
 @pytest.fixture(scope="module")
 def file(report, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_bytes(pages(report)["report.html"])
+    path.write_bytes(render_pages(report)["report.html"])
     return path
 
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from qtool.core.errors import FileError
-from qtool.evaluation.report.page.render import pages
+from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.report import Report
 from tests.evaluation.report.page.made_up import HOSTILE, made_up
 
@@ -68,7 +68,7 @@ def report(request):
 
 @pytest.fixture(scope="module")
 def made(report):
-    return {name: data.decode() for name, data in pages(report).items()}
+    return {name: data.decode() for name, data in render_pages(report).items()}
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +160,13 @@ def test_verdict_comes_first(made, report):
     ("drop", "headline"), [(0.001, "Ship it"), (0.009, "Look at it"), (0.05, "Do not ship")]
 )
 def test_verdict_follows_the_drop(drop, headline):
-    made = pages(made_up(drop=drop))
+    made = render_pages(made_up(drop=drop))
     assert f"> {headline}" in made["report.html"].decode()
     assert f"## {headline}" in made["report.md"].decode()
 
 
 def test_same_report_gives_the_same_bytes(report, made):
-    again = {name: data.decode() for name, data in pages(report).items()}
+    again = {name: data.decode() for name, data in render_pages(report).items()}
     assert again == made
 
 
@@ -185,7 +185,7 @@ def test_without_optional_parts():
         notes=(),
         plan=(),
     )
-    found = pages(bare)
+    found = render_pages(bare)
     assert "no float model" in found["report.html"].decode()
     assert "no float model" in found["report.md"].decode()
     Page(found["report.html"].decode())
@@ -201,5 +201,5 @@ def test_foreign_json_is_refused(report, damage, says):
 
 
 def test_five_hundred_layers_stay_small():
-    found = pages(made_up(500))
+    found = render_pages(made_up(500))
     assert sum(len(data) for data in found.values()) < 5 * 2**20
