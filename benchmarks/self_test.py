@@ -26,7 +26,7 @@ import onnx
 import onnx_ir as ir
 
 import qtool
-from qtool.backends.onnx.reading import Reading, array_of, name_of
+from qtool.backends.onnx.reading import OnnxModel, array_of, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
@@ -65,7 +65,7 @@ class Explainer:
     """Values of the self-test of an unchanged file, from which a flip is explained."""
 
     def __init__(self, path: Path) -> None:
-        self.file, test = Reading.of(path), SelfTest.of(onnx.load(path))
+        self.file, test = OnnxModel.of(path), SelfTest.of(onnx.load(path))
         assert test is not None
         names = observed_tensors(self.file)
         observer = TensorReader(path, names, [name_of(v) for v in self.file.outputs])

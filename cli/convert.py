@@ -94,7 +94,7 @@ def write(
 ) -> None:
     """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
     the worst output) is missed. beside: writes what goes with the file."""
-    from qtool.backends.onnx.storage import files_of
+    from qtool.backends.onnx.storage import model_files
     from qtool.evaluation.latency.speedup import measure_speedup
 
     with output.status("exporting and verifying"):
@@ -110,7 +110,7 @@ def write(
         shown["speed"] = found.to_json() if found is not None else None
         output.show_json({**shown, **{f"{goal}_met": not missed[goal] for goal in missed}})
     else:
-        size = sum(f.stat().st_size for f in files_of(path))
+        size = sum(f.stat().st_size for f in model_files(path))
         output.say(f"{path}: {size / 1024:.0f} KiB")
         output.say(str(result))
         if found is not None:

@@ -24,7 +24,7 @@ from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
 from qtool.backends.onnxruntime.kernels import recurrent as ort_recurrent
 from qtool.backends.onnxruntime.kernels import softmax as ort_softmax
 from qtool.backends.onnxruntime.kernels import sse as ort_sse
-from qtool.backends.onnxruntime.kernels.functions import apart
+from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.backends.tflite.kernels import activation as tflite_activation
 from qtool.backends.tflite.kernels import concat as tflite_concat
 from qtool.backends.tflite.kernels import conv as tflite_conv
@@ -44,14 +44,14 @@ class Profile:
     """A runtime's exact arithmetic on one family of processors: one binder per operator key.
 
     Attributes:
-        name: as programs and results state it.
+        name: the key in `PROFILES`.
         binders: operator key -> binder.
-        family: of profiles that differ in the processor alone: "onnxruntime" or "tflite".
+        family: "onnxruntime" or "tflite"; profiles of one family differ in the processor only.
         title: the runtime and the processors, in words.
-        signed: the runtime holds activations as int8, and uint8 codes are read so.
-        lifts: the runtime turns int8 activations of one reader into uint8.
-        float_results: an integer product may give float32.
-        saturates: pairs of products of uint8 and int8 are added in 16 bits.
+        signed: the runtime holds activations as int8; uint8 codes are read as int8.
+        int8_as_uint8: the runtime turns int8 activations that have one reader into uint8.
+        float_results: an integer product may return float32.
+        saturates: pairs of products of uint8 and int8 are added with saturation in 16 bits.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Profile:
     family: str = "onnxruntime"
     title: str = ""
     signed: bool = False
-    lifts: bool = False
+    int8_as_uint8: bool = False
     float_results: bool = False
     saturates: bool = False
 
@@ -174,7 +174,8 @@ _AVX2: dict[str, Binder] = {
     "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
 }
 _UNFUSED: dict[str, Binder] = {
-    key: partial(_OTHERS[key], madd=apart) for key in ("gelu", "sigmoid", "silu", "tanh")
+    key: partial(_OTHERS[key], madd=multiply_then_add)
+    for key in ("gelu", "sigmoid", "silu", "tanh")
 }
 _SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": ort_sse.add}
 _NEON: dict[str, Binder] = {
@@ -195,12 +196,19 @@ def _onnxruntime(
     name: str,
     binders: Mapping[str, Binder],
     cpus: str,
-    lifts: bool = True,
+    int8_as_uint8: bool = True,
     saturates: bool = False,
 ) -> Profile:
     title = f"ONNX Runtime on {cpus}"
-    facts = {"lifts": lifts, "float_results": True, "saturates": saturates}
-    return Profile(name, binders, "onnxruntime", title, **facts)
+    return Profile(
+        name,
+        binders,
+        "onnxruntime",
+        title,
+        int8_as_uint8=int8_as_uint8,
+        float_results=True,
+        saturates=saturates,
+    )
 
 
 PROFILES: dict[str, Profile] = {
@@ -211,17 +219,17 @@ PROFILES: dict[str, Profile] = {
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
         _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 without VNNI (AVX2)", saturates=True),
         _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2 (SSE4.1)"),
-        _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", lifts=False),
+        _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", int8_as_uint8=False),
         _onnxruntime("onnxruntime-wasm", _WASM, "WebAssembly"),
     )
 }
 
 
 def profile(name: str) -> Profile:
-    """The profile of that name; KernelError lists the names there are."""
+    """Return a profile by name; KernelError lists the known names."""
     try:
         return PROFILES[name]
     except KeyError:
         raise KernelError(
-            f"there is no numerics profile {name!r}; choose one of {', '.join(sorted(PROFILES))}"
+            f"unknown numerics profile {name!r}; choose one of {', '.join(sorted(PROFILES))}"
         ) from None

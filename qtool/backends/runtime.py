@@ -15,7 +15,7 @@ Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ExecutedKernel:
     """One kernel of the graph that a runtime makes of a file.
 
     kind: its operator and type, as the runtime calls them. integer: it computes on codes. nodes:
@@ -49,8 +49,8 @@ class Runtime:
     package: str
     version: Callable[[], str | None]
     run: Run
-    executed: Callable[[str | Path], tuple[Kernel, ...]] | None = None
-    audited: bool = False
+    executed_kernels: Callable[[str | Path], tuple[ExecutedKernel, ...]] | None = None
+    graph_readable: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.version() or '(not installed)'}"

@@ -26,9 +26,9 @@ from qtool.algorithms.pipeline import SOLVE, ConversionState
 from qtool.algorithms.registry import select_steps
 from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
-from qtool.backends.onnx.join_models import join
+from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import appended, files_of, named
+from qtool.backends.onnx.storage import append_weights, model_files, move_into_place
 from qtool.blockwise.block_pass import Walked, walk
 from qtool.blockwise.checkpoint import Done, Record, opened
 from qtool.blockwise.model_source import Source, source_of
@@ -179,7 +179,7 @@ def quantize_by_blocks(
             _publish(work, path)
             record.remove()
         ranks.tell("")
-    return BlockResult(tuple(files_of(path)), blocks, _unused(work, blocks))
+    return BlockResult(tuple(model_files(path)), blocks, _unused(work, blocks))
 
 
 @dataclass(frozen=True)
@@ -290,10 +290,10 @@ def _written(
     """The next block, verified, behind those that are done. coded: what it reads of a batch."""
     record, index = work.record, len(work.record.done)
     name, quantized = work.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
-    model, end = appended(quantized.to_onnx(), record.data, record.end)
+    model, end = append_weights(quantized.to_onnx(), record.data, record.end)
     message = model.SerializeToString()
     write_atomic(record.model(index), message)
-    parity, exactness = quantized.shown_right(record.model(index))
+    parity, exactness = quantized.check_file(record.model(index))
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
@@ -375,7 +375,7 @@ def _publish(work: _Work, path: Path) -> None:
     """The blocks as one model, under its name."""
     record = work.record
     inputs = [i.name for i in work.whole.inputs]
-    model = join(record.parts(), inputs, work.whole.outputs)
+    model = join_models(record.parts(), inputs, work.whole.outputs)
     nodes = tuple(NodeInfo(**row) for done in record.done for row in done.nodes)
     spec = observers.parse(work.observer)
     rounded = sum(d.rounded for d in record.done)
@@ -383,4 +383,4 @@ def _publish(work: _Work, path: Path) -> None:
     made = own_version(), work.target, record.digest, spec, work.recipe, nodes, changes
     untested = SelfTest("", missing="it was written block by block, and is not run whole")
     onnx.helper.set_model_props(model, {**FileInfo(*made).metadata(), **untested.metadata()})
-    named(model, path, record.data, record.digest)
+    move_into_place(model, path, record.data, record.digest)

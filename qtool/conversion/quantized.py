@@ -19,7 +19,7 @@ from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
 from qtool.backends.onnx.self_test_format import SelfTest, attach
-from qtool.backends.onnx.storage import published, save
+from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.profiles import profile as profile_of
@@ -187,7 +187,7 @@ class Quantized:
         """
         self._model(format)
         self._make_room()  # what it was made of holds all codes twice
-        with published(self._formatted(format), path, external_data) as temporary:
+        with atomic_save(self._formatted(format), path, external_data) as temporary:
             artefact = ExportedFile(temporary)
             if format == "qdq" and verify:  # as it was read back: one copy of the weights
                 self._kept["file"] = artefact.file
@@ -239,7 +239,7 @@ class Quantized:
         return self._verified(ExportedFile(path), sample or self.sample)
 
     @alone
-    def shown_right(self, path: str | Path) -> tuple[Parity, Exactness | None]:
+    def check_file(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """What `verify` says of whether a file is right, and nothing of what the plan is worth."""
         return self._judged(ExportedFile(path), self.sample, self.sample.arrays())
 
@@ -267,7 +267,7 @@ class Quantized:
         check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, _ = _asked(chosen)
-        known = asked is not None and asked.audited
+        known = asked is not None and asked.graph_readable
         few = self.graph.fewer(batch, STEP_SAMPLES)
         coded, some = self._expected(batch), self._expected(few)
         if known:  # and then there is room for the engine
@@ -323,9 +323,9 @@ class Quantized:
 
     def _covered(self, artefact: ExportedFile, asked: Runtime | None) -> Coverage:
         """What runs in integers: found in the runtime's graph, said by itself, or planned."""
-        if asked is not None and asked.audited:
+        if asked is not None and asked.graph_readable:
             return audit(artefact)
-        if asked is not None and asked.executed is not None:
+        if asked is not None and asked.executed_kernels is not None:
             return executed_coverage(artefact.path, self.plan, asked)
         return planned_coverage(self.plan)
 

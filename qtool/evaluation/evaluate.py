@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.core.errors import DataError
 from qtool.core.formats import db, percent, table
 from qtool.core.records import from_json, to_json
@@ -126,7 +126,7 @@ def _evaluation(
     accuracies = found.metrics[0].values if found.metrics else (None, None)
     shares = (0.0, audit(files[1]).share)
     sides = [
-        ModelFigures(accuracy, sum(f.stat().st_size for f in files_of(file)), spent, share)
+        ModelFigures(accuracy, sum(f.stat().st_size for f in model_files(file)), spent, share)
         for accuracy, file, spent, share in zip(
             accuracies, files, latency.milliseconds, shares, strict=True
         )

@@ -15,8 +15,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from qtool.algorithms.pipeline import ConversionState, replay_changes
 from qtool.algorithms.registry import STEPS
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.onnx.reading import Reading, array_of, input_at
-from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at
+from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
@@ -42,7 +42,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
     """
     if not is_file(path):
         raise FileError(f"{path}: no such file")
-    model = message_of(path)
+    model = load_outline(path)
     if not model.graph.node and not model.graph.output:
         raise FileError(f"{path}: not an ONNX model, or an empty one")
     return model
@@ -75,7 +75,7 @@ def restore(
     Raises:
         VerificationError: the file was not made by qtool, or from another model.
     """
-    file = Reading.of(path)
+    file = OnnxModel.of(path)
     info = FileInfo.of(file.outline)
     if info is None:
         raise VerificationError(f"{path} was not made by qtool")
@@ -109,7 +109,7 @@ def restore(
 class _FileConstants:
     """What a file holds of each point: arrays, by the names that export gives them."""
 
-    def __init__(self, file: Reading) -> None:
+    def __init__(self, file: OnnxModel) -> None:
         self.stored = file.model.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
@@ -215,7 +215,7 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
         VerificationError: the file is no QDQ model.
         KernelError: scales of a weight do not fit it.
     """
-    file = Reading.of(path)
+    file = OnnxModel.of(path)
     graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
     rounded = [n for n in file.nodes if n.op_type in ends]
     if not any(n.op_type == ends[0] for n in rounded):
@@ -228,7 +228,7 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
         made, source = node.outputs[0], node.inputs[0]
         codes = graph.codes(made)
         if codes is not None and codes.constant is not None:
-            real = codes.real().numpy()
+            real = codes.dequantize().numpy()
             source = ir.Value(name=f"{made.name}/float", const_value=ir.Tensor(real))
             file.model.graph.register_initializer(source)
         if source is None or source is made:

@@ -21,7 +21,7 @@ import numpy as np
 
 from qtool.algorithms.pipeline import SOLVE
 from qtool.algorithms.registry import select_steps
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, PassError, PlanError, QtoolError
@@ -398,4 +398,4 @@ def _integer_share(quantized: Quantized) -> float:
 
 
 def _bytes(file: Path) -> int:
-    return sum(f.stat().st_size for f in files_of(file))
+    return sum(f.stat().st_size for f in model_files(file))

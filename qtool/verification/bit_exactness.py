@@ -95,7 +95,7 @@ def compare_codes(
     if exported is not file:
         exported.load()  # what the runtime refuses is not to be understood
     program = exported.program(profile)
-    behind = program.behind_float
+    behind = program.influenced_by_float
     samples = elements = identical = 0
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
@@ -143,8 +143,8 @@ def _seen(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor
     asked = load(path)
     present = {o.name for o in asked.graph.output}
     made = {o for n in asked.graph.node for o in n.output}
-    codes = (s.output for s in program.steps if s.output in program.params)
-    names = [name for name in codes if name in made and name not in program.lifted]
+    codes = (s.output for s in program.instructions if s.output in program.params)
+    names = [name for name in codes if name in made and name not in program.held_as_uint8]
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in present)
     with scratch_folder() as folder:
         file = folder / "all.onnx"
@@ -160,7 +160,7 @@ def _first_difference(
     program: Program, seen: Mapping[str, torch.Tensor], batch: Arrays
 ) -> str | None:
     mine = program.trace(*map(torch.from_numpy, batch))
-    for step in program.steps:
+    for step in program.instructions:
         label = program.labels.get(step.output, step.output)
         if step.output in seen and not torch.equal(seen[step.output], mine[label]):
             return label
@@ -171,7 +171,7 @@ def _wrong_kernels(program: Program, seen: Mapping[str, torch.Tensor]) -> list[s
     """Integer kernels that give other codes than the runtime did, for the same codes."""
     known = {**program.constants, **seen}
     found = []
-    for step in program.steps:
+    for step in program.instructions:
         kernel = step.kind in ("integer", "move", "quantize") and step.output in seen
         if not kernel or not all(name in known for name in step.inputs):
             continue

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.reading import array_of, attributes_of, name_of, stored
+from qtool.backends.onnx.reading import array_of, attributes_of, is_constant, name_of
 
 _SMALL = 1 << 16  # values: a larger weight is stored once, and known by its name
 
@@ -32,7 +32,7 @@ def _source(value: ir.Value | None, made: Mapping[str, Any]) -> Any:
     if value is None:
         return None
     name = name_of(value)
-    array = array_of(value) if stored(value) and name not in made else None
+    array = array_of(value) if is_constant(value) and name not in made else None
     if array is None or array.size > _SMALL:
         return made.get(name, name)
     return str(array.dtype), array.shape, array.tobytes()

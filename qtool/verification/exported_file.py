@@ -18,7 +18,7 @@ import onnxruntime as ort
 import torch
 
 from qtool.backends.onnx import storage
-from qtool.backends.onnx.reading import Reading
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
@@ -54,18 +54,18 @@ class ExportedFile:
         return file if isinstance(file, ExportedFile) else cls(file)
 
     @cached_property
-    def file(self) -> Reading:
+    def file(self) -> OnnxModel:
         """The file, read.
 
         Raises:
             FileError: it is no ONNX file, or the data that it names is not there.
         """
-        return Reading.of(self.path)
+        return OnnxModel.of(self.path)
 
     @cached_property
-    def qdq(self) -> Reading:
+    def qdq(self) -> OnnxModel:
         """The model in QDQ form."""
-        return self.file if self._qdq is None else Reading.of(self._qdq)
+        return self.file if self._qdq is None else OnnxModel.of(self._qdq)
 
     def program(self, profile: str | None = None) -> Program:
         """The integer program of the model, by default in the arithmetic of ONNX Runtime on
@@ -80,7 +80,7 @@ class ExportedFile:
         products = {str(n.name) for n in self.qdq.nodes if n.op_type in PRODUCTS}
         fused = any(
             s.kind == "integer" and s.name in products and s.inputs[0] not in program.params
-            for s in program.steps
+            for s in program.instructions
         )
         if not fused and not self._has_input_rounding:
             return program

@@ -17,10 +17,17 @@ import onnx
 import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.onnx.reading import Reading, attributes_of, graph_of, input_at, name_of, stored
-from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnx.reading import (
+    OnnxModel,
+    attributes_of,
+    graph_of,
+    input_at,
+    is_constant,
+    name_of,
+)
+from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
-from qtool.backends.runtime import Kernel, Runtime
+from qtool.backends.runtime import ExecutedKernel, Runtime
 from qtool.core import value_names
 from qtool.core.ops import OPS
 from qtool.core.ops.onnx_mac_counts import HEAVY, WEIGHT, onnx_macs
@@ -162,9 +169,9 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
     Raises:
         VerificationError: the runtime does not take the file.
     """
-    assert runtime.executed is not None
-    kernels = {name: kernel for kernel in runtime.executed(path) for name in kernel.nodes}
-    nodes = {str(n.name): n for n in graph_of(message_of(path)) if n.outputs}
+    assert runtime.executed_kernels is not None
+    kernels = {name: kernel for kernel in runtime.executed_kernels(path) for name in kernel.nodes}
+    nodes = {str(n.name): n for n in graph_of(load_outline(path)) if n.outputs}
     alike = find_duplicates(nodes.values())
     rows, taken_in = [], set[str]()
     for d in _operators(plan):
@@ -185,7 +192,9 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
     return Coverage(str(runtime), tuple(rows))
 
 
-def _kernel_of(node: ir.Node | None, name: str, kernels: Mapping[str, Kernel]) -> Kernel | None:
+def _kernel_of(
+    node: ir.Node | None, name: str, kernels: Mapping[str, ExecutedKernel]
+) -> ExecutedKernel | None:
     """The kernel that stands for a node, known by its name or by what it makes."""
     return kernels.get(name) or (kernels.get(name_of(node.outputs[0])) if node else None)
 
@@ -196,7 +205,7 @@ def _affine_behind(node: ir.Node | None) -> Iterator[ir.Node]:
     while node is not None:
         uses = list(node.outputs[0].uses())
         node = uses[0].node if len(uses) == 1 else None
-        affine = node is not None and node.op_type in _AFFINE and any(map(stored, node.inputs))
+        affine = node is not None and node.op_type in _AFFINE and any(map(is_constant, node.inputs))
         if node is None or not (affine or node.op_type == "Neg"):
             return
         yield node
@@ -225,7 +234,7 @@ def _row(
     node: ir.Node,
     name: str,
     parts: int,
-    source: Reading,
+    source: OnnxModel,
     running: _Running,
     shapes: _Shapes,
     plan: Mapping[str, Any],
@@ -262,19 +271,19 @@ def _is_own(node: ir.Node) -> bool:
     return node.domain not in _DOMAINS
 
 
-def _planned(source: Reading) -> dict[str, Mapping[str, Any]]:
+def _planned(source: OnnxModel) -> dict[str, Mapping[str, Any]]:
     """What qtool's plan says of each node, if the file is its own."""
     info = FileInfo.of(source.outline)
     return {} if info is None else {n.node: vars(n) for n in info.nodes}
 
 
-def _why_float(node: ir.Node, source: Reading) -> str:
+def _why_float(node: ir.Node, source: OnnxModel) -> str:
     """For a file of unknown origin: what is missing around the node."""
     for value in node.inputs[:2]:
         maker = None if value is None else value.producer()
-        if stored(value) and node.op_type in WEIGHT:
+        if is_constant(value) and node.op_type in WEIGHT:
             return f"its weight {name_of(value)} is stored as float"
-        if not stored(value) and (maker is None or maker.op_type != "DequantizeLinear"):
+        if not is_constant(value) and (maker is None or maker.op_type != "DequantizeLinear"):
             return f"its input {name_of(value)} is not quantized"
     readers = {n.op_type for n in source.readers(node.outputs[0])}
     if not readers & {"QuantizeLinear", "Relu", "Clip"}:
@@ -300,7 +309,7 @@ class _Running:
         self.nodes = {without_suffix(n.name): n for n in graph if n.name}
         self.by_output = {without_suffix(name_of(o)): n for n in graph for o in n.outputs}
 
-    def find(self, node: ir.Node, source: Reading) -> ir.Node | None:
+    def find(self, node: ir.Node, source: OnnxModel) -> ir.Node | None:
         """The node that computes `node`: by name, else by what it or its followers compute."""
         if node.name in self.nodes:
             return self.nodes[node.name]

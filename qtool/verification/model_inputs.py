@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import session
 from qtool.core.data import Batch, batches, to_batch
@@ -150,7 +150,7 @@ def random_inputs(
 
 
 def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
-    file = Reading.of(path)
+    file = OnnxModel.of(path)
     graph, found = QdqGraph(file), {}
     for value in file.inputs:
         for node in file.readers(value):

@@ -28,9 +28,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from qtool.backends.onnx.reading import Reading, name_of, reads
+from qtool.backends.onnx.reading import OnnxModel, name_of, values_read
 from qtool.backends.onnxruntime.integer_engine import Program
-from qtool.backends.onnxruntime.integer_engine.integer_program import Step
+from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction
 from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import NOISES, TOLERANCE, distance, last_bits_moved, own_noise
@@ -96,14 +96,16 @@ def compare_nodes(
     arrays = batch.arrays()
     asked = {value_names.quantize(point): None for point in points_of(module)}
     if program is not None:
-        asked |= dict.fromkeys(o for step in program.steps for o in (*step.inputs, *step.outputs))
+        asked |= dict.fromkeys(
+            o for step in program.instructions for o in (*step.inputs, *step.outputs)
+        )
     outputs, seen = exported.tensors_as_written(arrays, asked)
     jumping = _jumping(exported.qdq)
     named = dict(zip(map(name_of, exported.qdq.outputs), outputs, strict=True))
     planned, wrong = _as_planned(module, batch, named, seen, jumping)
     if program is not None:
         program = exported.program_as_written(program)
-        known = {**program.constants, **{n: program.held(n, t) for n, t in seen.items()}}
+        known = {**program.constants, **{n: program.from_file_codes(n, t) for n, t in seen.items()}}
         known |= dict(zip(program.inputs, map(torch.from_numpy, arrays), strict=True))
         kernels, odd = _as_written(program, known, jumping)
         planned, wrong = planned + kernels, [*wrong, *odd]
@@ -299,7 +301,7 @@ def _as_written(program: Program, known: Values, jumping: Collection[str]) -> tu
     """How many kernels were compared, and those that give something else than the file as written
     where they are given what it has."""
     count, wrong = 0, list[str]()
-    for step in program.steps:
+    for step in program.instructions:
         if not all(n in known for n in step.inputs) or not any(o in known for o in step.outputs):
             continue
         given = [known[n] for n in step.inputs]
@@ -319,7 +321,7 @@ def _as_written(program: Program, known: Values, jumping: Collection[str]) -> tu
     return count, wrong
 
 
-def _run(step: Step, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _run(step: Instruction, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     with torch.inference_mode():
         found = step.kernel(*given)
     several: Sequence[torch.Tensor] = found if len(step.outputs) > 1 else (found,)
@@ -335,7 +337,7 @@ def _codes_apart(mine: torch.Tensor, written: torch.Tensor) -> str:
 
 
 def _floats_apart(
-    step: Step,
+    step: Instruction,
     given: Sequence[torch.Tensor],
     name: str,
     mine: torch.Tensor,
@@ -353,13 +355,13 @@ def _floats_apart(
     return f"{_SPAN * off:.3g} codes from what is written, in float"
 
 
-def _jumping(file: Reading) -> set[str]:
+def _jumping(file: OnnxModel) -> set[str]:
     """Tensors that a rounding or a comparison of floats has a part in, since the last codes."""
     found: set[str] = set()
     for node in file.nodes:
         begins = node.op_type in _JUMPS
         if begins or (
-            node.op_type != "DequantizeLinear" and found & set(map(name_of, reads(node)))
+            node.op_type != "DequantizeLinear" and found & set(map(name_of, values_read(node)))
         ):
             found |= {name_of(o) for o in node.outputs}
     return found

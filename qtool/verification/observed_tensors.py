@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.reading import Reading, input_at, name_of, stored
+from qtool.backends.onnx.reading import OnnxModel, input_at, is_constant, name_of
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.types import Array
@@ -19,7 +19,7 @@ from qtool.core.types import Array
 _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
 
 
-def observed_tensors(file: Reading) -> tuple[str, ...]:
+def observed_tensors(file: OnnxModel) -> tuple[str, ...]:
     """Names of code tensors in graph order, then outputs of the graph that are not one of them
     dequantized.
 
@@ -31,8 +31,8 @@ def observed_tensors(file: Reading) -> tuple[str, ...]:
         name_of(node.outputs[0])
         for node in file.nodes
         if node.op_type.startswith(_ON_CODES)
-        and not all(map(stored, node.inputs))
-        and not stored(input_at(node, 0))
+        and not all(map(is_constant, node.inputs))
+        and not is_constant(input_at(node, 0))
         and not (node.op_type == "QuantizeLinear" and graph.becomes_uint8(node))
     }
     outputs = (name_of(v) for v in file.outputs if _codes_behind(v) not in codes)

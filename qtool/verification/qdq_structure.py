@@ -15,7 +15,14 @@ import onnx_ir as ir
 import torch
 
 from qtool.backends.onnx.checker import check_model
-from qtool.backends.onnx.reading import Reading, Source, array_of, attributes_of, input_at, stored
+from qtool.backends.onnx.reading import (
+    OnnxModel,
+    Source,
+    array_of,
+    attributes_of,
+    input_at,
+    is_constant,
+)
 from qtool.core.errors import VerificationError
 from qtool.planning.targets.saturation import largest_pairs
 
@@ -45,7 +52,7 @@ def check_structure(
     Raises:
         VerificationError: naming the node and what is wrong with it.
     """
-    for node in Reading.of(model).nodes:
+    for node in OnnxModel.of(model).nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             _check_scale(node, expected)
         if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
@@ -65,7 +72,7 @@ def check_well_formed(model: Source) -> None:
         VerificationError: in the checker's words.
     """
     try:
-        check_model(Reading.of(model).outline, full_check=True)
+        check_model(OnnxModel.of(model).outline, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
 
@@ -74,7 +81,7 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
     scale = _constant(node, 1)
     if scale is None:
         raise VerificationError(f"{node.name}: its scale is not a constant")
-    weight = stored(input_at(node, 0))  # one of zeros alone may have a scale of 0
+    weight = is_constant(input_at(node, 0))  # one of zeros alone may have a scale of 0
     if not (np.isfinite(scale).all() and ((scale > 0) | (weight & (scale == 0))).all()):
         raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
     if not weight and scale.ndim != 0:
@@ -102,7 +109,7 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
     bias = input_at(node, 2)
     if bias is not None and expected.integer_bias:
         _check_bias(node, np.asarray(_constant(x, 1)) * scale)
-    elif bias is not None and not stored(bias):
+    elif bias is not None and not is_constant(bias):
         raise VerificationError(f"{node.name}: its bias is not a float constant")
 
 

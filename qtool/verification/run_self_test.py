@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnx.content_digest import content_digest
-from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
@@ -141,7 +141,7 @@ def check_self_test(path: str | Path) -> SelfCheck:
         FileError: not an ONNX file, or its data cannot be read.
     """
     try:
-        test = SelfTest.of(message_of(path))
+        test = SelfTest.of(load_outline(path))
     except VerificationError as error:
         return SelfCheck(present=True, unmodified=False, failure=str(error))
     if test is None:
@@ -157,7 +157,7 @@ def check_self_test(path: str | Path) -> SelfCheck:
 
 
 def _compared(found: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
-    file = Reading.of(path)
+    file = OnnxModel.of(path)
     names = observed_tensors(file)
     if len(names) != len(test.kinds):
         raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from qtool.backends.onnx.content_digest import content_digest
-from qtool.backends.onnx.reading import Reading, name_of
-from qtool.backends.onnx.self_test_format import MOST_BYTES, SelfTest, Sketch
+from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest, Sketch
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import DataError, KernelError, VerificationError
@@ -89,9 +89,9 @@ def _filled(exported: ExportedFile, test: SelfTest) -> SelfTest:
         few = min(groups, kinds.count("e"))
         digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
         found = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
-        if len(found.text()) <= MOST_BYTES:
+        if len(found.text()) <= MAX_BYTES:
             return found
-    return SelfTest(test.content, missing=f"it would take more than {MOST_BYTES} bytes")
+    return SelfTest(test.content, missing=f"it would take more than {MAX_BYTES} bytes")
 
 
 def _programs(exported: ExportedFile) -> Iterator[Program]:
@@ -102,12 +102,14 @@ def _programs(exported: ExportedFile) -> Iterator[Program]:
                 yield exported.program(name)
 
 
-def _kinds(programs: Sequence[Program], file: Reading, names: Sequence[str]) -> str:
+def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -> str:
     """ "e" for what no node in float has a part in. The outputs of the graph are always compared,
     codes within it where the engine has them."""
     outputs = set(map(name_of, file.outputs))
-    behind = [p.behind_float for p in programs]
-    made = [{o for step in p.steps for o in step.outputs} - p.lifted for p in programs]
+    behind = [p.influenced_by_float for p in programs]
+    made = [
+        {o for step in p.instructions for o in step.outputs} - p.held_as_uint8 for p in programs
+    ]
 
     def kind(name: str) -> str:
         sources = [_source(p, file, name) for p in programs]
@@ -119,13 +121,13 @@ def _kinds(programs: Sequence[Program], file: Reading, names: Sequence[str]) -> 
     return "".join(map(kind, names))
 
 
-def _source(program: Program, file: Reading, name: str) -> str:
+def _source(program: Program, file: OnnxModel, name: str) -> str:
     """Of an output of the graph that is dequantized: its codes."""
     return dict(zip(map(name_of, file.outputs), program.outputs, strict=True)).get(name, name)
 
 
 def _traced(
-    program: Program, file: Reading, names: Sequence[str], kinds: str, inputs: Sequence[Array]
+    program: Program, file: OnnxModel, names: Sequence[str], kinds: str, inputs: Sequence[Array]
 ) -> list[Array]:
     """Exact tensors as the file has them; nothing in place of others."""
     values = program.values(*map(torch.from_numpy, inputs))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.core.errors import DataError, VerificationError
@@ -32,7 +32,7 @@ def run_count(specs: Sequence[InputSpec], macs: int) -> int:
     return max(1, -(-samples // max(size, 1)))
 
 
-def input_specs(file: Reading, sample: Sequence[Array]) -> tuple[InputSpec, ...]:
+def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ...]:
     """How to make the inputs of a file.
 
     Args:
@@ -49,7 +49,7 @@ def input_specs(file: Reading, sample: Sequence[Array]) -> tuple[InputSpec, ...]
     )
 
 
-def _quantized(file: Reading, graph: QdqGraph, value: ir.Value, array: Array) -> InputSpec | None:
+def _quantized(file: OnnxModel, graph: QdqGraph, value: ir.Value, array: Array) -> InputSpec | None:
     """Of an input that is quantized: all of its codes and a little more, so that it saturates."""
     for node in file.readers(value):
         if node.op_type == "QuantizeLinear":
@@ -76,7 +76,7 @@ def _from_sample(array: Array) -> InputSpec:
     return InputSpec(array.shape, low, _CODE_RANGE, scale)
 
 
-def generate_inputs(file: Reading, test: SelfTest) -> Iterator[list[Array]]:
+def generate_inputs(file: OnnxModel, test: SelfTest) -> Iterator[list[Array]]:
     """The inputs of each run.
 
     Raises:

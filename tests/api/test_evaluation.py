@@ -154,7 +154,7 @@ def apart(tmp_path, monkeypatch):
     plain = tmp_path / "float.onnx"
     storage.save(onnx.load(captured().export_float(tmp_path / "whole.onnx")), plain, external=True)
     chain().export(tmp_path / "int8.onnx", external_data=True)
-    assert [len(storage.files_of(tmp_path / f"{n}.onnx")) for n in ("float", "int8")] == [2, 2]
+    assert [len(storage.model_files(tmp_path / f"{n}.onnx")) for n in ("float", "int8")] == [2, 2]
     return plain, tmp_path / "int8.onnx"
 
 
@@ -162,7 +162,7 @@ def test_evaluate_and_bench_read_both_files(apart, file):
     plain, int8 = apart
     found, known = (qtool.evaluate(f, captured(), DATA, seconds=0) for f in (int8, file))
     assert found.sqnr_db == known.sqnr_db
-    assert found.int8.size_bytes == sum(f.stat().st_size for f in storage.files_of(int8))
+    assert found.int8.size_bytes == sum(f.stat().st_size for f in storage.model_files(int8))
     timed = qtool.bench([plain, int8], batch_sizes=(2,), seconds=0.01)
     assert len(timed.timings) == 1
 
@@ -175,12 +175,12 @@ def test_a_report_holds_both_files(apart, tmp_path, monkeypatch):
     of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
     assert of_file.layers == of_quantized.layers
     assert alone.accuracy.samples == 32
-    model, data = storage.files_of(tmp_path / "q" / "model.int8.onnx")
+    model, data = storage.model_files(tmp_path / "q" / "model.int8.onnx")
     assert qtool.verify(model, DATA).exact
     assert data.parent == tmp_path / "q"
     monkeypatch.undo()
     qtool.report(chain(), DATA, tmp_path / "q", QUICK)
-    assert storage.files_of(model) == [model]
+    assert storage.model_files(model) == [model]
     assert not data.exists()
 
 

@@ -17,4 +17,4 @@ def test_a_runtime_that_is_there_and_one_that_is_not(
     made = Runtime("made-up", "Made Up", "made_up", lambda: version, lambda _, arrays: [*arrays])
     assert made.installed is installed
     assert str(made) == text
-    assert not made.audited
+    assert not made.graph_readable

@@ -55,7 +55,7 @@ def disagreements(model: QuantizedModel, folder: Path) -> list[str]:
     model.export(folder / "model.onnx", verify=False)
     programs = [lower(folder / "model.onnx", name) for name in CPUS]
     names, every = [], torch.arange(256).to(torch.uint8)[None, None]
-    for steps in zip(*(p.steps for p in programs), strict=True):
+    for steps in zip(*(p.instructions for p in programs), strict=True):
         pair, table = len(steps[0].inputs) == 2, "sigmoid" in steps[0].name
         if steps[0].kind == "integer" and (pair or table):
             codes = [step.kernel(*(every_pair() if pair else (every,))) for step in steps]

@@ -135,7 +135,7 @@ def test_an_integer_kernel_may_round_otherwise_by_a_code(
     changed = _with_kernels(program, shift)
     found, _ = compare_nodes(artefact, made.module, made.graph.head(made.sample, 4), changed)
     assert found.passed is passed
-    integers = sum(s.kind == "integer" and s.output in program.params for s in program.steps)
+    integers = sum(s.kind == "integer" and s.output in program.params for s in program.instructions)
     assert len(found.wrong) == (0 if passed else integers)
 
 
@@ -155,9 +155,9 @@ def _with_kernels(program: Program, shift: int) -> Program:
         replace(s, kernel=off(s.kernel))
         if s.kind == "integer" and s.output in program.params
         else s
-        for s in program.steps
+        for s in program.instructions
     )
-    return replace(program, steps=steps)
+    return replace(program, instructions=steps)
 
 
 def test_dynamic_layers_are_compared_at_the_outputs() -> None:

@@ -21,7 +21,7 @@ from torch import nn
 import qtool
 from benchmarks.self_test import Flip, drawn, judged
 from qtool.backends.onnx.content_digest import content_digest
-from qtool.backends.onnx.self_test_format import MOST_BYTES, InputSpec, SelfTest, Sketch, attach
+from qtool.backends.onnx.self_test_format import MAX_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.core.errors import VerificationError
 from qtool.verification import check_self_test, make_self_test, run_self_test
 from qtool.verification.exported_file import ExportedFile
@@ -281,7 +281,7 @@ def test_a_test_fits_into_its_place(
 ) -> None:
     artefact, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
     whole = make_self_test(artefact, sample)
-    assert len(whole.text()) < MOST_BYTES
+    assert len(whole.text()) < MAX_BYTES
     self_test = importlib.import_module("qtool.verification.self_test_creation")
     monkeypatch.setattr(self_test, "MOST_BYTES", len(whole.text()) - 20)
     folded = make_self_test(artefact, sample)

@@ -46,7 +46,7 @@ def channel_scales(params: QuantParams, channels: int, what: str = "weight") -> 
     return scales * channels if len(scales) == 1 else scales
 
 
-def same(a: QuantParams, b: QuantParams) -> bool:
+def same_params(a: QuantParams, b: QuantParams) -> bool:
     """Whether equal codes mean equal values."""
     return (
         a.qtype.torch_dtype == b.qtype.torch_dtype

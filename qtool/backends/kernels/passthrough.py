@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from qtool.backends.kernels.params import Kernel, per_tensor, same
+from qtool.backends.kernels.params import Kernel, per_tensor, same_params
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
@@ -18,7 +18,7 @@ def passthrough(x: QuantParams, out: QuantParams, move: Callable[..., Tensor]) -
     `move` must only rearrange or repeat elements; it may return several tensors (a split).
     KernelError where the parameters differ: equal codes would then mean other values.
     """
-    if not same(x, out):
+    if not same_params(x, out):
         raise KernelError(
             "this operator passes codes through, so its output needs the input's parameters; "
             "share them, or requantize after it"

@@ -35,7 +35,7 @@ def pad_spatial(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
     return F.pad(x, pairs, value=value)
 
 
-def reached(
+def extend_pads(
     sizes: Sequence[int],
     kernel: Sequence[int],
     stride: Sequence[int],

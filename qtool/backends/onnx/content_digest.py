@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from qtool.backends.onnx.storage import with_stored
+from qtool.backends.onnx.storage import with_initializers
 from qtool.core.errors import FileError
 
 _ABOUT = (
@@ -51,7 +51,7 @@ def content_digest(path: str | Path) -> str:
 
 
 def _without_weights(model: onnx.ModelProto) -> bytes:
-    bare = with_stored(model, ())
+    bare = with_initializers(model, ())
     for field in _ABOUT:
         bare.ClearField(field)
     return bytes(bare.SerializeToString(deterministic=True))

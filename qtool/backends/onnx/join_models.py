@@ -9,7 +9,7 @@ import onnx
 from qtool.core.graph.unique_names import unique
 
 
-def join(
+def join_models(
     parts: Sequence[onnx.ModelProto], inputs: Iterable[str], outputs: Iterable[str]
 ) -> onnx.ModelProto:
     """One model of parts that follow each other.

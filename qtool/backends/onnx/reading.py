@@ -18,14 +18,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from qtool.backends.onnx.storage import message_of, outline
+from qtool.backends.onnx.storage import load_outline, outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.core.errors import FileError
 from qtool.core.graph.process_lock import quiet
 from qtool.core.types import Array
 
 
-class Reading:
+class OnnxModel:
     """A model and what can be asked of it.
 
     Attributes:
@@ -48,17 +48,17 @@ class Reading:
         }
 
     @classmethod
-    def of(cls, source: Source) -> Reading:
+    def of(cls, source: Source) -> OnnxModel:
         """Of a file, or of a model at hand; a reading is itself.
 
         Raises:
             FileError: no readable ONNX file, or the data that it names is not there.
         """
-        if isinstance(source, Reading):
+        if isinstance(source, OnnxModel):
             return source
         if isinstance(source, onnx.ModelProto):
             return _read(_sorted(source), None, source.graph.name)
-        return _read(message_of(source), Path(source).parent, str(source))
+        return _read(load_outline(source), Path(source).parent, str(source))
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -87,7 +87,7 @@ class Reading:
         return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
     @cached_property
-    def known(self) -> Mapping[str, onnx.ValueInfoProto]:
+    def value_info(self) -> Mapping[str, onnx.ValueInfoProto]:
         """Types and shapes that the model states, and those that ONNX's own inference finds."""
         graph = self.outline.graph
         try:
@@ -97,7 +97,7 @@ class Reading:
         return {i.name: i for i in (*found, *graph.value_info, *graph.input, *graph.output)}
 
 
-Source = Reading | onnx.ModelProto | str | Path
+Source = OnnxModel | onnx.ModelProto | str | Path
 
 
 def name_of(value: ir.Value | None) -> str:
@@ -105,7 +105,7 @@ def name_of(value: ir.Value | None) -> str:
     return "" if value is None else str(value.name)
 
 
-def stored(value: ir.Value | None) -> bool:
+def is_constant(value: ir.Value | None) -> bool:
     """Whether a tensor is a constant."""
     return value is not None and value.const_value is not None
 
@@ -131,7 +131,7 @@ def attributes_of(node: ir.Node) -> dict[str, Any]:
     }
 
 
-def reads(node: ir.Node) -> list[ir.Value]:
+def values_read(node: ir.Node) -> list[ir.Value]:
     """All that a node reads, itself or in a subgraph, each once."""
     inner = (n for g in _graphs_in(node) for n in g)
     found = (v for n in (node, *inner) for v in n.inputs if v is not None)
@@ -149,7 +149,7 @@ def _graphs_in(node: ir.Node) -> Iterator[ir.Graph]:
                     yield from _graphs_in(inner)
 
 
-def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
+def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> OnnxModel:
     """`folder`: where the second file lies; None where all weights are in the message."""
     try:
         model = _parsed(message)
@@ -157,7 +157,7 @@ def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> Reading:
     except Exception as error:
         raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
     whole = not any(t.external_data for t in message.graph.initializer)
-    return Reading(model, outline(message), whole)
+    return OnnxModel(model, outline(message), whole)
 
 
 def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:

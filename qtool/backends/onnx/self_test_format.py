@@ -22,7 +22,7 @@ from qtool.core.errors import FileError, VerificationError
 
 _KEY = "qtool_self_test"
 _FORMAT = 1
-MOST_BYTES = 8192
+MAX_BYTES = 8192
 """Of the metadata."""
 _MOST_ELEMENTS, _MOST_TENSORS = 1 << 30, 1 << 20
 

@@ -57,7 +57,7 @@ def load(path: str | Path) -> onnx.ModelProto:
     return model
 
 
-def message_of(path: str | Path) -> onnx.ModelProto:
+def load_outline(path: str | Path) -> onnx.ModelProto:
     """A model whose weights stay in the second file, if they stand in one; but for small tensors,
     which shapes may be computed from. Its nodes are in topological order.
 
@@ -71,7 +71,7 @@ def message_of(path: str | Path) -> onnx.ModelProto:
         sort_nodes(model.graph)
         for tensor in model.graph.initializer:
             apart = tensor.data_location == TensorProto.EXTERNAL
-            if apart and stored_bytes(tensor) <= _SMALL:
+            if apart and tensor_bytes(tensor) <= _SMALL:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -125,7 +125,7 @@ def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> No
 
 
 @contextmanager
-def published(model: onnx.ModelProto, path: str | Path, external: bool = False) -> Iterator[Path]:
+def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> Iterator[Path]:
     """The model under a temporary path, for a look at it; in place of `path` after that.
 
     On a failure what was there before stays, and nothing is left beside it.
@@ -157,7 +157,7 @@ def published(model: onnx.ModelProto, path: str | Path, external: bool = False) 
         old.unlink(missing_ok=True)
 
 
-def appended(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
+def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
     """Writes the weights of a model into a file that holds others, from `end` on.
 
     Returns the model without them, which names the file, and where its weights end.
@@ -178,7 +178,7 @@ def appended(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelPr
     return _referring(model, data.name, places), places_end
 
 
-def named(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
+def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
     """Gives a model that stands beside its data, both aside, their names: in place of `path`, with
     `<path>.<digest>.data`. Whatever ends it, doing it again ends as well.
 
@@ -202,7 +202,7 @@ def named(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> 
         old.unlink(missing_ok=True)
 
 
-def files_of(path: str | Path) -> list[Path]:
+def model_files(path: str | Path) -> list[Path]:
     """The model file, and those with its weights.
 
     Raises:
@@ -222,8 +222,8 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Small tensors stay, since shapes may be computed from them. Nothing large is copied.
     """
-    small = [t for t in model.graph.initializer if stored_bytes(t) <= _SMALL]
-    bare = with_stored(model, small)
+    small = [t for t in model.graph.initializer if tensor_bytes(t) <= _SMALL]
+    bare = with_initializers(model, small)
     known = {t.name for t in small} | {i.name for i in model.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in known:
@@ -232,14 +232,14 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
-def fits(model: onnx.ModelProto) -> bool:
+def fits_one_message(model: onnx.ModelProto) -> bool:
     """Whether one message holds the model with its weights."""
     stored = model.graph.initializer
-    weights = sum(stored_bytes(t) + len(t.name) + _SMALL for t in stored)
-    return int(with_stored(model, ()).ByteSize()) + weights <= LIMIT
+    weights = sum(tensor_bytes(t) + len(t.name) + _SMALL for t in stored)
+    return int(with_initializers(model, ()).ByteSize()) + weights <= LIMIT
 
 
-def stored_bytes(tensor: onnx.TensorProto) -> int:
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
     """What the numbers of a tensor take; 0 for text."""
     if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
         return 0
@@ -250,7 +250,7 @@ def stored_bytes(tensor: onnx.TensorProto) -> int:
 
 def _places(model: onnx.ModelProto, external: bool) -> Places:
     """Where the weights go that leave the model; empty where all stay."""
-    if not external and fits(model):
+    if not external and fits_one_message(model):
         return {}
     return _placed(model, 0)[0]
 
@@ -259,7 +259,7 @@ def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
     """Where weights go from `end` on, and where they end."""
     places = {}
     for tensor in model.graph.initializer:
-        length = stored_bytes(tensor)
+        length = tensor_bytes(tensor)
         if length > _SMALL and tensor.HasField("raw_data"):
             places[tensor.name] = (end, length)
             end += -(-length // _PAGE) * _PAGE
@@ -287,7 +287,7 @@ def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelP
         _reference(t, data, places[t.name]) if t.name in places else t
         for t in model.graph.initializer
     ]
-    return with_stored(model, stored)
+    return with_initializers(model, stored)
 
 
 def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:
@@ -298,7 +298,9 @@ def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> o
     return found
 
 
-def with_stored(model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+def with_initializers(
+    model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]
+) -> onnx.ModelProto:
     """A copy with these initializers, made without copying those of the model."""
     bare = onnx.ModelProto()
     _copy_all_but(model, bare, "graph")

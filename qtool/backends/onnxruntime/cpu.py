@@ -31,9 +31,9 @@ _ADD = ((0.0865, 91), (0.0865, 180), (0.0346, 188))
 @cache
 def machine_profile() -> str:
     """The name of ONNX Runtime's numerics profile on this CPU (see `qtool.backends.profiles`)."""
-    product, total = _asked()
+    product, total = _run_probe()
     for name, profile in PROFILES.items():
-        if profile.family == "onnxruntime" and _gives(profile, product, total):
+        if profile.family == "onnxruntime" and _reproduces(profile, product, total):
             return name
     return DEFAULT_PROFILE
 
@@ -44,7 +44,7 @@ def runs_here(chosen: Target) -> bool:
     return chosen.runtime == "onnxruntime" and fits
 
 
-def _gives(profile: Profile, product: Array, total: Array) -> bool:
+def _reproduces(profile: Profile, product: Array, total: Array) -> bool:
     weight = QuantParams(INT8, torch.ones(()), torch.zeros((), dtype=torch.int64))
     kernel = profile.bind("matmul_integer", weight, torch.from_numpy(_WEIGHT.T.copy()))
     if not np.array_equal(kernel(torch.from_numpy(_CODES)).numpy(), product):
@@ -62,7 +62,7 @@ _WEIGHT = np.full((8, 16), INT8.qmax, np.int8)
 _PAIRS = tuple(np.divmod(np.arange(1 << 16), 256)[i].astype(np.uint8) for i in (0, 1))
 
 
-def _asked() -> Sequence[Array]:
+def _run_probe() -> Sequence[Array]:
     """The product and the sum in the runtime."""
     inputs = {"x": _CODES, "a": _PAIRS[0], "b": _PAIRS[1]}
     stored = {"w": _WEIGHT}

@@ -9,38 +9,42 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.openvino import subprocess_runner
-from qtool.backends.runtime import Arrays, Kernel, Runtime
+from qtool.backends.runtime import Arrays, ExecutedKernel, Runtime
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
 
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32"}  # bfloat16 where the CPU has it would differ
 _NO_KERNELS = ("Const", "Input", "Output")
 _CODES = ("u8", "i8")
-_MARKS = ("/WithoutBiases", "/WithoutBiases/DequantizationMultiply", "/DequantizationMultiply")
-_APART = subprocess_runner.SubprocessRunner(__name__, "OpenVINO")
+_NAME_SUFFIXES = (
+    "/WithoutBiases",
+    "/WithoutBiases/DequantizationMultiply",
+    "/DequantizationMultiply",
+)
+_RUNNER = subprocess_runner.SubprocessRunner(__name__, "OpenVINO")
 
 
 def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-    return list(_APART.call("run", str(path), arrays)[1])
+    return list(_RUNNER.call("run", str(path), arrays)[1])
 
 
-def _executed(path: str | Path) -> tuple[Kernel, ...]:
+def _executed(path: str | Path) -> tuple[ExecutedKernel, ...]:
     """OpenVINO names the nodes that it took into a kernel, some with marks of its own behind a
     slash: `head/WithoutBiases`."""
     found = []
-    for kind, precision, originals in _APART.call("kernels", str(path))[0]["kernels"]:
+    for kind, precision, originals in _RUNNER.call("kernels", str(path))[0]["kernels"]:
         if kind in _NO_KERNELS:
             continue
         names = [n for n in originals.split(",") if n]
-        bare = {n.removesuffix(mark) for n in names for mark in _MARKS}
+        bare = {n.removesuffix(mark) for n in names for mark in _NAME_SUFFIXES}
         codes = precision in _CODES
-        found.append(Kernel(f"{kind} {precision}", codes, frozenset({*names, *bare})))
+        found.append(ExecutedKernel(f"{kind} {precision}", codes, frozenset({*names, *bare})))
     return tuple(found)
 
 
 def serve() -> None:
     """Answers questions in its own process."""
-    subprocess_runner.serve({"run": _answer, "kernels": _kernels})
+    subprocess_runner.serve({"run": _handle_run, "kernels": _handle_kernels})
 
 
 def _compiled(path: str) -> Any:
@@ -53,7 +57,7 @@ def _compiled(path: str) -> Any:
         raise VerificationError(f"{path}: OpenVINO does not load it: {error}") from error
 
 
-def _answer(path: str, arrays: Arrays) -> tuple[subprocess_runner.Words, Arrays]:
+def _handle_run(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
     compiled = _compiled(path)
     try:
         found = compiled(dict(enumerate(arrays)))
@@ -62,7 +66,7 @@ def _answer(path: str, arrays: Arrays) -> tuple[subprocess_runner.Words, Arrays]
     return {}, [np.array(found[i]) for i in range(len(compiled.outputs))]
 
 
-def _kernels(path: str, _: Arrays) -> tuple[subprocess_runner.Words, Arrays]:
+def _handle_kernels(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
     """Of each node that it runs: its kind, its precision, the names it goes back to."""
     keys = ("layerType", "runtimePrecision", "originalLayersNames")
     nodes = _compiled(path).get_runtime_model().get_ordered_ops()

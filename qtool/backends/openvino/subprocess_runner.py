@@ -25,8 +25,8 @@ import numpy as np
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError, describe
 
-Words = dict[str, Any]
-Answer = Callable[[str, Arrays], tuple[Words, Arrays]]
+Message = dict[str, Any]
+Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
 """A file and arrays to words and arrays."""
 
 _START = """
@@ -51,7 +51,7 @@ class SubprocessRunner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: tuple[int, subprocess.Popen[bytes]] | None = None
 
-    def call(self, what: str, path: str, arrays: Arrays = ()) -> tuple[Words, Arrays]:
+    def call(self, what: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
         """The answer to one question about a file.
 
         Raises:
@@ -108,7 +108,7 @@ class SubprocessRunner:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def serve(answers: Mapping[str, Answer]) -> None:
+def serve(answers: Mapping[str, Handler]) -> None:
     """Answers questions by their name, until nobody asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; who asks decides
     asked, told = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
@@ -125,7 +125,7 @@ def serve(answers: Mapping[str, Answer]) -> None:
             _send(told, *answer)
 
 
-def _send(pipe: IO[bytes], words: Words, arrays: Arrays) -> None:
+def _send(pipe: IO[bytes], words: Message, arrays: Arrays) -> None:
     packed = BytesIO()
     np.savez(packed, *arrays)
     text = json.dumps(words).encode()
@@ -134,7 +134,7 @@ def _send(pipe: IO[bytes], words: Words, arrays: Arrays) -> None:
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> tuple[Words, Arrays]:
+def _receive(pipe: IO[bytes]) -> tuple[Message, Arrays]:
     text, packed = _LENGTHS.unpack(_exactly(pipe, _LENGTHS.size))
     words = json.loads(_exactly(pipe, text))
     with np.load(BytesIO(_exactly(pipe, packed)), allow_pickle=False) as found:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
-from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
     RUNTIME,
     SILENT,
@@ -73,7 +73,7 @@ def profile_nodes(
 
 def _in_file_order(files: Sequence[Path], names: set[str]) -> list[str]:
     """Inputs first, then in the order of the files' nodes, then what belongs to none."""
-    graphs = [graph_of(message_of(f)) for f in files]
+    graphs = [graph_of(load_outline(f)) for f in files]
     found = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
     return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
 
@@ -84,7 +84,7 @@ def _profile_file(
     """Name in the file -> (kernels, microseconds a run)."""
     with scratch_folder() as folder:
         events, optimised = _events(file, inputs, threads, runs, folder)
-    names = _names(graph_of(message_of(file)), graph_of(optimised))
+    names = _names(graph_of(load_outline(file)), graph_of(optimised))
     kernels: dict[str, dict[str, None]] = {}
     durations: dict[str, list[float]] = {}
     for event in events:

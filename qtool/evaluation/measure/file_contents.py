@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnx.reading import Reading, array_of, input_at, name_of
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import message_of
+from qtool.backends.onnx.storage import load_outline
 from qtool.calibration.calibration import Calibration
 from qtool.core.errors import VerificationError
 from qtool.core.formats import table
@@ -121,7 +121,7 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
 
 def _self_test(path: Path) -> str:
     try:
-        test = SelfTest.of(message_of(path))
+        test = SelfTest.of(load_outline(path))
     except VerificationError as error:
         return str(error)
     return "no self-test in this file" if test is None else str(test)
@@ -144,7 +144,7 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
         FileError: not an ONNX file.
     """
     found: dict[str, TensorParameters] = {}
-    for node in Reading.of(path).nodes:
+    for node in OnnxModel.of(path).nodes:
         codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
         if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_batch
 from qtool.core.data.array_files import ArrayFiles
@@ -148,7 +148,7 @@ class _FirstSamples:
 
 def _digest(files: Sequence[Path], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
-    for part in (part for file in files for part in files_of(file)):
+    for part in (part for file in files for part in model_files(file)):
         with part.open("rb") as opened:
             while block := opened.read(1 << 20):
                 digest.update(block)
@@ -258,7 +258,7 @@ def _models(
                 subject.name,
                 subject.file.name,
                 subject.origin,
-                sum(f.stat().st_size for f in files_of(subject.file)),
+                sum(f.stat().st_size for f in model_files(subject.file)),
                 coverage.share,
                 coverage.macs,
                 len(coverage.rows),

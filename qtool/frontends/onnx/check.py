@@ -7,7 +7,7 @@ from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
 from qtool.backends.onnx.checker import check_model
-from qtool.backends.onnx.storage import fits, outline
+from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.core.errors import CaptureError
 from qtool.core.graph.expansion_limits import bomb_in
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nodes_in
@@ -35,7 +35,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             )
     _refuse_bombs(model)
     try:
-        _check(model if fits(model) else outline(model))
+        _check(model if fits_one_message(model) else outline(model))
         model = inline_local_functions(model) if model.functions else model
     except Exception as error:
         raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error

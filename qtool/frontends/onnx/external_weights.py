@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnx.storage import stored_bytes
+from qtool.backends.onnx.storage import tensor_bytes
 from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.core.paths import is_file
@@ -77,7 +77,7 @@ def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
 
 def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:
     said = {entry.key: entry.value for entry in tensor.external_data}
-    name, start, size = said.get("location", ""), int(said.get("offset", 0)), stored_bytes(tensor)
+    name, start, size = said.get("location", ""), int(said.get("offset", 0)), tensor_bytes(tensor)
     if name not in maps:
         maps[name] = _map(folder, name, tensor.name)
     held = maps[name]

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-from qtool.backends.onnx.storage import fits, save
+from qtool.backends.onnx.storage import fits_one_message, save
 from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import runtime_says, session
 from qtool.frontends.onnx.node_calls import Array
@@ -58,7 +58,7 @@ def run(
 
 
 def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
-    if fits(model):
+    if fits_one_message(model):
         return session(model)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.core.errors import EmulationError
 from qtool.core.types import Array
 from qtool.verification.emulation.cpus import Cpu
@@ -76,7 +76,7 @@ def external_files(model: Path) -> dict[str, Path]:
     Raises:
         FileError: it is no ONNX file.
     """
-    named = files_of(model)[1:]
+    named = model_files(model)[1:]
     return {str(f.relative_to(model.parent)): f.resolve() for f in named}
 
 

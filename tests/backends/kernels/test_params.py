@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qtool.backends.kernels.params import channel_scales, check_bias, f32, per_tensor, same, spatial
+from qtool.backends.kernels.params import (
+    channel_scales,
+    check_bias,
+    f32,
+    per_tensor,
+    same_params,
+    spatial,
+)
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import params
@@ -31,9 +38,9 @@ def test_f32_rounds():
 
 def test_same_compares_type_scale_and_zero():
     a = params(UINT8, 0.5, 7)
-    assert same(a, params(UINT8, 0.5, 7))
+    assert same_params(a, params(UINT8, 0.5, 7))
     for other in (params(INT8, 0.5, 7), params(UINT8, 0.25, 7), params(UINT8, 0.5, 8)):
-        assert not same(a, other)
+        assert not same_params(a, other)
 
 
 def test_bias_is_int32_codes():

@@ -7,7 +7,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnx.join_models import join
+from qtool.backends.onnx.join_models import join_models
 
 
 def part(given: str, result: str, factor: float) -> onnx.ModelProto:
@@ -41,7 +41,7 @@ def part(given: str, result: str, factor: float) -> onnx.ModelProto:
 
 
 def test_what_is_inside_of_parts_is_told_apart() -> None:
-    whole = join([part("x", "h", 2.0), part("h", "y", 3.0)], ["x"], ["y"])
+    whole = join_models([part("x", "h", 2.0), part("h", "y", 3.0)], ["x"], ["y"])
     onnx.checker.check_model(whole)
     assert len({n.name for n in whole.graph.node}) == 6
     assert [t.name for t in whole.graph.initializer] == ["factor", "factor_2"]
@@ -54,7 +54,7 @@ def test_a_constant_that_a_part_gives_keeps_its_name() -> None:
     first = part("x", "h", 2.0)
     first.graph.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "given"))
     first.graph.output.append(helper.make_tensor_value_info("given", TensorProto.FLOAT, [2]))
-    whole = join([first, part("given", "y", 3.0)], ["x"], ["h", "y"])
+    whole = join_models([first, part("given", "y", 3.0)], ["x"], ["h", "y"])
     onnx.checker.check_model(whole)
     session = ort.InferenceSession(whole.SerializeToString())
     _, y = session.run(None, {"x": np.array([-1, 5], np.float32)})

@@ -13,14 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.reading import (
-    Reading,
+    OnnxModel,
     array_of,
     attributes_of,
     graph_of,
     input_at,
+    is_constant,
     name_of,
-    reads,
-    stored,
+    values_read,
 )
 from qtool.core.errors import FileError
 
@@ -61,12 +61,12 @@ def model(**weights: np.ndarray) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def node(read: Reading, name: str) -> ir.Node:
+def node(read: OnnxModel, name: str) -> ir.Node:
     return next(n for n in read.nodes if n.name == name)
 
 
 def test_makers_and_readers() -> None:
-    read = Reading.of(model())
+    read = OnnxModel.of(model())
     assert [name_of(v) for v in read.inputs] == ["x", "flag"]
     assert [name_of(v) for v in read.outputs] == ["y", "z"]
     product = node(read, "product").outputs[0]
@@ -74,22 +74,22 @@ def test_makers_and_readers() -> None:
     assert [n.name for n in read.readers(product)] == ["r", "clip"]
     assert read.only_reader(product) is None  # two of them
     assert read.only_reader(node(read, "clip").outputs[0]) is None  # an output
-    assert Reading.of(read) is read
+    assert OnnxModel.of(read) is read
 
 
 def test_a_subgraph_reads_for_the_node_that_holds_it() -> None:
-    read = Reading.of(model())
+    read = OnnxModel.of(model())
     relu, choice = node(read, "r"), node(read, "choice")
     assert read.only_reader(relu.outputs[0]) is choice
-    assert [name_of(v) for v in reads(choice)] == ["flag", "r"]
+    assert [name_of(v) for v in values_read(choice)] == ["flag", "r"]
 
 
 def test_nodes_without_names_are_called_after_what_they_make() -> None:
-    read = Reading.of(model())
+    read = OnnxModel.of(model())
     assert read.unnamed
     assert [n.name for n in read.nodes] == ["product", "r", "choice", "top", "clip", "pad"]
     assert not read.outline.graph.node[1].name
-    assert not Reading.of(named(model())).unnamed
+    assert not OnnxModel.of(named(model())).unnamed
 
 
 def named(file: onnx.ModelProto) -> onnx.ModelProto:
@@ -99,39 +99,39 @@ def named(file: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_constants_are_stored_or_given_by_a_node() -> None:
-    read = Reading.of(model())
+    read = OnnxModel.of(model())
     clip, product = node(read, "clip"), node(read, "product")
     assert array_of(input_at(clip, 2)) == np.float32(6)
     assert array_of(input_at(clip, 1)) is None  # left out
     assert array_of(input_at(clip, 5)) is None
     assert (name_of(clip.inputs[1]), name_of(clip.inputs[2])) == ("", "top")
     assert np.array_equal(array_of(product.inputs[1]), W)
-    assert [stored(v) for v in (*product.inputs, None)] == [False, True, False]
+    assert [is_constant(v) for v in (*product.inputs, None)] == [False, True, False]
 
 
 def test_each_constant_is_held_once_and_torch_takes_it() -> None:
-    weight = node(Reading.of(model()), "product").inputs[1]
+    weight = node(OnnxModel.of(model()), "product").inputs[1]
     assert array_of(weight) is array_of(weight)
     torch.from_numpy(array_of(weight))  # warns of an array that cannot be written into
 
 
 def test_text_stays_text() -> None:
     words = np.array(["one", "two"], object)
-    value = Reading.of(model(words=words)).model.graph.initializers["words"]
+    value = OnnxModel.of(model(words=words)).model.graph.initializers["words"]
     assert array_of(value).tolist() == [b"one", b"two"]
 
 
 def test_attributes_are_values() -> None:
-    found = attributes_of(node(Reading.of(model()), "pad"))
+    found = attributes_of(node(OnnxModel.of(model()), "pad"))
     assert found == {"mode": "edge"}
     conv = helper.make_node("Conv", ["x", "w"], ["c"], name="c", pads=[1, 1], group=1)
     file = model()
     file.graph.node.append(conv)
-    assert attributes_of(node(Reading.of(file), "c")) == {"pads": [1, 1], "group": 1}
+    assert attributes_of(node(OnnxModel.of(file), "c")) == {"pads": [1, 1], "group": 1}
 
 
 def test_shapes_are_those_stated_and_those_inferred() -> None:
-    known = Reading.of(model()).known
+    known = OnnxModel.of(model()).value_info
     assert known["h"].type.tensor_type.shape.dim[1].dim_value == 3
     assert known["x"].type.tensor_type.shape.dim[0].dim_param == "n"
 
@@ -147,12 +147,12 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_weights_in_a_second_file_are_views_of_it(apart: Path) -> None:
-    read = Reading.of(apart)
+    read = OnnxModel.of(apart)
     weight = array_of(node(read, "product").inputs[1])
     assert np.array_equal(weight, W)
     assert not weight.flags.owndata
     weight[:] = 0  # of the view alone: the file stays as it is
-    assert np.array_equal(array_of(node(Reading.of(apart), "product").inputs[1]), W)
+    assert np.array_equal(array_of(node(OnnxModel.of(apart), "product").inputs[1]), W)
     assert [i.name for i in read.outline.graph.initializer] == ["pads"]
 
 
@@ -166,7 +166,7 @@ def test_small_tensors_of_a_second_file_stand_in_the_outline(
         location="all.data",
         size_threshold=0,
     )
-    read = Reading.of(tmp_path / "m.onnx")
+    read = OnnxModel.of(tmp_path / "m.onnx")
     assert [len(i.raw_data) for i in read.outline.graph.initializer] == [W.nbytes, 32]
     assert np.array_equal(array_of(node(read, "product").inputs[1]), W)
 
@@ -176,14 +176,14 @@ def test_data_that_is_not_there_or_lies_elsewhere_is_refused(apart: Path, tmp_pa
     (tmp_path / "other").mkdir()
     data.rename(tmp_path / "other" / data.name)
     with pytest.raises(FileError, match=r"m\.onnx: not a readable ONNX file .*No such file"):
-        Reading.of(apart)
+        OnnxModel.of(apart)
     data.symlink_to(tmp_path / "other" / data.name)
-    assert np.array_equal(array_of(node(Reading.of(apart), "product").inputs[1]), W)
+    assert np.array_equal(array_of(node(OnnxModel.of(apart), "product").inputs[1]), W)
     inner = apart.rename(tmp_path / "other" / "inner.onnx")
     (tmp_path / "other" / data.name).rename(tmp_path / "moved")
     (tmp_path / "other" / data.name).symlink_to(tmp_path / "moved")
     with pytest.raises(FileError, match="lies outside of its folder"):
-        Reading.of(inner)
+        OnnxModel.of(inner)
 
 
 @pytest.mark.parametrize("damage", ["twice", "short", "text", "a word", "a producer"])
@@ -201,7 +201,7 @@ def test_what_is_no_graph_is_refused(damage: str, tmp_path: Path) -> None:
             data = data.replace(word, b"\xff" + word[1:])  # no UTF-8
     path.write_bytes(data)
     with pytest.raises(FileError, match="not a readable ONNX file"):
-        Reading.of(path)
+        OnnxModel.of(path)
 
 
 def test_a_graph_without_its_weights(apart: Path) -> None:
@@ -213,5 +213,5 @@ def test_a_graph_without_its_weights(apart: Path) -> None:
 def test_names_that_nobody_makes_are_not_spoken_of(capfd: pytest.CaptureFixture[str]) -> None:
     file = model()
     file.graph.node[0].input[0] = "nowhere"
-    assert name_of(node(Reading.of(file), "product").inputs[0]) == "nowhere"
+    assert name_of(node(OnnxModel.of(file), "product").inputs[0]) == "nowhere"
     assert capfd.readouterr().err == ""

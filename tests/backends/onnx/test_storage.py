@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx import storage
-from qtool.backends.onnx.storage import load, outline, published, save, stored_bytes
+from qtool.backends.onnx.storage import atomic_save, load, outline, save, tensor_bytes
 from qtool.core.errors import FileError
 
 
@@ -80,18 +80,18 @@ def test_offsets_are_pages_and_small_tensors_stay(tmp_path: Path) -> None:
 
 def test_a_model_is_replaced_together_with_its_data(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    with published(network(0), path, external=True) as temporary:
+    with atomic_save(network(0), path, external=True) as temporary:
         before = outputs(temporary)
         assert not path.exists()
     first = set(names(tmp_path)) - {"m.onnx"}
     assert len(first) == 1
-    with published(network(1), path, external=True) as temporary:
+    with atomic_save(network(1), path, external=True) as temporary:
         assert np.array_equal(outputs(path), before)  # what was there is whole all the time
         assert not np.array_equal(outputs(temporary), before)
     assert len(names(tmp_path)) == 2
     assert not first & set(names(tmp_path))
     assert plain(load(path)) == network(1)
-    with published(network(0), path):
+    with atomic_save(network(0), path):
         pass
     assert names(tmp_path) == ["m.onnx"]
 
@@ -99,10 +99,10 @@ def test_a_model_is_replaced_together_with_its_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_after_a_failure_all_is_as_it_was(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "m.onnx"
-    with published(network(0), path, external=True):
+    with atomic_save(network(0), path, external=True):
         pass
     before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
-    with pytest.raises(KeyError), published(network(seed), path, external=True):
+    with pytest.raises(KeyError), atomic_save(network(seed), path, external=True):
         raise KeyError
     assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
@@ -111,7 +111,7 @@ def test_a_link_stays_and_weights_lie_beside_the_file(tmp_path: Path) -> None:
     home, link = tmp_path / "home", tmp_path / "link.onnx"
     home.mkdir()
     link.symlink_to(home / "m.onnx")
-    with published(network(), link, external=True) as temporary:
+    with atomic_save(network(), link, external=True) as temporary:
         expected = outputs(temporary)
     assert link.is_symlink()
     assert len(names(home)) == 2
@@ -119,19 +119,19 @@ def test_a_link_stays_and_weights_lie_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_what_one_message_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert storage.fits(network())
+    assert storage.fits_one_message(network())
     size = len(network().SerializeToString())
     monkeypatch.setattr(storage, "LIMIT", size - 1)
-    assert not storage.fits(network())
+    assert not storage.fits_one_message(network())
     monkeypatch.setattr(storage, "LIMIT", size + 4 * 1024)
-    assert storage.fits(network())
+    assert storage.fits_one_message(network())
 
 
 def test_data_of_others_stays(tmp_path: Path) -> None:
     others = ["m.onnx.data", "m.onnx.0123.data", "mXonnx.0123456789abcdef.data"]
     for name in others:
         (tmp_path / name).write_bytes(b"mine")
-    with published(network(), tmp_path / "m.onnx"):
+    with atomic_save(network(), tmp_path / "m.onnx"):
         pass
     assert names(tmp_path) == sorted(["m.onnx", *others])
 
@@ -171,4 +171,4 @@ def test_an_outline_has_all_but_the_weights() -> None:
     ],
 )
 def test_bytes_of_a_tensor(kind: int, dims: list[int], expected: int) -> None:
-    assert stored_bytes(TensorProto(data_type=kind, dims=dims)) == expected
+    assert tensor_bytes(TensorProto(data_type=kind, dims=dims)) == expected

@@ -10,8 +10,8 @@ from onnx import helper
 from torch import nn
 
 import qtool
-from qtool.backends.onnx.reading import Reading
-from qtool.backends.onnx.storage import load, message_of
+from qtool.backends.onnx.reading import OnnxModel
+from qtool.backends.onnx.storage import load, load_outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.verification import compare_codes
@@ -69,7 +69,7 @@ def test_a_file_in_reverse_order_is_verified_as_any_other(tmp_path: Path) -> Non
     made.graph.node.extend(reverse)
     onnx.save(made, path)
     assert not in_order(made.graph)
-    for read in (load(path), message_of(path), Reading.of(made).outline):
+    for read in (load(path), load_outline(path), OnnxModel.of(made).outline):
         assert in_order(read.graph)
     assert not in_order(made.graph)  # the caller's model stays as it is
     torch.testing.assert_close(lower(made)(x), lower(path)(x), rtol=0, atol=0)

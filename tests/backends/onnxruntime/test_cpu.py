@@ -32,8 +32,8 @@ def answers(profile: Profile) -> tuple[bytes, bytes]:
 
 
 def test_the_runtime_here_has_one_of_the_profiles() -> None:
-    product, total = cpu._asked()
-    found = [p.name for p in OWN if cpu._gives(p, product, total)]
+    product, total = cpu._run_probe()
+    found = [p.name for p in OWN if cpu._reproduces(p, product, total)]
     assert found == [cpu.machine_profile()]
 
 
@@ -47,19 +47,19 @@ def test_each_profile_is_recognized(profile: Profile, monkeypatch: pytest.Monkey
     product, total = answers(profile)
     shape = (len(cpu._CODES), cpu._WEIGHT.shape[1])
     given = np.frombuffer(product, np.int32).reshape(shape), np.frombuffer(total, np.uint8)
-    monkeypatch.setattr(cpu, "_asked", lambda: given)
+    monkeypatch.setattr(cpu, "_run_probe", lambda: given)
     assert cpu.machine_profile() == profile.name
 
 
 def test_the_default_stands_in_for_unknown_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    product, total = cpu._asked()
-    monkeypatch.setattr(cpu, "_asked", lambda: (product, total + 1))
+    product, total = cpu._run_probe()
+    monkeypatch.setattr(cpu, "_run_probe", lambda: (product, total + 1))
     assert cpu.machine_profile() == cpu.DEFAULT_PROFILE
 
 
 def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = []
-    ask = cpu._asked
-    monkeypatch.setattr(cpu, "_asked", lambda: count.append(0) or ask())
+    ask = cpu._run_probe
+    monkeypatch.setattr(cpu, "_run_probe", lambda: count.append(0) or ask())
     assert cpu.machine_profile() == cpu.machine_profile()
     assert len(count) == 1

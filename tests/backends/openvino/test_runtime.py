@@ -85,8 +85,10 @@ def test_refusals_are_in_its_words(tmp_path: Path) -> None:
 @installed
 def test_it_tells_its_kernels(tmp_path: Path) -> None:
     converted("digits", "openvino").export(tmp_path / "model.onnx", verify=False)
-    assert OPENVINO.executed is not None
-    kernels = {name: k for k in OPENVINO.executed(tmp_path / "model.onnx") for name in k.nodes}
+    assert OPENVINO.executed_kernels is not None
+    kernels = {
+        name: k for k in OPENVINO.executed_kernels(tmp_path / "model.onnx") for name in k.nodes
+    }
     assert kernels["block2.conv2.0"] is kernels["block2.add"]  # taken into one
     assert kernels["block2.conv2.0"].kind == "Convolution u8"
     assert kernels["block2.conv2.0"].integer
@@ -127,6 +129,6 @@ def test_what_it_runs_in_float_is_said(tmp_path: Path) -> None:
 @installed
 def test_a_file_that_it_does_not_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
-    assert OPENVINO.executed is not None
+    assert OPENVINO.executed_kernels is not None
     with pytest.raises(VerificationError, match="OpenVINO does not load it"):
-        OPENVINO.executed(tmp_path / "model.onnx")
+        OPENVINO.executed_kernels(tmp_path / "model.onnx")

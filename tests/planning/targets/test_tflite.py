@@ -45,7 +45,7 @@ def test_the_integer_program_is_near_fake_quantization(name: str) -> None:
     model, x = converted(name, "tflite"), samples(name)[:32]
     program = model.integer()
     assert program.profile == "tflite"
-    assert [s.name for s in program.steps if s.kind == "float"] == (
+    assert [s.name for s in program.instructions if s.kind == "float"] == (
         ["relu"] if name == "activations" else []
     )
     params = program.params[program.outputs[0]]
@@ -65,9 +65,9 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
     (scale,) = (i for i in file.graph.initializer if i.name == "sigmoid.scale")
     scale.CopyFrom(numpy_helper.from_array(np.array(1 / 255, np.float32), scale.name))
     right = lower(written("activations", "tflite"), "tflite")
-    assert [s.name for s in right.steps if s.kind == "float"] == ["relu"]
+    assert [s.name for s in right.instructions if s.kind == "float"] == ["relu"]
     wrong = lower(file, "tflite")
-    assert [s.name for s in wrong.steps if s.kind == "float"] == ["sigmoid", "relu"]
+    assert [s.name for s in wrong.instructions if s.kind == "float"] == ["sigmoid", "relu"]
 
 
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:

@@ -21,7 +21,7 @@ _COMPLEX = (
 _OTHER = "write it with operators that have one, or give it one with qtool.register_operator"
 
 
-def unwritten(graph: fx.Graph, error: BaseException) -> str:
+def describe_export_error(graph: fx.Graph, error: BaseException) -> str:
     """What torch.onnx raised, in one sentence.
 
     Of an operator without a form the sentence names the first call and its line. Of anything else

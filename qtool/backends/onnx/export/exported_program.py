@@ -21,7 +21,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from qtool.backends.onnx.export.simplify_shapes import plain_sizes
+from qtool.backends.onnx.export.simplify_shapes import simplify_shapes
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 
@@ -65,7 +65,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     outputs = [nodes[n] for n in G.output_nodes(module.graph)]
     example = _tensors_alone(graph.example)
     lifted.output(tuple(outputs))
-    plain_sizes(lifted)
+    simplify_shapes(lifted)
     signature = ExportGraphSignature(
         specs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in outputs]
     )

@@ -8,7 +8,7 @@ import onnx
 
 from qtool.backends.onnx.export.onnx_file import to_onnx
 from qtool.backends.onnx.file_info import float_metadata
-from qtool.backends.onnx.storage import published
+from qtool.backends.onnx.storage import atomic_save
 from qtool.core.graph import FloatGraph
 from qtool.planning.targets import DEFAULT, target
 
@@ -30,5 +30,5 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT)
         ExportError: an operator cannot be written. FileError: the file cannot be written.
     """
     path = Path(path)
-    with published(float_onnx(graph, target_name), path):
+    with atomic_save(float_onnx(graph, target_name), path):
         return path

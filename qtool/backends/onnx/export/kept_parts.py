@@ -45,13 +45,13 @@ def _placeholder(outputs: int, reads: bool) -> Any:
     return onnxscript.values.Op(onnxscript.values.Opset(_DOMAIN, 1), schema.name, schema)
 
 
-def _kept(inputs: Any, part: str) -> Any:
+def _translate_part(inputs: Any, part: str) -> Any:
     outputs = len(part_of(part).outputs)
     found = _placeholder(outputs, bool(inputs))(*inputs, part=part)
     return [found] if outputs == 1 else list(found)
 
 
-KEPT = {onnx_part: _kept}
+PART_TRANSLATIONS = {onnx_part: _translate_part}
 """The translation of parts, as torch.onnx takes it."""
 
 
@@ -82,7 +82,7 @@ def _needed(node: onnx.NodeProto, own: int, opset: int) -> int:
     )
 
 
-def write_back(model: ir.Model) -> None:
+def inline_parts(model: ir.Model) -> None:
     """Replaces the nodes that hold a part by the nodes of the part, in place.
 
     Raises:

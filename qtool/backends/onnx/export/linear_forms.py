@@ -23,7 +23,7 @@ from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-WIDEST = 128  # a scale for each channel is written once for each so many weights of it
+MAX_BLOCK = 128  # a scale for each channel is written once for each so many weights of it
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
@@ -180,8 +180,8 @@ def _write_blocks(
     channel is repeated.
     """
     bits, inputs = params.qtype.bits, codes.shape[-1]
-    block = params.block or next((b for b in BLOCKS if b >= inputs), WIDEST)
-    block = min(block, max(WIDEST, params.block or 0))
+    block = params.block or next((b for b in BLOCKS if b >= inputs), MAX_BLOCK)
+    block = min(block, max(MAX_BLOCK, params.block or 0))
     half = 2 ** (bits - 1) if params.qtype.signed else 0
     shape = (len(codes), -(-inputs // block))
     scale, zero = (

@@ -14,8 +14,8 @@ import torch
 from torch import fx, nn
 
 from qtool.backends.onnx.export.linear_forms import lower_linears
-from qtool.backends.onnx.export.restore_rank import keep_deep
-from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import keep_to_plan
+from qtool.backends.onnx.export.restore_rank import restore_rank
+from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import block_unplanned_fusion
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
@@ -54,7 +54,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
     """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
     module = G.clone(quantized)
     lower_linears(module, plan, target)
-    keep_deep(module)
+    restore_rank(module)
     lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -67,7 +67,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
             _from_codes(node, row)
         elif row is not None and row.bias is not None:
             _split_bias(module, node, row.bias)
-    keep_to_plan(module, plan, target)
+    block_unplanned_fusion(module, plan, target)
     G.finish(module)
     return module
 

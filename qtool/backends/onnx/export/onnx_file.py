@@ -17,24 +17,28 @@ from onnx_ir.passes.common import (
 from onnxscript.optimizer import fold_constants
 from torch import fx
 
-from qtool.backends.onnx.export.export_errors import unwritten
+from qtool.backends.onnx.export.export_errors import describe_export_error
 from qtool.backends.onnx.export.exported_program import to_program
-from qtool.backends.onnx.export.kept_parts import KEPT, needed_opset, write_back
+from qtool.backends.onnx.export.kept_parts import PART_TRANSLATIONS, inline_parts, needed_opset
 from qtool.backends.onnx.export.torch_exporter import translate
-from qtool.backends.onnx.export.workarounds.matrix_vector_products import hold_vectors
-from qtool.backends.onnx.export.workarounds.max_pool_pads import hold_pads
-from qtool.backends.onnx.export.workarounds.pool_ceil_mode import plain_pools
-from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize import hold_extremes
-from qtool.backends.onnx.export.workarounds.single_axis_pads import hold_single_pads
+from qtool.backends.onnx.export.workarounds.matrix_vector_products import (
+    expand_matrix_vector_products,
+)
+from qtool.backends.onnx.export.workarounds.max_pool_pads import isolate_max_pool_pads
+from qtool.backends.onnx.export.workarounds.pool_ceil_mode import remove_pool_ceil_mode
+from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize import (
+    isolate_reduce_extremes,
+)
+from qtool.backends.onnx.export.workarounds.single_axis_pads import widen_single_axis_pads
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph.unique_names import unique
 from qtool.core.ops import functions_of, writers
 
-_APART: Mapping[str, Callable[[ir.Model], None]] = {
-    "extremes": hold_extremes,
-    "pads": hold_single_pads,
+_WORKAROUNDS: Mapping[str, Callable[[ir.Model], None]] = {
+    "extremes": isolate_reduce_extremes,
+    "pads": widen_single_axis_pads,
 }
 _WORD = re.compile(r"\w+")  # a symbol in the expression of a size
 
@@ -46,7 +50,7 @@ def to_onnx(
     ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
-    apart: Sequence[str] = (),
+    workarounds: Sequence[str] = (),
 ) -> onnx.ModelProto:
     """The ONNX model of a graph (QDQ or float).
 
@@ -57,22 +61,22 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
-    table = {**writers(contrib), **KEPT}
+    table = {**writers(contrib), **PART_TRANSLATIONS}
     try:
         model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:
         raise ExportError(
-            f"the model cannot be written as ONNX: {unwritten(module.graph, error)}"
+            f"the model cannot be written as ONNX: {describe_export_error(module.graph, error)}"
         ) from error
-    _give_meaning(model)
-    write_back(model)
+    _add_functions(model)
+    inline_parts(model)
     _simplify(model)
     _rename(model, module, graph)
-    plain_pools(model)
-    hold_pads(model)
-    hold_vectors(model)
-    for what in apart:
-        _APART[what](model)
+    remove_pool_ceil_mode(model)
+    isolate_max_pool_pads(model)
+    expand_matrix_vector_products(model)
+    for what in workarounds:
+        _WORKAROUNDS[what](model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():
@@ -80,7 +84,7 @@ def to_onnx(
     return ir.to_proto(model)
 
 
-def _give_meaning(model: ir.Model) -> None:
+def _add_functions(model: ir.Model) -> None:
     """Nodes of operators from outside get the functions that say what they compute."""
     for proto in functions_of((n.domain, n.op_type) for n in model.graph):
         function = ir.serde.deserialize_function(proto)

@@ -17,8 +17,13 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.backends.onnx.reading import Reading, attributes_of
-from qtool.backends.onnxruntime.integer_engine.fusion_patterns import Fused, Moved, fused, moved
+from qtool.backends.onnx.reading import OnnxModel, attributes_of
+from qtool.backends.onnxruntime.integer_engine.fusion_patterns import (
+    IntegerOperator,
+    MoveOnCodes,
+    match_move,
+    match_operator,
+)
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 
 CONTRIB = "com.microsoft"
@@ -47,7 +52,7 @@ class _Writer:
             return found
         assert found[1] is not None
         params, name = self.graph.params(node), f"{found[1].name}.zero"
-        stored = self.graph.file.model.graph.initializers
+        stored = self.graph.model.model.graph.initializers
         if name not in stored:
             zero = params.zero_point.numpy().astype(params.qtype.numpy_dtype)
             stored.add(ir.Value(name=name, const_value=ir.Tensor(zero, name=name)))
@@ -67,9 +72,11 @@ def to_qoperator(model: onnx.ModelProto, int8: bool = False) -> onnx.ModelProto:
         int8: the file is for a runtime that computes on int8 activations however many nodes read
             them, as ONNX Runtime does on ARM.
     """
-    file = Reading.of(model)
+    file = OnnxModel.of(model)
     writer = _Writer(QdqGraph(file, signed=int8))
-    for found in _found(writer):  # all of them before the first is replaced: patterns count readers
+    for found in _matches(
+        writer
+    ):  # all of them before the first is replaced: patterns count readers
         _replace(file.model.graph, writer, found)
     RemoveUnusedNodesPass()(file.model)  # most Q and DQ are part of a node now
     if any(n.domain == CONTRIB for n in file.nodes):
@@ -78,29 +85,32 @@ def to_qoperator(model: onnx.ModelProto, int8: bool = False) -> onnx.ModelProto:
     return ir.to_proto(file.model)
 
 
-def _found(writer: _Writer) -> list[Fused | Moved]:
+def _matches(writer: _Writer) -> list[IntegerOperator | MoveOnCodes]:
     """What is written as one node, in the order of the graph."""
     done: set[ir.Node] = set()
-    found: list[Fused | Moved] = []
-    for node in writer.graph.file.nodes:
+    found: list[IntegerOperator | MoveOnCodes] = []
+    for node in writer.graph.model.nodes:
         if node in done:
             continue
-        if (whole := fused(writer.graph, node)) is not None and _writable(writer, whole):
-            done |= set(whole.covered)
+        if (whole := match_operator(writer.graph, node)) is not None and _writable(writer, whole):
+            done |= set(whole.absorbed)
             found.append(whole)
-        elif (move := moved(writer.graph, node)) is not None:
-            done.add(move.end)
+        elif (move := match_move(writer.graph, node)) is not None:
+            done.add(move.quantizer)
             found.append(move)
     return found
 
 
-def _replace(graph: ir.Graph, writer: _Writer, found: Fused | Moved) -> None:
+def _replace(graph: ir.Graph, writer: _Writer, found: IntegerOperator | MoveOnCodes) -> None:
     """Puts one node in the place of an operator and what quantizes its result."""
     node = found.node
-    if isinstance(found, Fused):
-        new, last = _WRITERS[node.op_type](writer, found), found.end or node
+    if isinstance(found, IntegerOperator):
+        new, last = _WRITERS[node.op_type](writer, found), found.quantizer or node
     else:
-        new, last = _copy(node, [*writer.codes(node.inputs[0])[:1], *node.inputs[1:]]), found.end
+        new, last = (
+            _copy(node, [*writer.codes(node.inputs[0])[:1], *node.inputs[1:]]),
+            found.quantizer,
+        )
     new.name = node.name
     old, made = last.outputs[0], new.outputs[0]
     made.name, made.type, made.shape = old.name, old.type, old.shape
@@ -108,7 +118,7 @@ def _replace(graph: ir.Graph, writer: _Writer, found: Fused | Moved) -> None:
     old.replace_all_uses_with(made, replace_graph_outputs=True)
 
 
-def _writable(writer: _Writer, found: Fused) -> bool:
+def _writable(writer: _Writer, found: IntegerOperator) -> bool:
     """A bias has to be stored as codes, and a pool without holes: the operators take no other."""
     if found.node.op_type not in _WRITERS:
         return False
@@ -128,18 +138,18 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
     return ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()))
 
 
-def _out(writer: _Writer, found: Fused) -> Values:
-    return [] if found.end is None else writer.parameters(found.end)
+def _out(writer: _Writer, found: IntegerOperator) -> Values:
+    return [] if found.quantizer is None else writer.parameters(found.quantizer)
 
 
-def _conv(writer: _Writer, found: Fused) -> ir.Node:
+def _conv(writer: _Writer, found: IntegerOperator) -> ir.Node:
     x, weight, *bias = found.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight), *_out(writer, found)]
     inputs += [writer.codes(b)[0] for b in bias]
     return _made("QLinearConv", inputs, "", **attributes_of(found.node))
 
 
-def _gemm(writer: _Writer, found: Fused) -> ir.Node:
+def _gemm(writer: _Writer, found: IntegerOperator) -> ir.Node:
     x, weight, *bias = found.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight)]
     inputs += [writer.codes(b)[0] for b in bias] or [None]
@@ -148,23 +158,23 @@ def _gemm(writer: _Writer, found: Fused) -> ir.Node:
     return _made("QGemm", inputs, alpha=1.0, transA=0, transB=transposed)
 
 
-def _matmul(writer: _Writer, found: Fused) -> ir.Node:
+def _matmul(writer: _Writer, found: IntegerOperator) -> ir.Node:
     a, b = (writer.codes(value) for value in found.node.inputs)
-    if found.end is None:
+    if found.quantizer is None:
         return _made("MatMulIntegerToFloat", [a[0], b[0], a[1], b[1], a[2], b[2]])
     return _made("QLinearMatMul", [*a, *b, *_out(writer, found)], "")
 
 
-def _binary(op: str) -> Callable[[_Writer, Fused], ir.Node]:
-    def write(writer: _Writer, found: Fused) -> ir.Node:
+def _binary(op: str) -> Callable[[_Writer, IntegerOperator], ir.Node]:
+    def write(writer: _Writer, found: IntegerOperator) -> ir.Node:
         a, b = (writer.codes(value) for value in found.node.inputs)
         return _made(op, [*a, *b, *_out(writer, found)])
 
     return write
 
 
-def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, Fused], ir.Node]:
-    def write(writer: _Writer, found: Fused) -> ir.Node:
+def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, IntegerOperator], ir.Node]:
+    def write(writer: _Writer, found: IntegerOperator) -> ir.Node:
         own = attributes_of(found.node)
         kept = {name: own[name] for name in names if name in own}
         inputs = [*writer.codes(found.node.inputs[0]), *_out(writer, found)]
@@ -173,20 +183,20 @@ def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, Fused], ir.
     return write
 
 
-def _concat(writer: _Writer, found: Fused) -> ir.Node:
+def _concat(writer: _Writer, found: IntegerOperator) -> ir.Node:
     inputs = [part for value in found.node.inputs for part in writer.codes(value)]
     axis = attributes_of(found.node)["axis"]
     return _made("QLinearConcat", [*_out(writer, found), *inputs], axis=axis)
 
 
-def _max_pool(writer: _Writer, found: Fused) -> ir.Node:
+def _max_pool(writer: _Writer, found: IntegerOperator) -> ir.Node:
     """The operator itself takes codes."""
     return _copy(found.node, writer.codes(found.node.inputs[0])[:1])
 
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
-_WRITERS: Mapping[str, Callable[[_Writer, Fused], ir.Node]] = {
+_WRITERS: Mapping[str, Callable[[_Writer, IntegerOperator], ir.Node]] = {
     "Add": _binary("QLinearAdd"),
     "AveragePool": _unary("QLinearAveragePool", *_POOL, channels_last=0),
     "Concat": _concat,

@@ -18,7 +18,7 @@ _ANY_RANK = frozenset({torch_ops.linear_nbits, torch_ops.dynamic_linear})
 _RESHAPE = torch.ops.aten.reshape.default
 
 
-def keep_deep(module: fx.GraphModule) -> None:
+def restore_rank(module: fx.GraphModule) -> None:
     """In place, where everybody who reads the result reshapes it."""
     for node in G.calls(module.graph):
         flat = node.args[0] if node.target in _ANY_RANK else None
@@ -27,12 +27,12 @@ def keep_deep(module: fx.GraphModule) -> None:
         chain = _chain(node)
         readers = list(chain[-1].users)
         if readers and all(user.target is _RESHAPE for user in readers):
-            deep = _deep(flat, readers)
+            deep = _unflattened(flat, readers)
             if deep is not None:
                 _rebuild(chain, deep)
 
 
-def _deep(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
+def _unflattened(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
     """What was flattened, or its last dimensions alone (the heads of an attention) as one, where
     the readers take the dimensions before them apart again."""
     x = flat.args[0]

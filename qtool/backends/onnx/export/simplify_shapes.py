@@ -18,7 +18,7 @@ from qtool.core.graph import torch_ops
 aten = torch.ops.aten
 
 
-def plain_sizes(graph: fx.Graph) -> None:
+def simplify_shapes(graph: fx.Graph) -> None:
     """In a graph about to be written, in place; what computed sizes and is not read now goes.
 
     A size that has to be computed is computed once.
@@ -27,7 +27,7 @@ def plain_sizes(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if isinstance(size := G.value(node), torch.SymInt) and node.op == "call_function":
             node.replace_all_uses_with(first.setdefault(str(size), node))
-        find = _FINDS.get(node.target)
+        find = _STATIC_SIZES.get(node.target)
         if find is None or all(isinstance(size, int) for size in node.args[1]):
             continue
         sizes = find(G.shape(node.args[0]), G.shape(node))
@@ -59,7 +59,7 @@ def _same(size: Any, axis: int, before: Sequence[Any]) -> bool:
     return 0 <= axis < len(before) and str(before[axis]) == str(size)
 
 
-_FINDS: Mapping[Any, Callable[[Sequence[Any], Sequence[Any]], list[int] | None]] = {
+_STATIC_SIZES: Mapping[Any, Callable[[Sequence[Any], Sequence[Any]], list[int] | None]] = {
     torch_ops.reshape: _reshaped,
     aten.expand.default: _expanded,
 }

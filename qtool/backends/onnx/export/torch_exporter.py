@@ -51,7 +51,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
         wanted = _operators(program)
         registry = _registry(opset, tuple(table.items()), wanted)
         if registry is not None and all(map(registry.is_registered, wanted)):
-            return _in_opset(_as_it_is(program, table, opset), opset)
+            return _in_opset(_translate_directly(program, table, opset), opset)
         written = torch.onnx.export(
             program,
             dynamo=True,
@@ -64,11 +64,11 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     return written.model
 
 
-def _as_it_is(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
+def _translate_directly(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     from torch.onnx._internal.exporter import _core, _fx_passes
 
     module = program.graph_module
-    if any(n.target not in table and _mixes_types(n) for n in G.calls(module.graph)):
+    if any(n.target not in table and _promotes_types(n) for n in G.calls(module.graph)):
         _fx_passes.insert_type_promotion_nodes(module)
     registry = _registry(opset, tuple(table.items()), _operators(program))
     model: ir.Model = _core._exported_program_to_onnx_program(program, registry=registry).model
@@ -127,7 +127,7 @@ def _operators(program: ExportedProgram) -> frozenset[Any]:
     return frozenset(called - {operator.getitem})
 
 
-def _mixes_types(node: fx.Node) -> bool:
+def _promotes_types(node: fx.Node) -> bool:
     """Whether ATen may promote types here, which ONNX does not: all but one type alone."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet in _TYPED:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table
-from qtool.backends.onnx.reading import Reading, Source
+from qtool.backends.onnx.reading import OnnxModel, Source
 from qtool.backends.onnxruntime.integer_engine.lower import lower
 from qtool.backends.profiles import Binder, Profile, profile
 from qtool.core.weight_pairs import consecutive_pairs, excess
@@ -50,16 +50,16 @@ def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str
     """
     own, elsewhere = profile(here), [profile(name) for name in others]
     nodes: dict[str, list[str]] = {name: [] for name in others}
-    for node, call in _calls(Reading.of(model), own):
+    for node, call in _calls(OnnxModel.of(model), own):
         for there in _differing(call, own, elsewhere):
             nodes[there.name].append(node)
     return {name: tuple(each) for name, each in nodes.items()}
 
 
-def _calls(file: Reading, own: Profile) -> Iterator[tuple[str, _Call]]:
+def _calls(file: OnnxModel, own: Profile) -> Iterator[tuple[str, _Call]]:
     """(node, call) for each integer kernel of the program."""
     recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
-    for step in lower(file, recorder).steps:
+    for step in lower(file, recorder).instructions:
         if isinstance(step.kernel, _Call):
             yield step.name, step.kernel
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at
-from qtool.backends.onnxruntime.integer_engine.node_forms import Drawn, Form, Inside
+from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
+from qtool.backends.onnxruntime.integer_engine.node_forms import BoundKernel, NodeForm, RandomInput
 from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
 from qtool.backends.profiles import Profile
 from qtool.core.types import INT8, UINT8, QuantParams
@@ -36,7 +36,7 @@ class _Kind:
     states: bool
 
 
-def dynamic_lstm(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def dynamic_lstm(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     found, given = attributes_of(node), [input_at(node, i) is not None for i in range(12)]
     stored = {i: array_of(input_at(node, i)) for i in _STORED}
     if any(given[i] != (array is not None) for i, array in stored.items()):
@@ -55,7 +55,7 @@ def dynamic_lstm(node: ir.Node, file: Reading, profile: Profile) -> Inside | Non
     kind = _Kind(direction, types, per_channel, given[_B], given[_H])
     if len(node.outputs) != 3:
         return None
-    return Inside(kernel, inputs, _form(kind))
+    return BoundKernel(kernel, inputs, _form(kind))
 
 
 def _part(known: Mapping[int, Tensor], at: int, backwards: bool) -> LstmDirection:
@@ -74,20 +74,20 @@ def _params(codes: Tensor, scale: Tensor, zero: Tensor) -> QuantParams:
     return QuantParams(qtype, scale, zeros, 0 if scale.dim() else None)
 
 
-def _form(kind: _Kind) -> Form:
+def _form(kind: _Kind) -> NodeForm:
     count = len(_BACKWARDS[kind.direction])
     sizes = [(count, 4 * _HIDDEN) if many else (count,) for many in kind.per_channel]
-    state = Drawn((count, _BATCH, _HIDDEN), fed=True) if kind.states else None
+    state = RandomInput((count, _BATCH, _HIDDEN), runtime_input=True) if kind.states else None
     numbers = (
-        Drawn(size, t, below=below, size=0.004)
+        RandomInput(size, t, high=below, std=0.004)
         for size, type_ in zip(sizes, kind.types, strict=True)
         for t, below in (("float32", None), (type_, 1))
     )
     drawn = (
-        Drawn((_TIME, _BATCH, _INPUTS), fed=True),
-        Drawn((count, _INPUTS, 4 * _HIDDEN), kind.types[0]),
-        Drawn((count, _HIDDEN, 4 * _HIDDEN), kind.types[1]),
-        Drawn((count, 8 * _HIDDEN)) if kind.bias else None,
+        RandomInput((_TIME, _BATCH, _INPUTS), runtime_input=True),
+        RandomInput((count, _INPUTS, 4 * _HIDDEN), kind.types[0]),
+        RandomInput((count, _HIDDEN, 4 * _HIDDEN), kind.types[1]),
+        RandomInput((count, 8 * _HIDDEN)) if kind.bias else None,
         None,
         state,
         state,
@@ -95,4 +95,4 @@ def _form(kind: _Kind) -> Form:
         *numbers,
     )
     attributes = (("hidden_size", _HIDDEN), ("direction", kind.direction))
-    return Form("DynamicQuantizeLSTM", drawn, "com.microsoft", attributes, outputs=3)
+    return NodeForm("DynamicQuantizeLSTM", drawn, "com.microsoft", attributes, outputs=3)

@@ -12,16 +12,21 @@ import onnx_ir as ir
 import torch
 from onnx import TensorProto
 
-from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at, name_of
+from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at, name_of
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine.dynamic_lstm import dynamic_lstm
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
     BITS,
     BLOCK,
     PRODUCTS,
-    product_on_codes,
+    match_product,
 )
-from qtool.backends.onnxruntime.integer_engine.node_forms import Drawn, Form, Inside, agree
+from qtool.backends.onnxruntime.integer_engine.node_forms import (
+    BoundKernel,
+    NodeForm,
+    RandomInput,
+    matches_runtime,
+)
 from qtool.backends.profiles import Profile
 from qtool.core.graph.torch_ops import unpack
 from qtool.core.types import INT8, UINT8, QType, QuantParams
@@ -31,25 +36,25 @@ _ON_CODES = 4  # accuracy_level at which inputs are rounded to int8
 _ROWS, _OUTPUTS = 5, 21  # of a form: no whole groups, which kernels take at once
 
 
-def inside(
-    node: ir.Node, file: Reading, profile: Profile, as_written: bool = False
-) -> Inside | None:
+def bind_node(
+    node: ir.Node, file: OnnxModel, profile: Profile, as_written: bool = False
+) -> BoundKernel | None:
     """None where the engine has no kernel, or none that does as the runtime does here.
 
     as_written: without those that stand for what the runtime makes of several nodes.
     """
-    found = None if as_written and node.op_type in PRODUCTS else _bound(node, file, profile)
+    found = None if as_written and node.op_type in PRODUCTS else _bind(node, file, profile)
     if found is None or profile.name != machine_profile():
         return found  # there is no runtime to compare with
-    return found if agree(found.form, lambda n, its: _bound(n, its, profile)) else None
+    return found if matches_runtime(found.form, lambda n, its: _bind(n, its, profile)) else None
 
 
-def _bound(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def _bind(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     key, bind = _KERNELS.get((node.domain, node.op_type), ("", None))
     return None if bind is None or key not in profile.binders else bind(node, file, profile)
 
 
-def _matmul_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def _matmul_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     found = attributes_of(node)
     packed, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 5))
     given = [input_at(node, i) is not None for i in (3, 5)]
@@ -68,38 +73,38 @@ def _matmul_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | No
         zero_point = unpack(zeros.reshape(shape[0], -1), shape[1], bits)
     scales = scale.reshape(shape)
     kernel = profile.bind("matmul_nbits", codes, scales, zero_point, found["K"], bits, bias)
-    return Inside(kernel, node.inputs[:1], _blocks(bits, block, *given))
+    return BoundKernel(kernel, node.inputs[:1], _blocks(bits, block, *given))
 
 
-def _product(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
-    found = product_on_codes(node, file)
+def _product(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+    found = match_product(node, file)
     if found is None:
         return None
     tensors = (found.codes, found.scale, found.zero_point)
     kernel = profile.bind("matmul_nbits", *tensors, found.inputs, BITS, found.bias)
     form = _blocks(BITS, BLOCK, found.zeros, found.bias is not None)
-    return Inside(kernel, node.inputs[:1], form)
+    return BoundKernel(kernel, node.inputs[:1], form)
 
 
-def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> Form:
+def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> NodeForm:
     """Steps of 128, and what does not fill one."""
     inputs = 2 * 128 + 3 * block - 5
     blocks = -(-inputs // block)
     drawn = (
-        Drawn((_ROWS, inputs), fed=True),
-        Drawn((_OUTPUTS, blocks, block * bits // 8), "uint8"),
-        Drawn((_OUTPUTS, blocks)),
-        Drawn((_OUTPUTS, -(-blocks * bits // 8)), "uint8") if zeros else None,
+        RandomInput((_ROWS, inputs), runtime_input=True),
+        RandomInput((_OUTPUTS, blocks, block * bits // 8), "uint8"),
+        RandomInput((_OUTPUTS, blocks)),
+        RandomInput((_OUTPUTS, -(-blocks * bits // 8)), "uint8") if zeros else None,
         None,
-        Drawn((_OUTPUTS,)) if bias else None,
+        RandomInput((_OUTPUTS,)) if bias else None,
     )
     sizes = {"K": inputs, "N": _OUTPUTS, "bits": bits, "block_size": block}
     attributes = {**sizes, "accuracy_level": _ON_CODES}
     last = max(i for i, each in enumerate(drawn) if each is not None)
-    return Form("MatMulNBits", drawn[: last + 1], _MICROSOFT, tuple(attributes.items()))
+    return NodeForm("MatMulNBits", drawn[: last + 1], _MICROSOFT, tuple(attributes.items()))
 
 
-def _gather_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def _gather_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     found, packed, scale = attributes_of(node), _constant(node, 0), input_at(node, 2)
     if packed is None or packed.dtype != torch.uint8 or _type(file, scale) != TensorProto.FLOAT:
         return None
@@ -109,22 +114,24 @@ def _gather_nbits(node: ir.Node, file: Reading, profile: Profile) -> Inside | No
     zeros, few = len(node.inputs) > 3, (3,) * (last - 1)
     blocks = 1 if last > 1 else 2
     drawn = (
-        Drawn((_ROWS, *few, blocks * block * bits // 8), "uint8"),
-        Drawn((7,), "int64", below=_ROWS, fed=True),
-        Drawn((_ROWS, *few, blocks)),
-        *([Drawn((_ROWS, *few, -(-blocks * bits // 8)), "uint8")] if zeros else []),
+        RandomInput((_ROWS, *few, blocks * block * bits // 8), "uint8"),
+        RandomInput((7,), "int64", high=_ROWS, runtime_input=True),
+        RandomInput((_ROWS, *few, blocks)),
+        *([RandomInput((_ROWS, *few, -(-blocks * bits // 8)), "uint8")] if zeros else []),
     )
     attributes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": last}
-    form = Form("GatherBlockQuantized", drawn, _MICROSOFT, tuple(attributes.items()))
-    return Inside(profile.bind("gather_nbits", packed, bits, block), node.inputs[1:], form)
+    form = NodeForm("GatherBlockQuantized", drawn, _MICROSOFT, tuple(attributes.items()))
+    return BoundKernel(profile.bind("gather_nbits", packed, bits, block), node.inputs[1:], form)
 
 
-def _dynamic_quantize(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
-    form = Form("DynamicQuantizeLinear", (Drawn((_ROWS, _OUTPUTS), fed=True),), outputs=3)
-    return Inside(profile.bind("dynamic_quantize"), node.inputs[:1], form)
+def _dynamic_quantize(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+    form = NodeForm(
+        "DynamicQuantizeLinear", (RandomInput((_ROWS, _OUTPUTS), runtime_input=True),), outputs=3
+    )
+    return BoundKernel(profile.bind("dynamic_quantize"), node.inputs[:1], form)
 
 
-def _dynamic_matmul(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def _dynamic_matmul(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     weight, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 4))
     given = [input_at(node, i) is not None for i in (3, 4)]
     computed = [zeros is not None, bias is not None] != given
@@ -138,18 +145,18 @@ def _dynamic_matmul(node: ir.Node, file: Reading, profile: Profile) -> Inside | 
     kernel = profile.bind("dynamic_matmul", params, weight.t().contiguous(), bias)
     numbers = (_OUTPUTS,) if scale.dim() else ()
     drawn = (
-        Drawn((_ROWS, _OUTPUTS), fed=True),
-        Drawn((_OUTPUTS, _OUTPUTS), str(qtype)),
-        Drawn(numbers),
-        Drawn(numbers, str(qtype)) if given[0] else None,
-        Drawn((_OUTPUTS,)) if given[1] else None,
+        RandomInput((_ROWS, _OUTPUTS), runtime_input=True),
+        RandomInput((_OUTPUTS, _OUTPUTS), str(qtype)),
+        RandomInput(numbers),
+        RandomInput(numbers, str(qtype)) if given[0] else None,
+        RandomInput((_OUTPUTS,)) if given[1] else None,
     )
     last = max(i for i, each in enumerate(drawn) if each is not None)
-    form = Form("DynamicQuantizeMatMul", drawn[: last + 1], _MICROSOFT)
-    return Inside(kernel, node.inputs[:1], form)
+    form = NodeForm("DynamicQuantizeMatMul", drawn[: last + 1], _MICROSOFT)
+    return BoundKernel(kernel, node.inputs[:1], form)
 
 
-def _matmul_integer(node: ir.Node, file: Reading, profile: Profile) -> Inside | None:
+def _matmul_integer(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     weight, zeros = _constant(node, 1), _constant(node, 3)
     computed = zeros is None and input_at(node, 3) is not None
     if weight is None or weight.dim() != 2 or computed:
@@ -162,18 +169,18 @@ def _matmul_integer(node: ir.Node, file: Reading, profile: Profile) -> Inside | 
     params = QuantParams(qtype, torch.ones(zero.shape), zero.to(torch.int64), axis)
     kernel = profile.bind("matmul_integer", params, weight.t().contiguous())
     inputs = tuple(i for i in (input_at(node, 0), input_at(node, 2)) if i is not None)
-    return Inside(kernel, inputs, _integers(qtype, len(inputs) > 1, zeros is not None))
+    return BoundKernel(kernel, inputs, _integers(qtype, len(inputs) > 1, zeros is not None))
 
 
-def _integers(qtype: QType, x_zero: bool, w_zero: bool) -> Form:
+def _integers(qtype: QType, x_zero: bool, w_zero: bool) -> NodeForm:
     drawn = (
-        Drawn((_ROWS, _OUTPUTS), "uint8", fed=True),
-        Drawn((_OUTPUTS, _OUTPUTS), str(qtype)),
-        Drawn((), "uint8", fed=True) if x_zero else None,
-        Drawn((), str(qtype)) if w_zero else None,
+        RandomInput((_ROWS, _OUTPUTS), "uint8", runtime_input=True),
+        RandomInput((_OUTPUTS, _OUTPUTS), str(qtype)),
+        RandomInput((), "uint8", runtime_input=True) if x_zero else None,
+        RandomInput((), str(qtype)) if w_zero else None,
     )
     last = max(i for i, each in enumerate(drawn) if each is not None)
-    return Form("MatMulInteger", drawn[: last + 1])
+    return NodeForm("MatMulInteger", drawn[: last + 1])
 
 
 def _constant(node: ir.Node, index: int) -> torch.Tensor | None:
@@ -181,16 +188,16 @@ def _constant(node: ir.Node, index: int) -> torch.Tensor | None:
     return None if array is None else torch.from_numpy(array)
 
 
-def _type(file: Reading, value: ir.Value | None) -> int:
+def _type(file: OnnxModel, value: ir.Value | None) -> int:
     """Its ONNX type, 0 where that is not known."""
     array = array_of(value)
     if array is not None:
         return int(ir.DataType.from_numpy(array.dtype))
-    known = file.known.get(name_of(value))
+    known = file.value_info.get(name_of(value))
     return 0 if known is None else known.type.tensor_type.elem_type
 
 
-_Bind = Callable[[ir.Node, Reading, Profile], Inside | None]
+_Bind = Callable[[ir.Node, OnnxModel, Profile], BoundKernel | None]
 
 _KERNELS: Mapping[tuple[str, str], tuple[str, _Bind]] = {
     (_MICROSOFT, "MatMulNBits"): ("matmul_nbits", _matmul_nbits),

@@ -11,12 +11,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.reading import Reading, name_of
-from qtool.backends.onnxruntime.integer_engine.integer_program import Step
+from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 
 
-def join(steps: tuple[Step, ...], nodes: Mapping[str, ir.Node], file: Reading) -> tuple[Step, ...]:
+def join_islands(
+    steps: tuple[Instruction, ...], nodes: Mapping[str, ir.Node], file: OnnxModel
+) -> tuple[Instruction, ...]:
     """The steps, with one for all float nodes of a level.
 
     Args:
@@ -25,11 +27,11 @@ def join(steps: tuple[Step, ...], nodes: Mapping[str, ir.Node], file: Reading) -
     """
     levels = _levels(steps, nodes)
     ordered = sorted(steps, key=lambda s: levels[s.output])  # stable: still runs in this order
-    members: dict[int, list[Step]] = {}
+    members: dict[int, list[Instruction]] = {}
     for step in ordered:
         if step.output in nodes:
             members.setdefault(levels[step.output], []).append(step)
-    joined = list[Step]()
+    joined = list[Instruction]()
     for step in ordered:
         island = members.get(levels[step.output], []) if step.output in nodes else []
         if len(island) < 2 or all(s.kind != "float" for s in island):
@@ -39,7 +41,7 @@ def join(steps: tuple[Step, ...], nodes: Mapping[str, ir.Node], file: Reading) -
     return tuple(joined)
 
 
-def _levels(steps: tuple[Step, ...], nodes: Collection[str]) -> dict[str, int]:
+def _levels(steps: tuple[Instruction, ...], nodes: Collection[str]) -> dict[str, int]:
     """Output -> level of its step; inputs and constants have none."""
     found: dict[str, tuple[int, bool]] = {}
     for step in steps:
@@ -51,19 +53,19 @@ def _levels(steps: tuple[Step, ...], nodes: Collection[str]) -> dict[str, int]:
 
 
 def _island(
-    island: list[Step],
-    steps: tuple[Step, ...],
+    island: list[Instruction],
+    steps: tuple[Instruction, ...],
     nodes: Mapping[str, ir.Node],
-    file: Reading,
-) -> Step:
+    file: OnnxModel,
+) -> Instruction:
     inside = {id(s) for s in island}
     wanted = {n for s in steps if id(s) not in inside for n in s.inputs} | set(
         map(name_of, file.outputs)
     )
     outputs = tuple(o for s in island for o in s.outputs if o in wanted)
     parts = [nodes[s.output] for s in island]
-    kernel, inputs = runtime_graph(parts, file, outputs, file.known)
-    count = sum(s.nodes for s in island if s.kind == "float")
+    kernel, inputs = runtime_graph(parts, file, outputs, file.value_info)
+    count = sum(s.node_count for s in island if s.kind == "float")
     first, last = island[0].name, island[-1].name
     return replace(
         island[0],
@@ -72,5 +74,5 @@ def _island(
         kernel=kernel,
         inputs=inputs,
         outputs=outputs,
-        nodes=count,
+        node_count=count,
     )

@@ -20,16 +20,16 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
     OPERATORS,
     SIGNED_OPERATORS,
     Operator,
-    same,
+    equal_params,
 )
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.types import Bounds, QuantParams
 
 _CLAMPS = ("Relu", "Clip")
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class IntegerOperator:
     """An operator that runs on codes.
 
     inputs: codes of its data inputs. end: the QuantizeLinear behind it, None where the result is
@@ -39,26 +39,26 @@ class Fused:
 
     node: ir.Node
     operator: Operator
-    inputs: list[Codes]
-    end: ir.Node | None
+    inputs: list[QuantizedTensor]
+    quantizer: ir.Node | None
     out: QuantParams | None
     bounds: Bounds
-    covered: tuple[ir.Node, ...]
-    twins: tuple[ir.Node, ...] = ()
+    absorbed: tuple[ir.Node, ...]
+    duplicates: tuple[ir.Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
+class MoveOnCodes:
     """DequantizeLinear, an operator that moves elements, QuantizeLinear of equal parameters."""
 
     node: ir.Node
-    codes: Codes
+    codes: QuantizedTensor
     move: Callable[..., torch.Tensor]
-    end: ir.Node
+    quantizer: ir.Node
     params: QuantParams
 
 
-def fused(graph: QdqGraph, node: ir.Node) -> Fused | None:
+def match_operator(graph: QdqGraph, node: ir.Node) -> IntegerOperator | None:
     """The integer operator that `node` is the heart of, or None if it runs in float."""
     operator = (SIGNED_OPERATORS if graph.signed else OPERATORS).get(node.op_type)
     if operator is None:
@@ -69,30 +69,30 @@ def fused(graph: QdqGraph, node: ir.Node) -> Fused | None:
     ends, bounds, passed = _quantized_by(graph, node)
     if not ends:
         whole = operator.float_output and _reads_integer_bias(graph, node) is not False
-        return Fused(node, operator, inputs, None, None, bounds, ()) if whole else None
+        return IntegerOperator(node, operator, inputs, None, None, bounds, ()) if whole else None
     end, *twins = ends
     out = graph.params(end)
     if not _counts(graph, end.outputs[0], out):
         return None
     types = {c.params.qtype.torch_dtype for c in inputs} | {out.qtype.torch_dtype}
     if not operator.fits(inputs[0].params, out) or (
-        not graph.signed and len(types) > 1 and not operator.mixed
+        not graph.signed and len(types) > 1 and not operator.mixed_types
     ):
         return None
     covered = (*passed, *ends)
-    return Fused(node, operator, inputs, end, out, bounds, covered, tuple(twins))
+    return IntegerOperator(node, operator, inputs, end, out, bounds, covered, tuple(twins))
 
 
-def moved(graph: QdqGraph, node: ir.Node) -> Moved | None:
+def match_move(graph: QdqGraph, node: ir.Node) -> MoveOnCodes | None:
     """The move of codes that `node` is the heart of, or None."""
     codes = graph.codes(input_at(node, 0))
-    end = graph.file.only_reader(node.outputs[0]) if node.outputs else None
+    end = graph.model.only_reader(node.outputs[0]) if node.outputs else None
     move = move_of(node)
     if codes is None or codes.constant is not None or move is None or end is None:
         return None
-    if end.op_type != "QuantizeLinear" or not same(codes.params, graph.params(end)):
+    if end.op_type != "QuantizeLinear" or not equal_params(codes.params, graph.params(end)):
         return None
-    return Moved(node, codes, move, end, graph.params(end))
+    return MoveOnCodes(node, codes, move, end, graph.params(end))
 
 
 def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
@@ -102,7 +102,9 @@ def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
     return graph.codes(node.inputs[2]) is not None
 
 
-def _data_inputs(graph: QdqGraph, node: ir.Node, operator: Operator) -> list[Codes] | None:
+def _data_inputs(
+    graph: QdqGraph, node: ir.Node, operator: Operator
+) -> list[QuantizedTensor] | None:
     """The codes of every data input, or None if one is float."""
     found = []
     for value in node.inputs[: operator.inputs]:
@@ -129,7 +131,7 @@ def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> boo
     (ARM) or makes uint8 of it."""
     maker = codes.producer()
     unsigned = params is None or not params.qtype.signed
-    if graph.signed or graph.int8 or unsigned:
+    if graph.signed or graph.int8_kernels or unsigned:
         return True
     if maker is None or maker.op_type != "QuantizeLinear":
         return True
@@ -140,7 +142,7 @@ def _quantized_by(
     graph: QdqGraph, node: ir.Node
 ) -> tuple[list[ir.Node], Bounds, tuple[ir.Node, ...]]:
     """The QuantizeLinear behind a node (and its twins), the bounds of a clamp between, and that."""
-    reader, bounds = graph.file.only_reader(node.outputs[0]), (None, None)
+    reader, bounds = graph.model.only_reader(node.outputs[0]), (None, None)
     passed: tuple[ir.Node, ...] = ()
     if reader is not None and reader.op_type in _CLAMPS:
         bounds, passed = _bounds(reader), (reader,)

@@ -13,7 +13,7 @@ from qtool.core.types import QuantParams
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class Instruction:
     """One kernel call. kind: "integer", "move", "quantize", "dequantize" or "float".
 
     outputs: more than one only for a float part of the model, of so many `nodes`.
@@ -24,7 +24,7 @@ class Step:
     kernel: Callable[..., Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: int = 1
+    node_count: int = 1
 
     @property
     def output(self) -> str:
@@ -46,29 +46,31 @@ class Program:
     profile: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
+    instructions: tuple[Instruction, ...]
     constants: Mapping[str, torch.Tensor]
     params: Mapping[str, QuantParams]
     labels: Mapping[str, str]
-    lifted: frozenset[str] = frozenset()
+    held_as_uint8: frozenset[str] = frozenset()
 
     @property
     def float_nodes(self) -> int:
         """How many nodes run in float, in the runtime's kernels."""
-        return sum(s.nodes for s in self.steps if s.kind == "float")
+        return sum(s.node_count for s in self.instructions if s.kind == "float")
 
     @property
-    def behind_float(self) -> frozenset[str]:
+    def influenced_by_float(self) -> frozenset[str]:
         """Tensors that a node in float has a part in."""
         found: set[str] = set()
-        for step in self.steps:
+        for step in self.instructions:
             if step.kind == "float" or found & set(step.inputs):
                 found |= set(step.outputs)
         return frozenset(found)
 
-    def held(self, name: str, values: torch.Tensor) -> torch.Tensor:
+    def from_file_codes(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """A tensor as the file has it, as this program has it."""
-        return (values.to(torch.int16) + 128).to(torch.uint8) if name in self.lifted else values
+        return (
+            (values.to(torch.int16) + 128).to(torch.uint8) if name in self.held_as_uint8 else values
+        )
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = self._run(inputs, keep=False)
@@ -92,7 +94,7 @@ class Program:
             )
         values = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
         last = {} if keep else self._last_use()
-        for i, step in enumerate(self.steps):
+        for i, step in enumerate(self.instructions):
             arguments = [values[n] for n in step.inputs]
             if step.kind == "quantize" and arguments[0].dtype == self._dtype(step.output):
                 values[step.output] = arguments[0]  # given in codes
@@ -110,7 +112,7 @@ class Program:
     def _last_use(self) -> dict[int, list[str]]:
         """Step number -> tensors that nobody reads after it: memory is freed as the run goes."""
         last: dict[str, int] = {}
-        for i, step in enumerate(self.steps):
+        for i, step in enumerate(self.instructions):
             for name in (*step.inputs, *step.outputs):
                 last[name] = i
         kept = {*self.outputs, *self.constants}

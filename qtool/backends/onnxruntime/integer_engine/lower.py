@@ -15,22 +15,22 @@ import onnx_ir as ir
 import torch
 
 from qtool.backends.onnx.reading import (
-    Reading,
+    OnnxModel,
     Source,
     array_of,
     attributes_of,
     input_at,
+    is_constant,
     name_of,
-    stored,
 )
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.integer_engine.float_boundary_nodes import inside
-from qtool.backends.onnxruntime.integer_engine.float_islands import join
-from qtool.backends.onnxruntime.integer_engine.fusion_patterns import fused, moved
-from qtool.backends.onnxruntime.integer_engine.integer_program import Program, Step
+from qtool.backends.onnxruntime.integer_engine.float_boundary_nodes import bind_node
+from qtool.backends.onnxruntime.integer_engine.float_islands import join_islands
+from qtool.backends.onnxruntime.integer_engine.fusion_patterns import match_move, match_operator
+from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction, Program
 from qtool.backends.onnxruntime.integer_engine.moves import MOVES, move_of
-from qtool.backends.onnxruntime.integer_engine.operators import Call
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
+from qtool.backends.onnxruntime.integer_engine.operators import OperatorCall
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.backends.profiles import Profile
 from qtool.backends.profiles import profile as profile_of
@@ -47,13 +47,13 @@ class _Lowering:
     graph: QdqGraph
     profile: Any
     as_written: bool = False
-    steps: list[Step] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    real: dict[str, Codes] = field(
+    dequantized: dict[str, QuantizedTensor] = field(
         default_factory=dict
     )  # dequantized where they are read as floats
     params: dict[str, QuantParams] = field(default_factory=dict)
-    done: set[ir.Node] = field(default_factory=set)  # nodes that are part of an integer step
+    absorbed: set[ir.Node] = field(default_factory=set)  # nodes that are part of an integer step
     in_runtime: dict[str, ir.Node] = field(default_factory=dict)  # see islands.py
 
 
@@ -72,27 +72,29 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
         FileError: not a readable ONNX file.
         KernelError: a kernel cannot represent a node's parameters; names the node.
     """
-    file = Reading.of(model)
+    file = OnnxModel.of(model)
     if not isinstance(profile, Profile):
         profile = profile_of(profile or machine_profile())
-    graph = QdqGraph(file, profile.signed, profile.lifts, int8=not profile.lifts)
+    graph = QdqGraph(
+        file, profile.signed, profile.int8_as_uint8, int8_kernels=not profile.int8_as_uint8
+    )
     work = _Lowering(graph, profile, as_written)
     for node in file.nodes:
         _lower_node(work, node)
     for value in file.outputs:
         if (constant := array_of(value)) is not None:  # the same whatever the input: anchors, say
             work.constants[name_of(value)] = _tensor_of(value, constant.copy())
-    steps = join(_needed(work), work.in_runtime, file)
+    steps = join_islands(_needed(work), work.in_runtime, file)
     labels = {o: value_names.tensor_of(o) for s in steps for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
     outputs = tuple(_output(work, value) for value in file.outputs)
-    lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.lifted(n))
+    lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.is_held_as_uint8(n))
     taken = frozenset(name_of(n.outputs[0]) for n in lifted)
     return Program(profile.name, inputs, outputs, steps, work.constants, work.params, labels, taken)
 
 
 def _lower_node(work: _Lowering, node: ir.Node) -> None:
-    if node in work.done or all(map(stored, node.outputs)):
+    if node in work.absorbed or all(map(is_constant, node.outputs)):
         return
     if node.op_type.startswith(_ON_CODES):
         raise KernelError(
@@ -101,7 +103,7 @@ def _lower_node(work: _Lowering, node: ir.Node) -> None:
             "QDQ format"
         )
     try:
-        if node.op_type == "QuantizeLinear" and stored(input_at(node, 0)):
+        if node.op_type == "QuantizeLinear" and is_constant(input_at(node, 0)):
             return  # of a weight: see QdqGraph.codes
         if node.op_type == "QuantizeLinear":
             params = work.graph.params(node)
@@ -133,11 +135,11 @@ def _float(work: _Lowering, node: ir.Node) -> None:
             outputs=node.outputs,
         )
     elif outputs:
-        file = work.graph.file
+        file = work.graph.model
         kernel, inputs = runtime_graph([node], file, [name_of(o) for o in outputs], {})
         work.in_runtime[name_of(outputs[0])] = node
         made = tuple(map(name_of, outputs))
-        work.steps.append(Step(str(node.name), "float", kernel, inputs, made))
+        work.instructions.append(Instruction(str(node.name), "float", kernel, inputs, made))
 
 
 def _run_own(
@@ -157,35 +159,35 @@ def _dequantize(work: _Lowering, node: ir.Node) -> None:
     codes = work.graph.codes(node.outputs[0])
     assert codes is not None
     if codes.constant is not None:
-        work.real[name_of(node.outputs[0])] = codes
+        work.dequantized[name_of(node.outputs[0])] = codes
         return
     kernel = work.profile.bind("dequantize", codes.params)
     _add(work, node, "dequantize", kernel, [codes.value])
 
 
 def _integer(work: _Lowering, node: ir.Node) -> bool:
-    found = fused(work.graph, node)
-    if found is None or (found.end is None and not work.profile.float_results):
+    found = match_operator(work.graph, node)
+    if found is None or (found.quantizer is None and not work.profile.float_results):
         return False
-    call = Call(node, work.graph, work.profile, found.inputs, found.out)
+    call = OperatorCall(node, work.graph, work.profile, found.inputs, found.out)
     kernel = found.operator.bind(call)
     weight = found.operator.weight
     inputs = [c.value for c in found.inputs if not (weight and c is not found.inputs[0])]
     for codes in found.inputs:
         if codes.constant is not None:
             work.constants[codes.name] = codes.constant
-    if found.end is None:
+    if found.quantizer is None:
         _add(work, node, "integer", kernel, inputs)
         return True
-    work.done |= set(found.covered)
-    _add(work, found.end, "integer", kernel, inputs, found.out, name=node.name)
-    for twin in found.twins:
-        _add(work, twin, "move", _as_it_is, [found.end.outputs[0]], found.out)
+    work.absorbed |= set(found.absorbed)
+    _add(work, found.quantizer, "integer", kernel, inputs, found.out, name=node.name)
+    for twin in found.duplicates:
+        _add(work, twin, "move", _as_it_is, [found.quantizer.outputs[0]], found.out)
     return True
 
 
 def _inside(work: _Lowering, node: ir.Node) -> bool:
-    found = inside(node, work.graph.file, work.profile, work.as_written)
+    found = bind_node(node, work.graph.model, work.profile, work.as_written)
     if found is None:
         return False
     _add(work, node, "integer", found.kernel, found.inputs, outputs=node.outputs)
@@ -197,12 +199,12 @@ def _as_it_is(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _moved_between(work: _Lowering, node: ir.Node) -> bool:
-    found = moved(work.graph, node)
+    found = match_move(work.graph, node)
     if found is None:
         return False
     kernel = work.profile.bind("passthrough", found.codes.params, found.params, found.move)
-    work.done.add(found.end)
-    _add(work, found.end, "move", kernel, [found.codes.value], found.params, name=node.name)
+    work.absorbed.add(found.quantizer)
+    _add(work, found.quantizer, "move", kernel, [found.codes.value], found.params, name=node.name)
     return True
 
 
@@ -250,7 +252,9 @@ def _add(
     read, made = map(name_of, inputs), [name_of(o) for o in outputs or node.outputs[:1]]
     if params is not None:
         work.params[made[0]] = params
-    work.steps.append(Step(name or str(node.name), kind, kernel, tuple(read), tuple(made)))
+    work.instructions.append(
+        Instruction(name or str(node.name), kind, kernel, tuple(read), tuple(made))
+    )
 
 
 def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
@@ -271,17 +275,17 @@ def _output(work: _Lowering, value: ir.Value) -> str:
     return codes.name if codes is not None and codes.constant is None else name_of(value)
 
 
-def _needed(work: _Lowering) -> tuple[Step, ...]:
+def _needed(work: _Lowering) -> tuple[Instruction, ...]:
     """The steps that an output depends on: most dequantizations are part of integer steps."""
-    needed = {_output(work, value) for value in work.graph.file.outputs}
-    kept: list[Step] = []
-    for step in reversed(work.steps):
+    needed = {_output(work, value) for value in work.graph.model.outputs}
+    kept: list[Instruction] = []
+    for step in reversed(work.instructions):
         if needed & set(step.outputs):
             needed |= set(step.inputs)
             kept.append(step)
-    for name, codes in work.real.items():
+    for name, codes in work.dequantized.items():
         if name in needed and codes.constant is not None:
-            work.constants[name] = codes.real()
+            work.constants[name] = codes.dequantize()
     for name in set(work.constants) - needed:
         del work.constants[name]
     return tuple(reversed(kept))

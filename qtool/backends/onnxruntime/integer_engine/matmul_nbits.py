@@ -14,10 +14,10 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at
+from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
 
 BITS, BLOCK = 8, 32
-FEW = 8  # so many floats of one content become one constant there
+MAX_SHARED = 8  # so many floats of one content become one constant there
 PRODUCTS = ("MatMul", "Gemm")
 _PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 _LIFT = {torch.int8: 128, torch.uint8: 0}  # the kernel counts codes from 0
@@ -36,10 +36,10 @@ class Product:
     bias: torch.Tensor | None
 
 
-def product_on_codes(node: ir.Node, file: Reading) -> Product | None:
+def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     """What the runtime makes of a MatMul or Gemm; None where it stays one of floats."""
-    weight = _weight_alone(node, file)
-    if weight is None or not _is_plain(node, file) or _is_turned(node, file):
+    weight = _weight_dequantizer(node, file)
+    if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
         return None
     if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
@@ -65,7 +65,7 @@ def product_on_codes(node: ir.Node, file: Reading) -> Product | None:
     return Product(filled, scales.contiguous(), zeros.contiguous(), inputs, given, bias)
 
 
-def _weight_alone(node: ir.Node, file: Reading) -> ir.Node | None:
+def _weight_dequantizer(node: ir.Node, file: OnnxModel) -> ir.Node | None:
     """The DequantizeLinear of the weight, where it is the only one in front of a product, and the
     product its only reader."""
     weights = input_at(node, 1)
@@ -79,12 +79,12 @@ def _weight_alone(node: ir.Node, file: Reading) -> ir.Node | None:
     return maker if alone and fits and file.only_reader(weights) is node else None
 
 
-def _is_shared(value: ir.Value | None, file: Reading) -> bool:
+def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
     """Whether another node reads a constant, or one that the runtime finds equal."""
     if value is None or len(value.uses()) > 1:
         return True
     array = array_of(value)
-    if array is None or array.size > FEW or str(array.dtype) != "float32":
+    if array is None or array.size > MAX_SHARED or str(array.dtype) != "float32":
         return False
     others = (array_of(v) for v in file.model.graph.initializers.values() if v is not value)
     return any(
@@ -92,7 +92,7 @@ def _is_shared(value: ir.Value | None, file: Reading) -> bool:
     )
 
 
-def _is_plain(node: ir.Node, file: Reading) -> bool:
+def _is_plain(node: ir.Node, file: OnnxModel) -> bool:
     """A product of matrices that no QuantizeLinear reads. A MatMul in front of an Add takes that
     in, as its bias; such ones stay the runtime's."""
     found = {**_PLAIN, **attributes_of(node)}
@@ -101,12 +101,12 @@ def _is_plain(node: ir.Node, file: Reading) -> bool:
     return not readers & ends and all(found[name] == value for name, value in _PLAIN.items())
 
 
-def _is_turned(node: ir.Node, file: Reading) -> bool:
+def _absorbs_transpose(node: ir.Node, file: OnnxModel) -> bool:
     """Whether a Gemm takes in the Transpose before it, or without a bias the one behind it
     (`GemmTransposeFusion`, ahead of the rule here): the product is one of floats then."""
     if node.op_type != "Gemm":
         return False
-    given, behind = _as_it_was(input_at(node, 0)), file.only_reader(node.outputs[0])
+    given, behind = _without_reshapes(input_at(node, 0)), file.only_reader(node.outputs[0])
     before = None if given is None else given.producer()
     if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses()) == 1:
         # the runtime removes a Reshape behind it where its order is said, and only there
@@ -114,7 +114,7 @@ def _is_turned(node: ir.Node, file: Reading) -> bool:
     return behind is not None and behind.op_type == "Transpose" and input_at(node, 2) is None
 
 
-def _as_it_was(value: ir.Value | None) -> ir.Value | None:
+def _without_reshapes(value: ir.Value | None) -> ir.Value | None:
     """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
     while value is not None and (maker := value.producer()) is not None:
         source, sizes = input_at(maker, 0), value.shape

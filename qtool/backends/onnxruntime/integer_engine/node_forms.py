@@ -11,32 +11,32 @@ import onnx_ir as ir
 import torch
 from onnx import ValueInfoProto, helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading, name_of
+from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
 
 _OPSET = 17
-_agreed: dict[Form, bool] = {}
+_matches: dict[NodeForm, bool] = {}
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomInput:
     """A tensor of random values. type: "float32" or of integers. below: of indices; 1 for zeros.
     fed: it comes in when the model runs, and is not stored. size: of floats, about."""
 
     shape: tuple[int, ...]
     type: str = "float32"
-    below: int | None = None
-    fed: bool = False
-    size: float = 1.0
+    high: int | None = None
+    runtime_input: bool = False
+    std: float = 1.0
 
     def values(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
         """The first row of integers is as high as they are: sums that saturate are seen."""
         if self.type == "float32":
-            drawn = generator.standard_normal(self.shape, np.float32) * np.float32(self.size)
+            drawn = generator.standard_normal(self.shape, np.float32) * np.float32(self.std)
             return np.asarray(drawn)
-        if self.below is not None:
-            return generator.integers(self.below, size=self.shape).astype(self.type)
+        if self.high is not None:
+            return generator.integers(self.high, size=self.shape).astype(self.type)
         low, high = np.iinfo(self.type).min, np.iinfo(self.type).max
         found = generator.integers(low, high + 1, self.shape)
         if found.ndim > 1:
@@ -45,37 +45,37 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Form:
+class NodeForm:
     """What decides how a node computes: its operator and attributes, and what it reads."""
 
     op: str
-    inputs: tuple[Drawn | None, ...]
+    inputs: tuple[RandomInput | None, ...]
     domain: str = ""
     attributes: tuple[tuple[str, int | str], ...] = ()
     outputs: int = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Inside:
+class BoundKernel:
     """A kernel, what it reads of its node's inputs, and the form that it is known by."""
 
     kernel: Callable[..., Any]
     inputs: Sequence[ir.Value | None]
-    form: Form
+    form: NodeForm
 
 
-Bind = Callable[[ir.Node, Reading], Inside | None]
+Bind = Callable[[ir.Node, OnnxModel], BoundKernel | None]
 
 
-def agree(form: Form, bind: Bind) -> bool:
+def matches_runtime(form: NodeForm, bind: Bind) -> bool:
     """Whether the kernels that `bind` makes for nodes of a form give the bits that the runtime
     gives, here; found out once."""
-    if form not in _agreed:
-        _agreed[form] = _run(form, bind)
-    return _agreed[form]
+    if form not in _matches:
+        _matches[form] = _run(form, bind)
+    return _matches[form]
 
 
-def _run(form: Form, bind: Bind) -> bool:
+def _run(form: NodeForm, bind: Bind) -> bool:
     file, values = _model(form)
     node = file.nodes[0]
     mine = bind(node, file)
@@ -94,7 +94,7 @@ def _tensors(found: Any) -> Sequence[torch.Tensor]:
     return [found] if isinstance(found, torch.Tensor) else found
 
 
-def _model(form: Form) -> tuple[Reading, dict[str, torch.Tensor]]:
+def _model(form: NodeForm) -> tuple[OnnxModel, dict[str, torch.Tensor]]:
     """The node by itself, and the values of its inputs."""
     generator, values = np.random.default_rng(0), dict[str, np.ndarray[Any, Any]]()
     stored, inputs = [], list[ValueInfoProto]()
@@ -102,7 +102,7 @@ def _model(form: Form) -> tuple[Reading, dict[str, torch.Tensor]]:
         if drawn is None:
             continue
         array = values[f"i{index}"] = drawn.values(generator)
-        if drawn.fed:
+        if drawn.runtime_input:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             inputs.append(helper.make_tensor_value_info(f"i{index}", kind, array.shape))
         else:
@@ -114,5 +114,5 @@ def _model(form: Form) -> tuple[Reading, dict[str, torch.Tensor]]:
     graph = helper.make_graph([node], "form", inputs, outputs, stored)
     opsets = [helper.make_opsetid("", _OPSET)]
     opsets += [helper.make_opsetid(form.domain, 1)] if form.domain else []
-    file = Reading.of(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    file = OnnxModel.of(helper.make_model(graph, opset_imports=opsets, ir_version=8))
     return file, {name: torch.from_numpy(array) for name, array in values.items()}

@@ -10,14 +10,14 @@ import onnx_ir as ir
 import torch
 
 from qtool.backends.onnx.reading import array_of, attributes_of, input_at
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
 from qtool.core.types import INT32, QuantParams
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class OperatorCall:
     """One operator with everything around it: what a binder needs.
 
     inputs: codes of its data inputs. out: parameters of its output, None where that is float.
@@ -26,7 +26,7 @@ class Call:
     node: ir.Node
     graph: QdqGraph
     profile: Profile
-    inputs: Sequence[Codes]
+    inputs: Sequence[QuantizedTensor]
     out: QuantParams | None
 
     @property
@@ -36,7 +36,7 @@ class Call:
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         return self.profile.bind(op, *args, **kwargs)
 
-    def bias(self, index: int, weight: Codes) -> torch.Tensor | None:
+    def bias(self, index: int, weight: QuantizedTensor) -> torch.Tensor | None:
         """Bias codes; a float constant is quantized as the runtime does it."""
         value = input_at(self.node, index)
         if value is None:
@@ -59,20 +59,20 @@ class Operator:
     alike: its output has to have the parameters of its input; output: scale and zero point that it
     has to have. With others it is no integer operator."""
 
-    bind: Callable[[Call], Callable[..., Any]]
+    bind: Callable[[OperatorCall], Callable[..., Any]]
     inputs: int | None = 1
     weight: bool = False
     float_output: bool = False
-    alike: bool = False
-    output: tuple[float, int] | None = None
-    mixed: bool = False
+    same_params: bool = False
+    fixed_output: tuple[float, int] | None = None
+    mixed_types: bool = False
 
     def fits(self, x: QuantParams, out: QuantParams) -> bool:
         given = (float(out.scale), int(out.zero_point))
-        return (not self.alike or same(x, out)) and self.output in (None, given)
+        return (not self.same_params or equal_params(x, out)) and self.fixed_output in (None, given)
 
 
-def same(a: QuantParams, b: QuantParams | None) -> bool:
+def equal_params(a: QuantParams, b: QuantParams | None) -> bool:
     """Whether equal codes mean equal values."""
     return (
         b is not None
@@ -82,14 +82,14 @@ def same(a: QuantParams, b: QuantParams | None) -> bool:
     )
 
 
-def _weight(call: Call) -> Codes:
+def _weight(call: OperatorCall) -> QuantizedTensor:
     weight = call.graph.codes(input_at(call.node, 1))
     if weight is None or weight.constant is None:
         raise KernelError(f"{call.node.name}: its weight is not a dequantized constant")
     return weight
 
 
-def _spatial(call: Call, rank: int) -> dict[str, Any]:
+def _spatial(call: OperatorCall, rank: int) -> dict[str, Any]:
     found = call.attributes
     if found.get("auto_pad", "NOTSET") != "NOTSET":
         raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
@@ -100,7 +100,7 @@ def _spatial(call: Call, rank: int) -> dict[str, Any]:
     }
 
 
-def _conv(call: Call) -> Callable[..., Any]:
+def _conv(call: OperatorCall) -> Callable[..., Any]:
     weight = _weight(call)
     assert weight.constant is not None
     return call.bind(
@@ -115,7 +115,7 @@ def _conv(call: Call) -> Callable[..., Any]:
     )
 
 
-def _gemm(call: Call) -> Callable[..., Any]:
+def _gemm(call: OperatorCall) -> Callable[..., Any]:
     found = call.attributes
     if found.get("alpha", 1.0) != 1.0 or found.get("beta", 1.0) != 1.0 or found.get("transA", 0):
         raise KernelError(
@@ -124,7 +124,7 @@ def _gemm(call: Call) -> Callable[..., Any]:
     return _linear(call, transposed=bool(found.get("transB", 0)), bias_at=2)
 
 
-def _matmul(call: Call) -> Callable[..., Any]:
+def _matmul(call: OperatorCall) -> Callable[..., Any]:
     second = call.graph.codes(input_at(call.node, 1))
     if second is not None and second.constant is not None and second.constant.dim() == 2:
         return _linear(call, transposed=False, bias_at=2)
@@ -133,7 +133,7 @@ def _matmul(call: Call) -> Callable[..., Any]:
     return call.bind("matmul", call.inputs[0].params, second.params, call.out)
 
 
-def _linear(call: Call, transposed: bool, bias_at: int) -> Callable[..., Any]:
+def _linear(call: OperatorCall, transposed: bool, bias_at: int) -> Callable[..., Any]:
     weight = _weight(call)
     assert weight.constant is not None
     codes, params = weight.constant, weight.params
@@ -147,20 +147,20 @@ def _linear(call: Call, transposed: bool, bias_at: int) -> Callable[..., Any]:
     return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)
 
 
-def _elementwise(op: str) -> Callable[[Call], Callable[..., Any]]:
+def _elementwise(op: str) -> Callable[[OperatorCall], Callable[..., Any]]:
     return lambda call: call.bind(op, call.inputs[0].params, call.inputs[1].params, call.out)
 
 
-def _concat(call: Call) -> Callable[..., Any]:
+def _concat(call: OperatorCall) -> Callable[..., Any]:
     params = [c.params for c in call.inputs]
     return call.profile.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
 
 
-def _global_average(call: Call) -> Callable[..., Any]:
+def _global_average(call: OperatorCall) -> Callable[..., Any]:
     return call.bind("global_average_pool", call.inputs[0].params, call.out)
 
 
-def _average(call: Call) -> Callable[..., Any]:
+def _average(call: OperatorCall) -> Callable[..., Any]:
     found = call.attributes
     padded = any(found.get("pads", ())) or found.get("ceil_mode", 0)
     counted = bool(found.get("count_include_pad", 0) and padded)
@@ -177,7 +177,7 @@ def _average(call: Call) -> Callable[..., Any]:
     return _windows(found, {**spatial, "dilation": dilation}, pool)
 
 
-def _max(call: Call) -> Callable[..., Any]:
+def _max(call: OperatorCall) -> Callable[..., Any]:
     found = call.attributes
     spatial = _spatial(call, len(found["kernel_shape"]))
 
@@ -226,9 +226,9 @@ def _ceil_pads(
     return pads
 
 
-def _softmax(call: Call) -> Callable[..., Any]:
+def _softmax(call: OperatorCall) -> Callable[..., Any]:
     """Before opset 13 it is taken over all axes from the given one on."""
-    found, opset = call.attributes, call.graph.file.model.opset_imports.get("", 13)
+    found, opset = call.attributes, call.graph.model.model.opset_imports.get("", 13)
     if opset >= 13:
         return call.bind("softmax", call.inputs[0].params, call.out, axis=found.get("axis", -1))
     over, axis = call.bind("softmax", call.inputs[0].params, call.out), found.get("axis", 1)
@@ -239,8 +239,8 @@ def _softmax(call: Call) -> Callable[..., Any]:
     return run
 
 
-def _table(op: str, *names: str) -> Callable[[Call], Callable[..., Any]]:
-    def bind(call: Call) -> Callable[..., Any]:
+def _table(op: str, *names: str) -> Callable[[OperatorCall], Callable[..., Any]]:
+    def bind(call: OperatorCall) -> Callable[..., Any]:
         options = {n: call.attributes[n] for n in names if n in call.attributes}
         return call.profile.bind(op, call.inputs[0].params, call.out, **options)
 
@@ -251,12 +251,12 @@ OPERATORS: Mapping[str, Operator] = {
     "Add": Operator(_elementwise("add"), inputs=2),
     "AveragePool": Operator(_average),
     "Concat": Operator(_concat, inputs=None),
-    "Conv": Operator(_conv, weight=True, mixed=True),
-    "Gemm": Operator(_gemm, weight=True, float_output=True, mixed=True),
+    "Conv": Operator(_conv, weight=True, mixed_types=True),
+    "Gemm": Operator(_gemm, weight=True, float_output=True, mixed_types=True),
     "GlobalAveragePool": Operator(_global_average),
     "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
-    "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed=True),
-    "MaxPool": Operator(_max, alike=True),
+    "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed_types=True),
+    "MaxPool": Operator(_max, same_params=True),
     "Mul": Operator(_elementwise("mul"), inputs=2),
     "Sigmoid": Operator(_table("sigmoid")),
     "Softmax": Operator(_softmax),
@@ -264,8 +264,8 @@ OPERATORS: Mapping[str, Operator] = {
 
 SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
     **OPERATORS,
-    "AveragePool": Operator(_average, alike=True),
-    "Sigmoid": Operator(_table("sigmoid"), output=(1 / 256, -128)),
-    "Softmax": Operator(_softmax, output=(1 / 256, -128)),
-    "Tanh": Operator(_table("tanh"), output=(1 / 128, 0)),
+    "AveragePool": Operator(_average, same_params=True),
+    "Sigmoid": Operator(_table("sigmoid"), fixed_output=(1 / 256, -128)),
+    "Softmax": Operator(_softmax, fixed_output=(1 / 256, -128)),
+    "Tanh": Operator(_table("tanh"), fixed_output=(1 / 128, 0)),
 }

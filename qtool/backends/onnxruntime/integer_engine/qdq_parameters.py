@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from qtool.backends.onnx.reading import Reading, array_of, attributes_of, input_at, stored
+from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at, is_constant
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT32, UINT8, Array, QType, QuantParams
 
@@ -17,7 +17,7 @@ _QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class QuantizedTensor:
     """A quantized tensor: where it stands, what its codes mean, and the codes if they are
     constant.
 
@@ -33,7 +33,7 @@ class Codes:
     def name(self) -> str:
         return str(self.value.name)
 
-    def real(self) -> torch.Tensor:
+    def dequantize(self) -> torch.Tensor:
         """The float32 values of constant codes: per tensor, per channel or in blocks.
 
         Raises:
@@ -85,10 +85,10 @@ class QdqGraph:
     int8: the runtime computes on int8 codes however many operators read them, as on ARM.
     """
 
-    file: Reading
+    model: OnnxModel
     signed: bool = False
-    lifts: bool = False
-    int8: bool = False
+    int8_as_uint8: bool = False
+    int8_kernels: bool = False
 
     def params(self, node: ir.Node) -> QuantParams:
         """The parameters of a QuantizeLinear or DequantizeLinear node.
@@ -99,7 +99,7 @@ class QdqGraph:
         scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
         if scale is None:
             raise KernelError(f"{node.name}: its scale is computed at run time")
-        least = 0 if stored(input_at(node, 0)) else np.finfo(np.float32).smallest_subnormal
+        least = 0 if is_constant(input_at(node, 0)) else np.finfo(np.float32).smallest_subnormal
         odd = scale[~(np.isfinite(scale) & (scale >= least))].reshape(-1)
         if odd.size:  # weights of zeros alone may have 0
             raise KernelError(f"{node.name}: its scale is {odd[0]}; a scale is a positive number")
@@ -116,7 +116,7 @@ class QdqGraph:
         shift, held = 0, qtype
         if self.signed and qtype is UINT8:
             shift, held = -128, INT8
-        elif self.lifted(node):
+        elif self.is_held_as_uint8(node):
             shift, held = 128, UINT8
         return QuantParams(
             held,
@@ -125,9 +125,9 @@ class QdqGraph:
             axis,
         )
 
-    def lifted(self, node: ir.Node) -> bool:
+    def is_held_as_uint8(self, node: ir.Node) -> bool:
         """Whether the int8 codes of a Quantize- or DequantizeLinear are taken for uint8."""
-        return self.lifts and self.becomes_uint8(node)
+        return self.int8_as_uint8 and self.becomes_uint8(node)
 
     def becomes_uint8(self, node: ir.Node) -> bool:
         """Whether ONNX Runtime on x86 makes a pair of uint8 of a Quantize- or DequantizeLinear of
@@ -137,7 +137,7 @@ class QdqGraph:
         if codes is None or maker is None or maker.op_type != "QuantizeLinear":
             return False
         source, zero = input_at(maker, 0), array_of(input_at(maker, 2))
-        if source is None or stored(source) or zero is None or zero.dtype != np.int8:
+        if source is None or is_constant(source) or zero is None or zero.dtype != np.int8:
             return False
         if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
             return False
@@ -150,21 +150,21 @@ class QdqGraph:
     def quantizers(self, value: ir.Value) -> list[ir.Node]:
         """What alone reads a tensor: a QuantizeLinear, or several that give equal codes, which the
         runtime makes one of. Nothing where others read it."""
-        readers = self.file.readers(value)
+        readers = self.model.readers(value)
         if value.is_graph_output() or any(r.op_type != "QuantizeLinear" for r in readers):
             return []
         given = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
         alike = all(_equal(a, b) for g in given for a, b in zip(g, given[0], strict=True))
         return readers if alike else []
 
-    def codes(self, value: ir.Value | None) -> Codes | None:
+    def codes(self, value: ir.Value | None) -> QuantizedTensor | None:
         """The codes behind a float tensor, if it is made by a DequantizeLinear."""
         maker = None if value is None else value.producer()
         if maker is None or maker.op_type != "DequantizeLinear":
             return None
         source = maker.inputs[0]
         assert source is not None
-        return Codes(source, self.params(maker), self._stored(source), maker)
+        return QuantizedTensor(source, self.params(maker), self._stored(source), maker)
 
     def _stored(self, codes: ir.Value) -> torch.Tensor | None:
         """Codes that are constant: stored, or quantized from what is."""

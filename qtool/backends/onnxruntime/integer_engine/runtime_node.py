@@ -17,7 +17,7 @@ import onnxruntime as ort
 import torch
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading, array_of, name_of, reads
+from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
 from qtool.core.errors import KernelError
 
 _SMALL = 1 << 16
@@ -26,7 +26,7 @@ Known = Mapping[str, onnx.ValueInfoProto]
 
 
 def runtime_graph(
-    nodes: Sequence[ir.Node], file: Reading, outputs: Sequence[str], known: Known
+    nodes: Sequence[ir.Node], file: OnnxModel, outputs: Sequence[str], known: Known
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """A function that runs some nodes of a model in the runtime, and the names of its inputs.
 
@@ -39,7 +39,9 @@ def runtime_graph(
     The function raises KernelError where the runtime does not take the nodes.
     """
     made = dict.fromkeys(name_of(o) for n in nodes for o in n.outputs)
-    read = {name_of(v): array_of(v) for n in nodes for v in reads(n) if name_of(v) not in made}
+    read = {
+        name_of(v): array_of(v) for n in nodes for v in values_read(n) if name_of(v) not in made
+    }
     computed = tuple(n for n, array in read.items() if array is None)
     held = {n: array for n, array in read.items() if array is not None}
     opsets, functions = file.outline.opset_import, file.outline.functions

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, gather
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same_params
 from qtool.backends.onnxruntime.kernels.common import (
     check_bounds,
     check_byte,
@@ -115,7 +115,7 @@ def sub(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
 
 def concat(inputs: Sequence[QuantParams], out: QuantParams, *, axis: int) -> Kernel:
     """Concatenation; inputs whose parameters differ from the output's go through a table."""
-    per_input = [_copy if same(p, out) else requantize(p, out) for p in inputs]
+    per_input = [_copy if same_params(p, out) else requantize(p, out) for p in inputs]
     if any(p.qtype.torch_dtype != out.qtype.torch_dtype for p in inputs):
         raise KernelError("QLinearConcat needs inputs and output of one type")
 

@@ -54,7 +54,7 @@ def _const(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float32)
 
 
-def apart(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def multiply_then_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a * b + c, product and sum rounded each."""
     return a * b + c
 
@@ -109,6 +109,8 @@ def silu(x: Tensor, madd: MultiplyAdd = fma32) -> Tensor:
     return x * logistic(x, madd)
 
 
-def hard_sigmoid(x: Tensor, alpha: float, beta: float, madd: MultiplyAdd = apart) -> Tensor:
+def hard_sigmoid(
+    x: Tensor, alpha: float, beta: float, madd: MultiplyAdd = multiply_then_add
+) -> Tensor:
     """clamp(alpha x + beta, 0, 1); product and sum are fused on ARM alone."""
     return madd(x, _const(alpha), _const(beta)).clamp(0.0, 1.0)

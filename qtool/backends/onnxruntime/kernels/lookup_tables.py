@@ -18,7 +18,7 @@ from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import RELU, Kernel
 from qtool.backends.onnxruntime.kernels import functions
 from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
-from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, apart
+from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, multiply_then_add
 from qtool.core.errors import KernelError
 from qtool.core.types import Bounds, QuantParams
 
@@ -78,13 +78,15 @@ def hard_sigmoid(
     *,
     alpha: float = 0.2,
     beta: float = 0.5,
-    madd: MultiplyAdd = apart,
+    madd: MultiplyAdd = multiply_then_add,
 ) -> Kernel:
     """HardSigmoid between Q and DQ."""
     return _bind(x, out, lambda v: functions.hard_sigmoid(v, alpha, beta, madd))
 
 
-def hard_swish(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = apart) -> Kernel:
+def hard_swish(
+    x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = multiply_then_add
+) -> Kernel:
     """HardSwish between Q and DQ, expanded to x * HardSigmoid(x; 1/6, 1/2)."""
     return _bind(x, out, lambda v: v * functions.hard_sigmoid(v, 1 / 6, 0.5, madd))
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same, spatial
-from qtool.backends.kernels.windows import pad_spatial, reached, window_counts, window_taps
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same_params, spatial
+from qtool.backends.kernels.windows import extend_pads, pad_spatial, window_counts, window_taps
 from qtool.backends.onnxruntime.kernels.common import (
     check_bounds,
     check_byte,
@@ -55,7 +55,7 @@ def average_pool(
     def run(codes: Tensor) -> Tensor:
         if tuple(codes.shape[2:]) == tuple(kernel) and not any(edges):
             return whole(codes)
-        wide = reached(codes.shape[2:], kernel, stride, edges)
+        wide = extend_pads(codes.shape[2:], kernel, stride, edges)
         padded = pad_spatial(dequantized(codes, x), wide)
         taps = window_taps(padded, kernel, stride, ones)
         total = taps[0].clone()
@@ -109,7 +109,7 @@ def max_pool(
 ) -> Kernel:
     """Codes -> the largest code of each window. KernelError where the parameters differ."""
     _check(x, out, bounds)
-    if not same(x, out):
+    if not same_params(x, out):
         raise KernelError(
             "MaxPool keeps codes, so its output needs the input's parameters; share them"
         )
@@ -119,7 +119,7 @@ def max_pool(
 
     def run(codes: Tensor) -> Tensor:
         # float32 holds the codes exactly and is the type torch has fast kernels for
-        wide = reached(codes.shape[2:], kernel, stride, edges, dilations)
+        wide = extend_pads(codes.shape[2:], kernel, stride, edges, dilations)
         padded = pad_spatial(codes.to(torch.float32), wide, x.qtype.qmin)
         best = _MAX_POOL[rank](padded, tuple(kernel), tuple(stride), 0, dilations)
         return best.to(torch.int32).to(codes.dtype)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels.params import Kernel, f32, per_tensor, same
+from qtool.backends.kernels.params import Kernel, f32, per_tensor, same_params
 from qtool.backends.tflite.kernels.quantize import requantize as requantize_binder
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
@@ -42,7 +42,7 @@ def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
     if out.qtype.torch_dtype == INT16.torch_dtype and any(zeros):
         raise KernelError("int16 CONCATENATION needs zero points of 0; quantize symmetrically")
-    if same(x, out):
+    if same_params(x, out):
         return _copy
     if out.qtype.torch_dtype == UINT8.torch_dtype:
         return _rescale_uint8(x, out)

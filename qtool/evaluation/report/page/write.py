@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.core.store import Store
 from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
 from qtool.evaluation.report.page.render import render_pages
@@ -29,7 +29,7 @@ def write_report(
     check_folder(folder)
     keep = resume_folder(folder)
     report = measure(keep)
-    parts = [] if model is None else files_of(model)
+    parts = [] if model is None else model_files(model)
     replace_folder(folder, {**render_pages(report), **{part.name: part for part in parts}})
     Store(keep).clear()
     return report

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from qtool.backends.onnx.export import float_onnx
-from qtool.backends.onnx.export.export_errors import unwritten
+from qtool.backends.onnx.export.export_errors import describe_export_error
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model
 
@@ -49,5 +49,5 @@ def test_the_operator_its_line_and_a_remedy(
 def test_anything_else_is_the_innermost_cause() -> None:
     inner, outer = ValueError("the cause:\n a reason\n more"), RuntimeError("wrapped")
     outer.__cause__ = inner
-    assert unwritten(torch.fx.Graph(), outer) == "the cause: a reason"
-    assert unwritten(torch.fx.Graph(), ValueError()) == "ValueError"
+    assert describe_export_error(torch.fx.Graph(), outer) == "the cause: a reason"
+    assert describe_export_error(torch.fx.Graph(), ValueError()) == "ValueError"

@@ -12,7 +12,7 @@ import torch
 import qtool
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.export import write_float
-from qtool.backends.onnx.storage import files_of
+from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch
@@ -42,7 +42,7 @@ def test_a_large_model_is_exported_and_verified(tmp_path: Path, form: str) -> No
     assert result is not None
     assert result.passed
     assert result.coverage.share == 1
-    assert [f.exists() for f in files_of(path)] == [True, True]
+    assert [f.exists() for f in model_files(path)] == [True, True]
     whole = tmp_path / "whole.onnx"
     onnx.save(quantized(NAME).to_onnx(form), whole)
     assert np.array_equal(run(session(path), arrays())[0], run(session(whole), arrays())[0])
@@ -53,8 +53,8 @@ def test_by_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_SMALL", 100)
     quantized(NAME).export(tmp_path / "one.onnx", verify=False)
     quantized(NAME).export(tmp_path / "two.onnx", verify=False, external_data=True)
-    assert len(files_of(tmp_path / "one.onnx")) == 1
-    assert len(files_of(tmp_path / "two.onnx")) == 2
+    assert len(model_files(tmp_path / "one.onnx")) == 1
+    assert len(model_files(tmp_path / "two.onnx")) == 2
 
 
 def test_a_file_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_reads_files_reads_both(tmp_path: Path) -> None:
 
 def test_float_files_go_out_and_come_in(tmp_path: Path) -> None:
     path = write_float(quantized(NAME).reference, tmp_path / "float.onnx")
-    assert len(files_of(path)) == 2
+    assert len(model_files(path)) == 2
     graph = capture_onnx(load_onnx(path), Batch(samples(NAME, 4)))
     with torch.no_grad():
         found = graph.module(*samples(NAME, 4))

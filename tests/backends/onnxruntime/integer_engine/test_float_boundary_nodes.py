@@ -26,7 +26,7 @@ SCALE = RNG.uniform(0.1, 1, (6, 3)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_forms, "_agreed", {})
+    monkeypatch.setattr(node_forms, "_matches", {})
 
 
 def model(scale: np.ndarray = SCALE, computed: str = "", **attributes: Any) -> onnx.ModelProto:
@@ -52,16 +52,16 @@ def model(scale: np.ndarray = SCALE, computed: str = "", **attributes: Any) -> o
 
 
 def kinds(program: Program) -> list[str]:
-    return [step.kind for step in program.steps]
+    return [step.kind for step in program.instructions]
 
 
 @VNNI
 def test_a_product_in_blocks_runs_in_the_engine() -> None:
     program = lower(model())
     assert kinds(program) == ["integer"]
-    assert list(node_forms._agreed.values()) == [True]
+    assert list(node_forms._matches.values()) == [True]
     again = lower(model())  # found out once
-    assert len(node_forms._agreed) == 1
+    assert len(node_forms._matches) == 1
     assert torch.equal(*program(torch.from_numpy(X)), *again(torch.from_numpy(X)))
 
 
@@ -86,16 +86,18 @@ def test_other_profiles_have_no_such_kernels() -> None:
 def test_where_bits_differ_here_the_runtime_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nbits, "_in_turn", nbits._by_halves)  # folded in another order
     assert kinds(lower(model())) == ["float"]
-    assert list(node_forms._agreed.values()) == [False]
+    assert list(node_forms._matches.values()) == [False]
 
 
 def test_what_the_runtime_does_not_take_is_not_known_to_agree() -> None:
-    form = node_forms.Form("NoSuch", (node_forms.Drawn((2, 2), fed=True),), "com.microsoft")
+    form = node_forms.NodeForm(
+        "NoSuch", (node_forms.RandomInput((2, 2), runtime_input=True),), "com.microsoft"
+    )
 
-    def bind(node: Any, file: Any) -> node_forms.Inside:
-        return node_forms.Inside(lambda x: x, node.inputs, form)
+    def bind(node: Any, file: Any) -> node_forms.BoundKernel:
+        return node_forms.BoundKernel(lambda x: x, node.inputs, form)
 
-    assert not node_forms.agree(form, bind)
+    assert not node_forms.matches_runtime(form, bind)
 
 
 @VNNI
@@ -109,7 +111,7 @@ def test_each_kernel_agrees_with_the_runtime_on_this_processor() -> None:
         for zeros in (False, True)
     ]
     for form in found:
-        assert node_forms.agree(
+        assert node_forms.matches_runtime(
             form, lambda n, file: float_boundary_nodes._matmul_nbits(n, file, chosen)
         ), form
 
@@ -161,7 +163,7 @@ def lstm(direction: str = "forward", states: bool = False, **attributes: Any) ->
 def test_a_dynamic_lstm_runs_in_the_engine(direction: str, states: bool) -> None:
     program = lower(lstm(direction, states))
     assert kinds(program) == ["integer"]
-    assert list(node_forms._agreed.values()) == [True]
+    assert list(node_forms._matches.values()) == [True]
     count = 2 if direction == "bidirectional" else 1
     more = [torch.ones(count, 2, 4)] * 2 if states else []
     (found,) = program(torch.ones(3, 2, 6), *more)

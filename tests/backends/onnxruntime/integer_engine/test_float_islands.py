@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.onnx.reading import Reading
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.verification import compare_codes
@@ -76,19 +76,19 @@ def test_fused_float_kernels_round_alike(file: Path) -> None:
 
 
 def test_shapes_are_what_fusion_hangs_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reading, "known", {})
+    monkeypatch.setattr(OnnxModel, "known", {})
     found = compare_codes(file, [[t.numpy() for t in batch(5, 12)]])
     assert not found.exact
 
 
 def test_an_island_lies_between_integer_steps(file: Path) -> None:
     program = lower(file)
-    islands = [s for s in program.steps if s.kind == "float"]
+    islands = [s for s in program.instructions if s.kind == "float"]
     nodes = len(onnx.load(file).graph.node)
     assert 2 < len(islands) < 12
-    assert sum(s.nodes for s in islands) == program.float_nodes < nodes
+    assert sum(s.node_count for s in islands) == program.float_nodes < nodes
     assert any(len(s.outputs) > 1 for s in islands)  # a norm, and what the residual reads
     made: set[str] = {*program.inputs, *program.constants}
-    for step in program.steps:
+    for step in program.instructions:
         assert made.issuperset(step.inputs)
         made |= set(step.outputs)

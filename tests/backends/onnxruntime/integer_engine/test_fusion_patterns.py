@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading
-from qtool.backends.onnxruntime.integer_engine.fusion_patterns import fused, moved
+from qtool.backends.onnx.reading import OnnxModel
+from qtool.backends.onnxruntime.integer_engine.fusion_patterns import match_move, match_operator
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import optimised_graph
 
@@ -87,9 +87,9 @@ def ran(model: onnx.ModelProto, folder: Path) -> set[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_fused_where_the_runtime_fuses(name: str, tmp_path: Path) -> None:
     model, expected = CASES[name]
-    graph = QdqGraph(Reading.of(model))
-    node = next(n for n in graph.file.nodes if n.name == "op")
-    found = fused(graph, node)
+    graph = QdqGraph(OnnxModel.of(model))
+    node = next(n for n in graph.model.nodes if n.name == "op")
+    found = match_operator(graph, node)
     assert (found is not None) is expected
     kernels = ran(model, tmp_path)
     if node.op_type == "MaxPool":  # runs on codes: nothing is dequantized before it
@@ -97,12 +97,12 @@ def test_it_is_fused_where_the_runtime_fuses(name: str, tmp_path: Path) -> None:
     else:
         assert (INTEGER[node.op_type] in kernels) is expected
     if found is not None:
-        assert found.end is not None
-        assert [n.name for n in found.covered][-1] == "y_q"
+        assert found.quantizer is not None
+        assert [n.name for n in found.absorbed][-1] == "y_q"
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(0.1, True), (0.2, False)])
 def test_a_move_keeps_its_codes_only_with_equal_parameters(scale: float, expected: bool) -> None:
-    graph = QdqGraph(Reading.of(qdq("Transpose", scale=scale)))
-    node = next(n for n in graph.file.nodes if n.name == "op")
-    assert (moved(graph, node) is not None) is expected
+    graph = QdqGraph(OnnxModel.of(qdq("Transpose", scale=scale)))
+    node = next(n for n in graph.model.nodes if n.name == "op")
+    assert (match_move(graph, node) is not None) is expected

@@ -26,7 +26,7 @@ def test_tensors_are_found_by_the_names_of_the_model() -> None:
 def test_inputs_may_be_given_in_codes() -> None:
     program = lower(model("concat"))
     (x,) = samples("concat", 2)
-    (step,) = (s for s in program.steps if s.kind == "quantize")
+    (step,) = (s for s in program.instructions if s.kind == "quantize")
     codes = program.params[step.output].quantize(x)
     assert codes.dtype == torch.uint8
     assert torch.equal(program(codes)[0], program(x)[0])
@@ -43,7 +43,7 @@ def test_nothing_is_kept_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> N
     freed = [name for names in last.values() for name in names]
     assert len(freed) == len(set(freed))
     assert set(program.outputs).isdisjoint(freed)
-    assert {s.output for s in program.steps} - set(freed) == set(program.outputs)
+    assert {s.output for s in program.instructions} - set(freed) == set(program.outputs)
 
 
 def test_a_wrong_number_of_inputs_is_refused() -> None:

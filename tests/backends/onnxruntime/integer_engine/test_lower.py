@@ -44,7 +44,7 @@ def test_the_comparison_sees_one_wrong_code(
 
     file = model("residual")
     program = lower(file)
-    step = next(s for s in program.steps if s.kind == "integer")
+    step = next(s for s in program.instructions if s.kind == "integer")
     kernel = step.kernel
     object.__setattr__(step, "kernel", lambda *codes: kernel(*codes) ^ 1)
     monkeypatch.setattr(module, "lower", lambda *_: program)

@@ -73,7 +73,7 @@ FLOAT: dict[str, dict[str, Any]] = {
 
 
 def kernels(made: onnx.ModelProto, **options: Any) -> list[str]:
-    return [s.kind for s in lower(made, **options).steps if s.name == "product"]
+    return [s.kind for s in lower(made, **options).instructions if s.name == "product"]
 
 
 @VNNI

@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.integer_engine.moves import MOVES, move_of
 
 NEAREST = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -68,7 +68,7 @@ def test_a_move_is_what_the_runtime_does(name: str) -> None:
     (expected,) = ort.InferenceSession(
         file.SerializeToString(), providers=["CPUExecutionProvider"]
     ).run(None, {"x": codes})
-    move = move_of(Reading.of(file).nodes[0])
+    move = move_of(OnnxModel.of(file).nodes[0])
     assert move is not None
     actual = move(torch.from_numpy(codes)).numpy()
     assert actual.shape == expected.shape
@@ -82,4 +82,4 @@ def test_every_move_has_a_case() -> None:
 def test_a_move_with_computed_arguments_is_none() -> None:
     file = built("Reshape", [[0, 2, -1]], {})
     del file.graph.initializer[:]
-    assert move_of(Reading.of(file).nodes[0]) is None
+    assert move_of(OnnxModel.of(file).nodes[0]) is None

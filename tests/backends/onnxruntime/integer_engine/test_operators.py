@@ -16,7 +16,7 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
     OPERATORS,
     SIGNED_OPERATORS,
     Operator,
-    same,
+    equal_params,
 )
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, UINT8, QType, QuantParams
@@ -59,7 +59,7 @@ def one(op: str, inputs: int = 1, bias: bool = False, **attributes: Any) -> onnx
             stored["b"] = random.integers(-900, 900, 5, dtype=np.int32)
             zero = np.zeros(5, np.int32)
             read.append(dequantized("b", scale * np.float32(0.02), zero, axis=0))
-    alike = OPERATORS[op].alike
+    alike = OPERATORS[op].same_params
     nodes.append(helper.make_node(op, read, ["r"], "op", **attributes))
     out = quantized("r", 0.02 if alike else 0.031, 120 if alike else 99)
     made = [numpy_helper.from_array(a, n) for n, a in stored.items()]
@@ -110,7 +110,7 @@ def test_a_row_equals_the_runtime(op: str, options: dict[str, Any], tmp_path: Pa
     )
     assert found.exact, str(found)
     assert not found.float_steps
-    kinds = {step.kind for step in lower(model).steps}
+    kinds = {step.kind for step in lower(model).instructions}
     assert "integer" in kinds
 
 
@@ -158,7 +158,7 @@ def test_parameters_that_a_row_asks_for() -> None:
     def none(*_: Any) -> Any:
         raise AssertionError
 
-    fixed, alike = Operator(none, output=(0.5, 3)), Operator(none, alike=True)
+    fixed, alike = Operator(none, fixed_output=(0.5, 3)), Operator(none, same_params=True)
     assert fixed.fits(params(0.1, 0), params(0.5, 3))
     assert not fixed.fits(params(0.1, 0), params(0.5, 4))
     assert alike.fits(params(0.1, 0), params(0.1, 0))
@@ -166,6 +166,6 @@ def test_parameters_that_a_row_asks_for() -> None:
 
 
 def test_what_is_the_same() -> None:
-    assert same(params(0.1, 3), params(0.1, 3))
-    assert not same(params(0.1, 3), params(0.1, 3, INT8))
-    assert not same(params(0.1, 3), None)
+    assert equal_params(params(0.1, 3), params(0.1, 3))
+    assert not equal_params(params(0.1, 3), params(0.1, 3, INT8))
+    assert not equal_params(params(0.1, 3), None)

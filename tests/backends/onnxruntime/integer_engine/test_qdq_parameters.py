@@ -9,8 +9,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading, array_of
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import Codes, QdqGraph
+from qtool.backends.onnx.reading import OnnxModel, array_of
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.errors import KernelError
 from qtool.core.graph.onnx_subgraph import session
 from qtool.core.types import INT8, UINT8
@@ -38,15 +38,15 @@ def graph(signed: bool = False, **replaced: np.ndarray) -> QdqGraph:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     stored = [numpy_helper.from_array(np.asarray(v), n) for n, v in arrays.items()]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], stored))
-    return QdqGraph(Reading.of(model), signed)
+    return QdqGraph(OnnxModel.of(model), signed)
 
 
-def codes(read: QdqGraph, name: str) -> Codes | None:
+def codes(read: QdqGraph, name: str) -> QuantizedTensor | None:
     return read.codes(value(read, name))
 
 
 def value(read: QdqGraph, name: str) -> ir.Value:
-    return ir.convenience.create_value_mapping(read.file.model.graph)[name]
+    return ir.convenience.create_value_mapping(read.model.model.graph)[name]
 
 
 def test_codes_of_activations_and_of_weights() -> None:
@@ -133,10 +133,10 @@ def test_values_of_stored_codes_are_the_runtimes(
     scale: np.ndarray, attributes: dict[str, int]
 ) -> None:
     model = weight_model(np.asarray(scale), WEIGHT, **attributes)
-    found = codes(QdqGraph(Reading.of(model)), "y")
+    found = codes(QdqGraph(OnnxModel.of(model)), "y")
     assert found is not None
     (expected,) = session(model).run(None, {})
-    np.testing.assert_array_equal(found.real().numpy(), expected)
+    np.testing.assert_array_equal(found.dequantize().numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_values_of_stored_codes_are_the_runtimes(
     ],
 )
 def test_scales_that_do_not_fit_are_refused(scale: np.ndarray, attributes: dict[str, int]) -> None:
-    found = codes(QdqGraph(Reading.of(weight_model(scale, WEIGHT, **attributes))), "y")
+    found = codes(QdqGraph(OnnxModel.of(weight_model(scale, WEIGHT, **attributes))), "y")
     assert found is not None
     with pytest.raises(KernelError, match=r"weight: scales of the shape .* do not fit codes of"):
-        found.real()
+        found.dequantize()

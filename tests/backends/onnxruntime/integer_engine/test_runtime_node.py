@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnx.reading import Reading
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.integer_engine import runtime_node as module
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
@@ -15,7 +15,7 @@ from qtool.core.errors import KernelError
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def graph() -> Reading:
+def graph() -> OnnxModel:
     """x [n, 3] -> relu(x W) -> its sum over [1], and a reshape by sizes from outside."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
@@ -30,7 +30,7 @@ def graph() -> Reading:
     stored = [numpy_helper.from_array(W, "w")]
     made = helper.make_graph(nodes, "g", inputs, outputs, stored)
     opsets = [helper.make_opsetid("", 17)]
-    return Reading.of(helper.make_model(made, opset_imports=opsets, ir_version=8))
+    return OnnxModel.of(helper.make_model(made, opset_imports=opsets, ir_version=8))
 
 
 X = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 0.0, 0.5]])
@@ -43,7 +43,7 @@ def test_nodes_run_as_one_graph(
 ) -> None:
     monkeypatch.setattr(module, "_SMALL", small)  # 0: constants are shared with the session
     read = graph()
-    run, inputs = runtime_graph(read.nodes, read, ["y", "r"], read.known if informed else {})
+    run, inputs = runtime_graph(read.nodes, read, ["y", "r"], read.value_info if informed else {})
     assert inputs == ("x", "sizes")
     y, r = run(X, torch.tensor([4, 2]))
     expected = torch.relu(X @ torch.from_numpy(W))
@@ -63,7 +63,7 @@ def test_a_session_is_made_before_the_run_where_types_are_known(
         module.ort, "InferenceSession", lambda *a, **k: made.append(a) or session(*a, **k)
     )
     read = graph()
-    run, _ = runtime_graph(read.nodes, read, ["y"], read.known if informed else {})
+    run, _ = runtime_graph(read.nodes, read, ["y"], read.value_info if informed else {})
     assert len(made) == count
     run(X, torch.tensor([4, 2]))
     run(X, torch.tensor([2, 4]))

@@ -12,7 +12,9 @@ from qtool.backends.onnxruntime.kernels import functions
 from tests.backends.kernels.ort_session import MS, Model
 from tests.backends.onnxruntime.kernels.oracle import PROFILE
 
-MADD = functions.apart if PROFILE in ("onnxruntime-sse41", "onnxruntime-wasm") else fma32
+MADD = (
+    functions.multiply_then_add if PROFILE in ("onnxruntime-sse41", "onnxruntime-wasm") else fma32
+)
 
 CASES = {
     "Sigmoid": (functions.logistic, {}, "", 17),

@@ -44,9 +44,9 @@ def recorded() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
 def function(name: str, values: torch.Tensor, chosen: str) -> torch.Tensor:
     """A float function in the arithmetic of a profile."""
     if name == "hard_sigmoid":
-        madd = fma32 if chosen == "onnxruntime-neon" else functions.apart
+        madd = fma32 if chosen == "onnxruntime-neon" else functions.multiply_then_add
         return functions.hard_sigmoid(values, 0.3, 0.5, madd)
-    madd = functions.apart if chosen in UNFUSED else fma32
+    madd = functions.multiply_then_add if chosen in UNFUSED else fma32
     result: torch.Tensor = getattr(functions, name)(values, madd)
     return result
 

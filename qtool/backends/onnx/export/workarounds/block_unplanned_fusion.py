@@ -24,7 +24,7 @@ _FUSED = {
 its integer kernels do not know."""
 
 
-def keep_to_plan(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
+def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Puts idle operators into a QDQ graph, in place, where the runtime fuses unasked."""
     taken = [d for d in plan.nodes if d.op in target.file.fused_unasked]
     floats = {d.node for d in taken if d.execution is Execution.FLOAT}

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qtool.core import value_names
 
 
-def hold_vectors(model: ir.Model) -> None:
+def expand_matrix_vector_products(model: ir.Model) -> None:
     """Makes a column of such a vector, and drops that dimension behind the product, in place."""
     for product in [n for n in model.graph if n.op_type == "MatMul"]:
         left, vector = product.inputs

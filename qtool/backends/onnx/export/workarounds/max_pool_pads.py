@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qtool.core import value_names
 
 
-def hold_pads(model: ir.Model) -> None:
+def isolate_max_pool_pads(model: ir.Model) -> None:
     """Puts an operator that changes nothing (a Max of one input) between the two, in place."""
     for pad in [n for n in model.graph if n.op_type == "Pad"]:
         padded = pad.outputs[0]

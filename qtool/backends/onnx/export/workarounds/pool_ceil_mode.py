@@ -19,7 +19,7 @@ Sizes = Sequence[int]
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
-def plain_pools(model: ir.Model) -> None:
+def remove_pool_ceil_mode(model: ir.Model) -> None:
     """Rewrites their attributes, in place."""
     for node in model.graph:
         found = attributes_of(node)

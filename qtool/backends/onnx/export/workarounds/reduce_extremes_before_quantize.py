@@ -13,7 +13,7 @@ from qtool.backends.onnx.reading import attributes_of
 from qtool.core import value_names
 
 
-def hold_extremes(model: ir.Model) -> None:
+def isolate_reduce_extremes(model: ir.Model) -> None:
     """Puts that operator behind every ReduceMax and ReduceMin, in place."""
     for node in [n for n in model.graph if n.op_type in ("ReduceMax", "ReduceMin")]:
         axes = node.inputs[1] if len(node.inputs) > 1 else None

@@ -17,7 +17,7 @@ from qtool.core import value_names
 Widths = np.ndarray[Any, Any]
 
 
-def hold_single_pads(model: ir.Model) -> None:
+def widen_single_axis_pads(model: ir.Model) -> None:
     """Pads a second axis as well, by a value that is cut off again, in place."""
     for pad in [n for n in model.graph if n.op_type == "Pad"]:
         given = pad.inputs[1] if len(pad.inputs) > 1 else None

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import parser
 
-from qtool.backends.onnx.export.workarounds.pool_ceil_mode import plain_pools
+from qtool.backends.onnx.export.workarounds.pool_ceil_mode import remove_pool_ceil_mode
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> g '
 SAID = "kernel_shape = [2], ceil_mode = 1"
@@ -49,7 +49,7 @@ def test_what_counts_and_hangs_over_stays() -> None:
     pool = f"AveragePool <{SAID}, strides = [2], count_include_pad = 1>"
     text = f"{HEAD}(float[1, 2, 5] x) => (float[1, 2, 3] y) {{ y = {pool} (x) }}"
     read = ir.from_proto(parser.parse_model(text))
-    plain_pools(read)
+    remove_pool_ceil_mode(read)
     assert read.graph[0].attributes["ceil_mode"].as_int() == 1
 
 
@@ -59,7 +59,7 @@ def _rewritten(before: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
     read = ir.from_proto(before)
     read.graph.outputs[0].shape = ir.Shape(truth.shape)
     read.graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    plain_pools(read)
+    remove_pool_ceil_mode(read)
     after = ir.to_proto(read)
     onnx.checker.check_model(after, full_check=True)
     assert np.array_equal(_run(after, x), truth)
