@@ -76,7 +76,7 @@ def test_fused_float_kernels_round_alike(file: Path) -> None:
 
 
 def test_shapes_are_what_fusion_hangs_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OnnxModel, "known", {})
+    monkeypatch.setattr(OnnxModel, "value_info", {})
     found = compare_codes(file, [[t.numpy() for t in batch(5, 12)]])
     assert not found.exact
 
