@@ -31,7 +31,7 @@ from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.compare import measure_file
 from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.page.write import write_report
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 
 PARTS = ("reports", "sensitivity", "broken", "large")
 CHROMIUM = "/usr/bin/chromium"
@@ -111,7 +111,7 @@ def spoil(quantized: QuantizedModel, layer: str, factor: float) -> None:
     params = quantized.parameters[found.output]
     worse = replace(params, scale=params.scale * factor)
     for name in found.points:
-        point = points_of(quantized.module)[name]
+        point = quant_points(quantized.module)[name]
         if point.axis is None and point.scale == params.scale:
             point.set_params(worse)
             quantized.parameters[name] = worse

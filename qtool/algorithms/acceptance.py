@@ -20,7 +20,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.fingerprint import fingerprint, mark_of
 from qtool.distributed import Ranks, in_turn
-from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.fake_quantize import insert_points, quant_points
 
 HELD_OUT_SAMPLES = 64  # samples that nothing was made of
 STANDARD_ERRORS = 3  # standard errors of a mean
@@ -56,7 +56,7 @@ def quantized_module(state: ConversionState) -> fx.GraphModule:
     """The quantized network, as the conversion has it by now."""
     assert state.parameters is not None
     module = insert_points(state.graph.module, state.plan)
-    for name, point in points_of(module).items():
+    for name, point in quant_points(module).items():
         point.set_params(state.parameters.params[name])
     return module
 

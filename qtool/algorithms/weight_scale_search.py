@@ -20,7 +20,7 @@ from qtool.core.graph.torch_ops import groups_of
 from qtool.core.types import Change, Derived, Observed, QuantParams
 from qtool.planning.plan import Kind, Point
 from qtool.planning.targets import target
-from qtool.planning.targets.saturation import widened
+from qtool.planning.targets.saturation import widen_scales
 
 REASON = "scales of weights are those of the least squared error"
 STARTS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an optimum near it
@@ -59,10 +59,13 @@ def _allowed(
     state: ConversionState, point: Point, weight: torch.Tensor, params: QuantParams
 ) -> QuantParams:
     """Parameters with scales under which no pair of weights saturates on the target."""
-    limit, decision = target(state.plan.target).pair_limit, state.plan.decision(point.edges[0].user)
+    limit, decision = (
+        target(state.plan.target).saturation_limit,
+        state.plan.decision(point.edges[0].user),
+    )
     if limit is None or decision is None or not decision.computes_on_codes:
         return params
-    return widened(weight, params, limit, groups_of(_user(state, point)))
+    return widen_scales(weight, params, limit, groups_of(_user(state, point)))
 
 
 def _user(state: ConversionState, point: Point) -> fx.Node:

@@ -97,8 +97,8 @@ def register_target(target: Target) -> None:
     """
     where = f"target '{target.name}'"
     known = {op.key for op in ops.rows()}
-    named = {*target.kernels, *target.no_kernel, *target.weights_only, *target.file.fused_unasked}
-    if unknown := sorted((named | target.file.on_codes) - known):
+    named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.file.implicit_fusions}
+    if unknown := sorted((named | target.file.passthrough_on_codes) - known):
         raise PlanError(f"{where} names '{unknown[0]}', which is no operator; see qtool.core.ops")
     if twice := sorted(target.kernels.keys() & target.no_kernel.keys()):
         raise PlanError(f"{where} has a kernel of '{twice[0]}' and a reason for none; keep one")

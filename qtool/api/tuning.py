@@ -34,7 +34,7 @@ from qtool.frontends.captured_model import (
 )
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
-from qtool.planning.recipe import ACCURACIES, USUAL_ACCURACY, Recipe
+from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, Recipe
 from qtool.search.archive import Archive, data_digest
 from qtool.search.choices import search_space
 from qtool.search.cost_model import extra_points
@@ -253,7 +253,7 @@ def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None
     if recover is not None:
         return [Recipe.of(recipe, None, None, list(recover))]
     given = Recipe.of(recipe)
-    if given.recover is not None or given.accuracy != USUAL_ACCURACY:
+    if given.recover is not None or given.accuracy != DEFAULT_ACCURACY:
         return [given]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
     return [Recipe.of(recipe, None, level) for level in levels]

@@ -156,7 +156,9 @@ def quantize_by_blocks(
     source = source_of(folder, model, task)
     whole, stream = _captured(source.model, data, dynamic)
     asked = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
-    run_passes(whole.module, [each for each in asked if each.far])  # a block is too little for them
+    run_passes(
+        whole.module, [each for each in asked if each.needs_whole_graph]
+    )  # a block is too little for them
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)

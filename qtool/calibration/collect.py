@@ -27,9 +27,9 @@ from qtool.core.graph.process_lock import ALONE
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
 from qtool.observers import Histogram, Statistic
-from qtool.planning.fake_quantize import insert_points, insert_probes, points_of
+from qtool.planning.fake_quantize import insert_points, insert_probes, quant_points
 from qtool.planning.plan import Probe, QuantPlan
-from qtool.planning.sharing import bounds_of
+from qtool.planning.sharing import clamp_bounds
 
 Statistics = Mapping[str, Statistic]
 Hook = Callable[[nn.Module, Any, torch.Tensor], None]
@@ -78,7 +78,7 @@ def observing(
 def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) -> dict[str, Watch]:
     """What calibration watches in a graph with quant points: those, and modules for the probes,
     which are inserted in place."""
-    points, beside = points_of(prepared), insert_probes(prepared, probes)
+    points, beside = quant_points(prepared), insert_probes(prepared, probes)
     nodes = {G.name_of(n): n for n in prepared.graph.nodes}
     first = _first_size(G.placeholders(prepared.graph))
     found = {}
@@ -86,7 +86,7 @@ def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) 
         assert isinstance(point.spec, Observed)
         by_sample = first is not None and _first_size([nodes[point.tensor]]) == first
         spec = point.spec
-        low, _ = bounds_of(nodes[point.tensor])
+        low, _ = clamp_bounds(nodes[point.tensor])
         clamped = low is not None and low >= 0
         found[point.name] = Watch(points[point.name], spec.observer, spec.axis, by_sample, clamped)
     for probe in probes:
@@ -129,7 +129,7 @@ class Gathered:
 def _watch(name: str, statistic: Statistic, watch: Watch, gathered: Gathered) -> Hook:
     take: Update = statistic.update
     if together := isinstance(statistic, Histogram) and watch.samples:
-        take = partial(statistic.update_thinly, clamped=watch.clamped)
+        take = partial(statistic.update_subsampled, clamped=watch.clamped)
 
     def update(*outputs: torch.Tensor) -> None:
         try:

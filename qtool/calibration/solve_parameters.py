@@ -19,7 +19,7 @@ from qtool.core.errors import CalibrationError
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.types import INT32, Derived, Fixed, Observed, QuantParams, Requantized, SharedWith
 from qtool.planning.plan import Kind, Point, QuantPlan
-from qtool.planning.sharing import bounds_of
+from qtool.planning.sharing import clamp_bounds
 from qtool.planning.targets import saturation, target
 
 BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
@@ -126,7 +126,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None)
         low, high = _of_clamp(solver.nodes[point.edges[0].source])
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
-    limit = target(solver.plan.target).pair_limit
+    limit = target(solver.plan.target).saturation_limit
     if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver, point):
         return _unsaturated(solver, point, params, limit)
     return params
@@ -135,7 +135,7 @@ def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None)
 def _of_clamp(node: fx.Node) -> Range:
     """Of a tensor that was nothing but zeros: what its clamp lets through, which the runtime then
     leaves to the codes."""
-    low, high = (0.0 if b is None or not isfinite(b) else b for b in bounds_of(node))
+    low, high = (0.0 if b is None or not isfinite(b) else b for b in clamp_bounds(node))
     return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
 
 
@@ -209,7 +209,7 @@ def _multiplied(solver: _Solver, weight: Point) -> bool:
 def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
     """The weight scale widened where the target's pair sums could saturate."""
     groups = groups_of(solver.nodes[point.edges[0].user])
-    return saturation.widened(solver.source(point).cpu(), params, limit, groups)
+    return saturation.widen_scales(solver.source(point).cpu(), params, limit, groups)
 
 
 def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:

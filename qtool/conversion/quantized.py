@@ -32,7 +32,7 @@ from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.fingerprint import mark_of
 from qtool.core.graph.process_lock import alone, give_back, rarely_collecting
 from qtool.core.path_arguments import takes_paths
-from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import Target, check_format, target
 from qtool.verification import (
@@ -97,7 +97,7 @@ class Quantized:
         self._known = {} if state.calibration is None else state.calibration.kept.known
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, state.plan)
-        for name, point in points_of(self.module).items():
+        for name, point in quant_points(self.module).items():
             point.set_params(self.parameters[name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -143,7 +143,7 @@ class Quantized:
             chosen.file.ir_version,
             self.info.metadata(),
             chosen.file.contrib,
-            chosen.file.apart,
+            chosen.file.workarounds,
         )
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
@@ -263,7 +263,9 @@ class Quantized:
         """Whether a file does what the plan says; inputs: the arrays of the batch."""
         chosen = target(self.plan.target)
         integer = {d.node for d in self.plan.nodes if d.execution is Execution.INTEGER}
-        wanted = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.pair_limit)
+        wanted = Expected(
+            chosen.types.bias is not None, chosen.types.symmetric, chosen.saturation_limit
+        )
         check_well_formed(artefact.file)
         check_structure(artefact.qdq, integer, wanted)
         asked, _ = _asked(chosen)

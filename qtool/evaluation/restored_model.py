@@ -28,7 +28,7 @@ from qtool.core.graph import torch_ops
 from qtool.core.paths import is_file
 from qtool.core.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 from qtool.frontends.captured_model import Captured
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
@@ -169,7 +169,7 @@ def _params(point: Point, plan: QuantPlan, stored: _FileConstants) -> QuantParam
 def _take_weights(model: Quantized, stored: _FileConstants) -> None:
     """Weights that do not round to the file's codes are replaced by what the codes mean."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
-    points = points_of(model.module)
+    points = quant_points(model.module)
     for point in model.plan:
         codes = stored.codes(point.name)
         if point.kind is Kind.ACTIVATION or codes is None or point.name not in points:

@@ -19,7 +19,7 @@ from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.ranges import Range
 from qtool.observers.scale_and_zero_point import solve
-from qtool.observers.statistic import shaped
+from qtool.observers.statistic import as_tensor
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +32,8 @@ def entropy(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
     One threshold clips both sides of zero; of equals the widest wins. Raises CalibrationError when
     the histogram is empty.
     """
-    ends = np.array([_best(bins, qtype, symmetric) for bins in histogram.each()])
-    return shaped(ends[:, 0], histogram.axis), shaped(ends[:, 1], histogram.axis)
+    ends = np.array([_best(bins, qtype, symmetric) for bins in histogram.channel_bins()])
+    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)
 
 
 def _best(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:

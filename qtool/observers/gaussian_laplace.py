@@ -19,10 +19,10 @@ import numpy as np
 from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.ranges import Range
-from qtool.observers.statistic import shaped
+from qtool.observers.statistic import as_tensor
 
-HALVINGS = 60  # of the interval that the threshold lies in, which is a float's precision
-WIDEST = 64.0  # in widths of the bell; more than any number of codes asks for
+BISECTIONS = 60  # of the interval that the threshold lies in, which is a float's precision
+MAX_THRESHOLD = 64.0  # in widths of the bell; more than any number of codes asks for
 
 
 def gaussian(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
@@ -59,8 +59,8 @@ def threshold(cut: Cut, steps: float) -> float:
     Args:
         cut: one of the two above. steps: between zero and the threshold.
     """
-    low, high = 0.0, WIDEST
-    for _ in range(HALVINGS):
+    low, high = 0.0, MAX_THRESHOLD
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         more = cut(middle) > middle / (6 * steps * steps)  # d/dt of (t / steps)^2 / 12
         low, high = (middle, high) if more else (low, middle)
@@ -68,8 +68,10 @@ def threshold(cut: Cut, steps: float) -> float:
 
 
 def _clipped(histogram: Histogram, qtype: QType, symmetric: bool, cut: Cut, power: int) -> Range:
-    ends = np.array([_ends(bins, qtype, symmetric, cut, power) for bins in histogram.each()])
-    return shaped(ends[:, 0], histogram.axis), shaped(ends[:, 1], histogram.axis)
+    ends = np.array(
+        [_ends(bins, qtype, symmetric, cut, power) for bins in histogram.channel_bins()]
+    )
+    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)
 
 
 def _ends(bins: Bins, qtype: QType, symmetric: bool, cut: Cut, power: int) -> tuple[float, float]:

@@ -15,24 +15,24 @@ from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
-    PIECE,
+    CHUNK,
     State,
     Statistic,
-    channels_of,
+    as_tensor,
+    channel_count,
     check_mergeable,
     check_range_state,
-    ends_of,
+    chunk_ends,
+    chunks,
     finite_ends,
-    piece_ends,
-    pieces,
-    shaped,
+    low_high,
 )
 
 # Quantization scales are at least 2**-60: bins a million times finer than that tell nothing.
 _MIN_EXPONENT = -80
 
-_COUNTED = 1024  # elements of a large sample, at least
-_THINNEST = 4  # of so many one is counted, at least: a few large samples need their tails, too
+_MIN_COUNTED = 1024  # elements of a large sample, at least
+_MIN_STRIDE = 4  # of so many one is counted, at least: a few large samples need their tails, too
 _RUN = 16  # neighbours counted together: a line of memory is read at once
 _INT16 = torch.iinfo(torch.int16).max
 _COUNTERS = 1 << 20  # counters of the channels counted together: 8 MiB of int64
@@ -96,21 +96,21 @@ class Histogram:
         return self.channels == 0
 
     def update(self, x: torch.Tensor) -> None:
-        channels = channels_of(x, self.axis, self.channels)
+        channels = channel_count(x, self.axis, self.channels)
         if channels == 0:
             return
-        if self.axis is None and self._count_inside((p, 1) for _, p in pieces(x, None, 1)):
+        if self.axis is None and self._count_in_range((p, 1) for _, p in chunks(x, None, 1)):
             return
-        seen = self._unfilled(channels)
+        seen = self._empty_copy(channels)
         rows = max(1, _COUNTERS // (self.bins + 1))
-        for start, piece in pieces(x, self.axis, rows):  # once: memory is what costs time here
+        for start, piece in chunks(x, self.axis, rows):  # once: memory is what costs time here
             block = slice(start, start + piece.shape[0])
-            low, high = finite_ends(*piece_ends(piece))
+            low, high = finite_ends(*chunk_ends(piece))
             seen._widen(low, high, block)
             seen.counts[block] += seen._count(piece, block, bool((low < 0).any()))
         self.merge(seen)
 
-    def update_thinly(self, *batches: torch.Tensor, clamped: bool = False) -> None:
+    def update_subsampled(self, *batches: torch.Tensor, clamped: bool = False) -> None:
         """Takes batches whose samples lie along the first dimension, per tensor: the extremes of
         all elements, and counts of some of them where samples are large. `clamped`: no element lies
         below zero, so that the lowest is not looked for once there was a zero.
@@ -124,19 +124,21 @@ class Histogram:
                 self.update(x)
             return
         for x in batches:
-            channels_of(x, None, self.channels)
+            channel_count(x, None, self.channels)
         filled = [x.detach() for x in batches if x.numel()]
-        if not filled or self._count_inside(chain.from_iterable(map(_parts_of, filled)), clamped):
+        if not filled or self._count_in_range(
+            chain.from_iterable(map(_chunks_and_stride, filled)), clamped
+        ):
             return
-        seen = self._unfilled(1)
-        for piece, step in chain.from_iterable(map(_parts_of, filled)):
-            low, high = finite_ends(*piece_ends(piece.reshape(1, -1)))
+        seen = self._empty_copy(1)
+        for piece, step in chain.from_iterable(map(_chunks_and_stride, filled)):
+            low, high = finite_ends(*chunk_ends(piece.reshape(1, -1)))
             seen._widen(low, high)
             some = (piece if step == 1 else _runs(piece, step)).reshape(1, -1)
             seen.counts += seen._count(some, slice(None), bool((low < 0).any()))
         self.merge(seen)
 
-    def _count_inside(
+    def _count_in_range(
         self, parts: Iterable[tuple[torch.Tensor, int]], clamped: bool = False
     ) -> bool:
         """Counts parts, of each every so manieth run, that lie within the range of now, as most do,
@@ -150,23 +152,23 @@ class Histogram:
         total: torch.Tensor | int = 0
         waiting: list[torch.Tensor] = []
         for piece, step in parts:
-            low, high = ends_of(piece, 0.0 if clamped and least == 0 else None)
+            low, high = low_high(piece, 0.0 if clamped and least == 0 else None)
             if not (least <= low and high <= most):
                 return False
             some = piece if step == 1 else _runs(piece, step)
-            waiting.append(self._codes_of_one(some, low < 0).reshape(-1))
-            if sum(map(len, waiting)) >= PIECE:
-                total, waiting = total + self._counted(waiting), []
-        total = total + self._counted(waiting) if waiting else total
+            waiting.append(self._bin_indices_of_channel(some, low < 0).reshape(-1))
+            if sum(map(len, waiting)) >= CHUNK:
+                total, waiting = total + self._count_indices(waiting), []
+        total = total + self._count_indices(waiting) if waiting else total
         assert isinstance(total, torch.Tensor)
         self.counts[0] += total.cpu().numpy()
         return True
 
-    def _counted(self, codes: list[torch.Tensor]) -> torch.Tensor:
+    def _count_indices(self, codes: list[torch.Tensor]) -> torch.Tensor:
         together = codes[0] if len(codes) == 1 else torch.cat(codes)
         return torch.bincount(together, minlength=self.bins + 1)
 
-    def _unfilled(self, channels: int) -> Histogram:
+    def _empty_copy(self, channels: int) -> Histogram:
         """The own range without counts: takes a batch apart, since a bad value may come last."""
         new = Histogram(self.axis, bins=self.bins)
         if self.empty:
@@ -185,14 +187,16 @@ class Histogram:
         histc, sorting), of int16 more than of int32, in pieces that stay in the cache.
         """
         counters = (self.bins + 1) * piece.shape[0]
-        flat = torch.bincount(self._codes(piece, block, negative).reshape(-1), minlength=counters)
+        flat = torch.bincount(
+            self._bin_indices(piece, block, negative).reshape(-1), minlength=counters
+        )
         counts: Ints = flat.cpu().numpy().reshape(piece.shape[0], self.bins + 1)
         return counts
 
-    def _codes(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
+    def _bin_indices(self, piece: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
         """The counter of every element: those of a channel behind those of the one before."""
         if self.channels == 1:
-            return self._codes_of_one(piece, negative)
+            return self._bin_indices_of_channel(piece, negative)
         exponent, first = self.exponent[block], self.first[block]
         if negative and (exponent > 0).any():
             piece = piece.double()
@@ -206,7 +210,7 @@ class Histogram:
             codes += _column(base, codes)
         return codes
 
-    def _codes_of_one(self, piece: torch.Tensor, negative: bool) -> torch.Tensor:
+    def _bin_indices_of_channel(self, piece: torch.Tensor, negative: bool) -> torch.Tensor:
         """The same where all is one channel, as for nearly every batch: in plain numbers."""
         exponent, first = int(self.exponent[0]), int(self.first[0])
         if negative and exponent > 0:
@@ -258,7 +262,7 @@ class Histogram:
             counts[used],
         )
 
-    def each(self) -> Iterator[Bins]:
+    def channel_bins(self) -> Iterator[Bins]:
         """The channels in order. Raises CalibrationError when empty."""
         if self.empty:
             raise CalibrationError("no data was seen")
@@ -274,7 +278,7 @@ class Histogram:
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:
             raise CalibrationError("no data was seen")
-        return shaped(self.low, self.axis), shaped(self.high, self.axis)
+        return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:
         """`min`, `max` float32 [C]; `exponent`, `total` int64 [C]; `counts` int64 [sum of spans].
@@ -314,20 +318,20 @@ class Histogram:
 
 
 @lru_cache
-def _step(sizes: tuple[int, ...]) -> int:
+def _stride(sizes: tuple[int, ...]) -> int:
     """Every how manieth run of a sample of these sizes is counted."""
-    least = min(prod(sizes) // _COUNTED, _THINNEST)
+    least = min(prod(sizes) // _MIN_COUNTED, _MIN_STRIDE)
     if least < 2:
         return 1
     return next(k for k in count(least) if all(gcd(k, size) == 1 for size in sizes))
 
 
-def _parts_of(x: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+def _chunks_and_stride(x: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
     """A batch in parts, and every how manieth run of them is counted."""
-    step = _step(tuple(x.shape[1:]))
+    step = _stride(tuple(x.shape[1:]))
     if step == 1:
-        return ((p, 1) for _, p in pieces(x, None, 1))
-    return ((p, step) for p in _rows_of(_samples(x), step))
+        return ((p, 1) for _, p in chunks(x, None, 1))
+    return ((p, step) for p in _cache_sized(_samples(x), step))
 
 
 def _samples(x: torch.Tensor) -> torch.Tensor:
@@ -338,13 +342,13 @@ def _samples(x: torch.Tensor) -> torch.Tensor:
     return x.permute(0, *order).flatten(1)
 
 
-def _rows_of(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
+def _cache_sized(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
     """A matrix in parts that stay in the cache: some rows, or some columns of one, from a multiple
     of `step` runs on."""
-    count = max(1, PIECE // x.shape[1])
-    width = max(1, PIECE // (step * _RUN)) * step * _RUN
+    count = max(1, CHUNK // x.shape[1])
+    width = max(1, CHUNK // (step * _RUN)) * step * _RUN
     for rows in x.split(count) if len(x) > count else (x,):
-        yield from rows.split(width, 1) if x.shape[1] > PIECE else (rows,)
+        yield from rows.split(width, 1) if x.shape[1] > CHUNK else (rows,)
 
 
 def _runs(rows: torch.Tensor, step: int) -> torch.Tensor:

@@ -14,16 +14,16 @@ from qtool.core.errors import CalibrationError, DataError
 from qtool.observers.statistic import (
     State,
     Statistic,
-    channels_of,
+    as_tensor,
+    channel_count,
     check_mergeable,
     check_state,
-    pieces,
-    shaped,
+    chunks,
 )
 
 _CLASSES = 256  # biased exponents of float32; 255 is NaN and Inf
 _ROWS = 1 << 10  # channels summed together
-_MOST = 1 << 39  # elements whose 24-bit integers an int64 can sum
+_MAX_COUNT = 1 << 39  # elements whose 24-bit integers an int64 can sum
 
 _DTYPES = {"count": np.int64, "terms": np.int64, "exponent": np.int64, "sum": np.int64}
 
@@ -59,11 +59,11 @@ class Mean:
         return self.channels == 0
 
     def update(self, x: torch.Tensor) -> None:
-        channels = channels_of(x, self.axis, self.channels)
+        channels = channel_count(x, self.axis, self.channels)
         if channels == 0:
             return
         sums = np.zeros((channels, _CLASSES), np.int64)
-        for start, piece in pieces(x, self.axis, _ROWS):
+        for start, piece in chunks(x, self.axis, _ROWS):
             sums[start : start + piece.shape[0]] += _sums(piece)
         self._add(np.full(channels, x.numel() // channels), sums)
 
@@ -76,8 +76,10 @@ class Mean:
     def _add(self, count: Ints, sums: Ints) -> None:
         if not self.empty:
             count, sums = self.count + count, self.sums + sums
-        if (count > _MOST).any():
-            raise CalibrationError(f"more than {_MOST} elements of a channel; calibrate on fewer")
+        if (count > _MAX_COUNT).any():
+            raise CalibrationError(
+                f"more than {_MAX_COUNT} elements of a channel; calibrate on fewer"
+            )
         self.count, self.sums = count.copy(), sums.copy()
 
     def value(self) -> torch.Tensor:
@@ -91,7 +93,7 @@ class Mean:
         for count, sums in zip(self.count, self.sums, strict=True):
             total = sum(int(sums[e]) << max(int(e) - 1, 0) for e in np.flatnonzero(sums))
             found.append(float(Fraction(total, int(count) << 149)))
-        return shaped(np.array(found), self.axis)
+        return as_tensor(np.array(found), self.axis)
 
     def state(self) -> State:
         """`count` int64 [C]; of each channel the `terms` int64 [C] sums that are not 0.
@@ -113,7 +115,7 @@ class Mean:
         count, terms, exponent, sums = (arrays[key] for key in _DTYPES)
         if len(count) != len(terms) or (axis is None and len(count) > 1):
             raise CalibrationError("damaged statistics: wrong number of channels")
-        if (count < 1).any() or (count > _MOST).any():
+        if (count < 1).any() or (count > _MAX_COUNT).any():
             raise CalibrationError("damaged statistics: an impossible count")
         if (terms < 0).any() or not terms.sum() == len(exponent) == len(sums):
             raise CalibrationError("damaged statistics: 'sum' has the wrong length")

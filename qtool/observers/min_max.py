@@ -13,10 +13,10 @@ from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
     State,
     Statistic,
+    as_tensor,
     check_mergeable,
     check_range_state,
     extremes,
-    shaped,
 )
 
 _DTYPES = {"min": np.float32, "max": np.float32, "rows": np.int64}
@@ -65,7 +65,7 @@ class MinMax:
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:
             raise CalibrationError("no data was seen")
-        return shaped(self.low, self.axis), shaped(self.high, self.axis)
+        return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:
         """`min` and `max`: float32 [C] (C = 1 per tensor, 0 when empty); `rows`: int64 [1]."""

@@ -13,10 +13,10 @@ from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
     State,
     Statistic,
+    as_tensor,
     check_mergeable,
     check_range_state,
     extremes,
-    shaped,
 )
 
 _DTYPES = {
@@ -87,7 +87,7 @@ class MovingAverage:
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:
             raise CalibrationError("no data was seen")
-        return shaped(self.mean[0], self.axis), shaped(self.mean[1], self.axis)
+        return as_tensor(self.mean[0], self.axis), as_tensor(self.mean[1], self.axis)
 
     def state(self) -> State:
         """`min`, `max`, `first_min`, `first_max`: float64 [C]; `batches`: int64 [1]."""

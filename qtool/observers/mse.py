@@ -14,7 +14,7 @@ from qtool.observers.scale_and_zero_point import solve
 
 _TOGETHER = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
 _APART = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there
-_AT_ONCE = 1 << 22  # values whose candidates are tried together, as many as stay near the cache
+_BATCH_SIZE = 1 << 22  # values whose candidates are tried together, as many as stay near the cache
 
 
 def least_error(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
@@ -28,7 +28,7 @@ def least_error(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
 
     Returns: float64 [C], [C].
     """
-    parts = values.split(max(1, _AT_ONCE // max(1, values.shape[-1])))
+    parts = values.split(max(1, _BATCH_SIZE // max(1, values.shape[-1])))
     found = [_search(part, qtype, symmetric) for part in parts]
     low, high = (torch.cat(ends) for ends in zip(*found, strict=True))
     return low, high

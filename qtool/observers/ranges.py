@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.scale_and_zero_point import solve
-from qtool.observers.statistic import RangeStatistic, shaped
+from qtool.observers.statistic import RangeStatistic, as_tensor
 
 Range = tuple[torch.Tensor, torch.Tensor]
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 _TOGETHER = np.exp2(-np.arange(0, 97) / 12)
 _APART = tuple(r.ravel() for r in np.meshgrid(*2 * [np.exp2(-np.arange(0, 17) / 2)], indexing="ij"))
 _NEARBY = tuple(np.exp2(np.arange(8, -9, -1) / fine) for fine in (16, 16, 64))
-_AT_ONCE = 16  # candidates: times the bins, what the arrays of the search hold
+_BATCH_SIZE = 16  # candidates: times the bins, what the arrays of the search hold
 
 
 def min_max(statistic: RangeStatistic) -> Range:
@@ -73,8 +73,8 @@ def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
         low, high = -reach, reach
 
     def best(lo: Floats, hi: Floats) -> tuple[float, float]:
-        few = range(0, len(lo), _AT_ONCE)
-        cut = [(lo[i : i + _AT_ONCE], hi[i : i + _AT_ONCE]) for i in few]
+        few = range(0, len(lo), _BATCH_SIZE)
+        cut = [(lo[i : i + _BATCH_SIZE], hi[i : i + _BATCH_SIZE]) for i in few]
         i = int(np.argmin(np.concatenate([_errors(bins, *c, qtype, symmetric) for c in cut])))
         return float(lo[i]), float(hi[i])
 
@@ -116,5 +116,5 @@ def _errors(bins: Bins, lo: Floats, hi: Floats, qtype: QType, symmetric: bool) -
 
 def _each(histogram: Histogram, of: Callable[[Bins], tuple[float, float]]) -> Range:
     """Apply a function of one channel to all of them."""
-    ends = np.array([of(bins) for bins in histogram.each()])
-    return shaped(ends[:, 0], histogram.axis), shaped(ends[:, 1], histogram.axis)
+    ends = np.array([of(bins) for bins in histogram.channel_bins()])
+    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)

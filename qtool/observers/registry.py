@@ -43,7 +43,7 @@ class Option:
     high: float
     setting: bool = False  # of the statistic, else of the range
 
-    def checked(self, where: str, value: object) -> float:
+    def check(self, where: str, value: object) -> float:
         """`value` (a number, or text of one) as the default's type, or CalibrationError."""
         number = _number(type(self.default), value)
         if number is None:
@@ -79,7 +79,7 @@ class Observer:
     statistic: StatisticType
     estimate: Callable[[Any, Options, QType, bool], Range] | None
     options: Mapping[str, Option] = field(default_factory=dict)
-    of_values: Callable[[torch.Tensor, QType, bool], Range] | None = None
+    range_of_values: Callable[[torch.Tensor, QType, bool], Range] | None = None
 
     def settings(self, options: Options) -> dict[str, float]:
         return {k: v for k, v in options.items() if self.options[k].setting}
@@ -97,9 +97,7 @@ def register(observer: Observer) -> None:
     OBSERVERS[observer.name] = observer
 
 
-def _everything(
-    statistic: RangeStatistic, options: Options, qtype: QType, symmetric: bool
-) -> Range:
+def _min_max(statistic: RangeStatistic, options: Options, qtype: QType, symmetric: bool) -> Range:
     return ranges.min_max(statistic)
 
 
@@ -127,8 +125,8 @@ _BINS = Option(2048, 64, 65536, setting=True)
 _MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
 
 for _row in (
-    Observer("minmax", MinMax, _everything),
-    Observer("moving_average", MovingAverage, _everything, {"momentum": _MOMENTUM}),
+    Observer("minmax", MinMax, _min_max),
+    Observer("moving_average", MovingAverage, _min_max, {"momentum": _MOMENTUM}),
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
     Observer("mse", Histogram, _mse, {"bins": _BINS}, least_error),
     Observer("entropy", Histogram, _entropy, {"bins": _BINS}),
@@ -139,19 +137,19 @@ for _row in (
     register(_row)
 
 
-def _row_of(name: str) -> Observer:
+def _observer(name: str) -> Observer:
     if name not in OBSERVERS:
-        raise CalibrationError(f"no observer {name!r}; there are: {_of_ranges()}")
+        raise CalibrationError(f"no observer {name!r}; there are: {_range_observers()}")
     return OBSERVERS[name]
 
 
-def _of_ranges() -> str:
+def _range_observers() -> str:
     return ", ".join(name for name, row in OBSERVERS.items() if row.estimate)
 
 
-def _no_range(name: str) -> CalibrationError:
+def _no_range_error(name: str) -> CalibrationError:
     return CalibrationError(
-        f"observer {name!r} measures no range to quantize with; those that do: {_of_ranges()}"
+        f"observer {name!r} measures no range to quantize with; those that do: {_range_observers()}"
     )
 
 
@@ -160,7 +158,7 @@ def options_of(spec: ObserverSpec) -> dict[str, float]:
 
     Raises CalibrationError for an unknown observer or option, or a value out of bounds.
     """
-    row = _row_of(spec.name)
+    row = _observer(spec.name)
     for key, _ in spec.options:
         if key not in row.options:
             known = ", ".join(row.options) or "none"
@@ -171,7 +169,7 @@ def options_of(spec: ObserverSpec) -> dict[str, float]:
     if len(given) < len(spec.options):
         raise CalibrationError(f"observer {str(spec)!r} sets an option twice")
     return {
-        key: option.checked(_where(spec.name, key), given.get(key, option.default))
+        key: option.check(_where(spec.name, key), given.get(key, option.default))
         for key, option in row.options.items()
     }
 
@@ -185,7 +183,7 @@ def create(spec: ObserverSpec, axis: int | None) -> Statistic:
 
     Raises CalibrationError as `options_of` does.
     """
-    row = _row_of(spec.name)
+    row = _observer(spec.name)
     return row.statistic(axis, **row.settings(options_of(spec)))
 
 
@@ -194,7 +192,7 @@ def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[An
 
     Raises CalibrationError for a damaged state and as `options_of` does.
     """
-    row = _row_of(spec.name)
+    row = _observer(spec.name)
     return row.statistic.from_state(state, axis, **row.settings(options_of(spec)))
 
 
@@ -203,9 +201,9 @@ def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: 
 
     Raises CalibrationError when the statistic is empty, was not made for `spec`, or is no range.
     """
-    estimate = _row_of(spec.name).estimate
+    estimate = _observer(spec.name).estimate
     if estimate is None:
-        raise _no_range(spec.name)
+        raise _no_range_error(spec.name)
     own = create(spec, statistic.axis)
     if type(statistic) is not type(own) or statistic.settings != own.settings:
         raise CalibrationError(
@@ -220,9 +218,9 @@ def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmet
 
     Raises CalibrationError as `range_of` does.
     """
-    row = _row_of(spec.name)
-    if row.of_values is not None:
-        return row.of_values(values, qtype, symmetric)
+    row = _observer(spec.name)
+    if row.range_of_values is not None:
+        return row.range_of_values(values, qtype, symmetric)
     statistic = create(spec, 0)
     statistic.update(values)
     return range_of(spec, statistic, qtype, symmetric)
@@ -234,9 +232,9 @@ def parse(text: str) -> ObserverSpec:
     Raises CalibrationError as `options_of` does, and for an observer that measures no range.
     """
     name, colon, rest = text.strip().partition(":")
-    row = _row_of(name)
+    row = _observer(name)
     if row.estimate is None:
-        raise _no_range(name)
+        raise _no_range_error(name)
     pairs: list[tuple[str, float | str]] = []
     for part in rest.split(",") if colon else ():
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -245,7 +243,7 @@ def parse(text: str) -> ObserverSpec:
                 raise CalibrationError(f"cannot read {part!r} in observer {text!r}: want key=value")
             key, value = next(iter(row.options)), key
         known = row.options.get(key)
-        pairs.append((key, known.checked(_where(name, key), value) if known else value))
+        pairs.append((key, known.check(_where(name, key), value) if known else value))
     spec = ObserverSpec(name, tuple(pairs))
     options_of(spec)
     return spec

@@ -16,8 +16,8 @@ Floats = NDArray[np.float32]
 
 # Elements in a piece. On the CPU it and what is computed from it stay in the cache; elsewhere
 # fewer, larger pieces (with all temporaries still under 32 MiB) mean fewer launches.
-PIECE = 1 << 18
-_DEVICE_PIECE = 1 << 20
+CHUNK = 1 << 18
+_DEVICE_CHUNK = 1 << 20
 
 
 class Measure(Protocol):
@@ -93,14 +93,14 @@ def depends_on_order(statistic: Statistic) -> bool:
     return bool(getattr(statistic, "ordered", False))
 
 
-def pieces(x: torch.Tensor, axis: int | None, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+def chunks(x: torch.Tensor, axis: int | None, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
     """Walk `x` in float32 pieces of about a MiB (or one element per channel, if that is more).
 
     Yields (first channel, [c, n]) with c <= `rows`; together the pieces hold every element once,
     in any order within a channel. No temporary is larger than a piece; dense float32 memory is
     not copied at all.
     """
-    limit = PIECE if x.device.type == "cpu" else _DEVICE_PIECE
+    limit = CHUNK if x.device.type == "cpu" else _DEVICE_CHUNK
     x = x.detach()
     x = _in_memory_order(x).unsqueeze(0) if axis is None else x.movedim(axis, 0)
     for first in range(0, x.shape[0], rows):
@@ -125,7 +125,7 @@ def _split(x: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
         yield from _split(part, limit)
 
 
-def channels_of(x: torch.Tensor, axis: int | None, seen: int) -> int:
+def channel_count(x: torch.Tensor, axis: int | None, seen: int) -> int:
     """How many channels a batch has along `axis`; 1 for None, 0 when `x` has no elements.
 
     `seen` is the number of channels of earlier batches, 0 for none. Raises DataError when `x` is
@@ -151,7 +151,7 @@ def extremes(x: torch.Tensor, axis: int | None, seen: int) -> tuple[Floats, Floa
 
     Raises DataError as `Statistic.update` says; `seen` as for `channels_of`.
     """
-    channels = channels_of(x, axis, seen)
+    channels = channel_count(x, axis, seen)
     if channels == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
     if axis is not None and x.dtype == torch.float32:  # where they lie: six times as fast
@@ -160,24 +160,24 @@ def extremes(x: torch.Tensor, axis: int | None, seen: int) -> tuple[Floats, Floa
         return finite_ends(*((data.amin(others), data.amax(others)) if others else (data, data)))
     low = torch.full((channels,), torch.inf, device=x.device)
     high = -low
-    for _, piece in pieces(x, axis, channels):
-        ends = piece_ends(piece)
+    for _, piece in chunks(x, axis, channels):
+        ends = chunk_ends(piece)
         low, high = torch.minimum(low, ends[0]), torch.maximum(high, ends[1])
     return finite_ends(low, high)
 
 
-def piece_ends(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def chunk_ends(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Lowest and highest of each row of [c, n], NaN where a row holds one; on its device.
 
     Both apart: on the CPU aminmax takes longer, along an axis ten times as long.
     """
     if piece.shape[0] == 1:
-        low, high = ends_of(piece)
+        low, high = low_high(piece)
         return piece.new_full((1,), low), piece.new_full((1,), high)
     return piece.amin(1), piece.amax(1)
 
 
-def ends_of(x: torch.Tensor, low: float | None = None) -> tuple[float, float]:
+def low_high(x: torch.Tensor, low: float | None = None) -> tuple[float, float]:
     """Lowest (if it is not known) and highest of all elements, NaN where there is one; what numpy
     can read it does in half of torch's time."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
@@ -194,7 +194,7 @@ def finite_ends(low: torch.Tensor, high: torch.Tensor) -> tuple[Floats, Floats]:
     return ends[0], ends[1]
 
 
-def shaped(values: NDArray[Any], axis: int | None) -> torch.Tensor:
+def as_tensor(values: NDArray[Any], axis: int | None) -> torch.Tensor:
     """An array [C] as float64 tensor: rank 0 per tensor, [C] per channel."""
     t = torch.from_numpy(values.astype(np.float64))
     return t.reshape(()) if axis is None else t

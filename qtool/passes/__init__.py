@@ -12,8 +12,8 @@ from qtool.passes.fold_pad import fold_pad
 from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import hard_swish
-from qtool.passes.keep_bias import hold_bias
-from qtool.passes.max_pool_pad import low_pad
+from qtool.passes.keep_bias import keep_bias
+from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.merge_groups import merge_groups
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
@@ -32,7 +32,7 @@ CANONICAL = [
     grouped_queries,
     fold_batch_norm,
     fold_affine,  # a norm stands right behind its layer, a scale may stand behind the norm
-    low_pad,
+    max_pool_pad,
     fold_pad,  # after the norm: padding before a convolution does not disturb its norm
     flatten_linear,
 ]
@@ -45,7 +45,7 @@ FOR_TARGETS = {
         average_pool_as_conv,
         channel_shuffle,
         hard_swish,
-        hold_bias,
+        keep_bias,
         merge_groups,
         pad_channels,
         rotary,

@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.fold_batch_norm import fold
+from qtool.passes.fold_batch_norm import fold_statistics
 from qtool.passes.graph_pass import GraphPass
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         gamma, beta, mean, variance = read
         one, eps = torch.ones(channels, *[1] * (n + 1)), norm.args[7]
         assert isinstance(eps, float)
-        weight, bias = fold(one.to(mean), None, gamma, beta, mean, variance, eps)
+        weight, bias = fold_statistics(one.to(mean), None, gamma, beta, mean, variance, eps)
         name, first = G.name_of(norm), next(iter(module.graph.nodes))
         w = G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight")
         b = G.add_tensor(module, first, nn.Parameter(bias), f"{name}.bias")

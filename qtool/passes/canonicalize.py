@@ -23,12 +23,12 @@ from qtool.core.graph import torch_ops
 from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
-from qtool.passes.move_forms import MOVE_RULES, wrapped
+from qtool.passes.move_forms import MOVE_RULES, circular_pad
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
-from qtool.passes.rewrite_rules import Rule, again, ints, made
-from qtool.passes.scalar_forms import NUMBER_RULES, with_tensors
-from qtool.passes.sort_forms import ORDER_RULES
+from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, ints
+from qtool.passes.scalar_forms import SCALAR_RULES, with_tensors
+from qtool.passes.sort_forms import SORT_RULES
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         pads = ints(padding, n) * 2
     bias, stride = G.argument(node, 2, "bias"), ints(G.argument(node, 3, "stride", 1), n)
     groups = G.argument(node, 6, "groups", 1)
-    return again(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
+    return clone_as(node, torch_ops.conv, (*node.args[:2], bias, stride, pads, dilation, groups))
 
 
 def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -57,8 +57,8 @@ def _convolution(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     pads, more = ints(padding, n), ints(output_padding, n)
     if transposed:
         args = (x, weight, bias, steps, pads, more, groups, wide)
-        return again(node, torch_ops.conv_transpose, args)
-    return again(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
+        return clone_as(node, torch_ops.conv_transpose, args)
+    return clone_as(node, torch_ops.conv, (x, weight, bias, steps, pads * 2, wide, groups))
 
 
 def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -69,7 +69,7 @@ def _conv_transpose(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     )
     groups, dilation = G.argument(node, 6, "groups", 1), ints(G.argument(node, 7, "dilation", 1), n)
     args = (*node.args[:2], bias, stride, padding, more, groups, dilation)
-    return again(node, torch_ops.conv_transpose, args)
+    return clone_as(node, torch_ops.conv_transpose, args)
 
 
 def _batch_norm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -91,12 +91,12 @@ def _clamp(low: float | None, high: float | None) -> Rule:
         hi = G.argument(node, 2, "max_val", high)
         if not G.is_float(node):  # of integers: they stay what they are
             same = node.target is aten.clamp.default
-            return None if same else made(node, aten.clamp.default, (node.args[0], lo, hi))
+            return None if same else insert_before(node, aten.clamp.default, (node.args[0], lo, hi))
         if node.target is aten.clamp.default and not any(type(b) is int for b in (lo, hi)):
             return None
         # the exporter knows a clamp with two bounds of one type only
         bounds = [float(b) if isinstance(b, int) else b for b in (lo, hi)]
-        return again(node, aten.clamp.default, (node.args[0], *bounds))
+        return clone_as(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
 
@@ -112,29 +112,31 @@ def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
         mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
         found = _attend(node, lifted, mask)
-        found = made(node, aten.squeeze.dim, (found, 1), "squeeze1" if rank == 2 else "")
-        return found if rank == 3 else made(node, aten.squeeze.dim, (found, 0))
+        found = insert_before(node, aten.squeeze.dim, (found, 1), "squeeze1" if rank == 2 else "")
+        return found if rank == 3 else insert_before(node, aten.squeeze.dim, (found, 0))
     lead = G.shape(node)[: rank - 3]
     if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
         return None
     if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
         return None
     flat = [
-        made(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
+        insert_before(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
         for i, t in enumerate(tensors)
     ]
     sizes = [s if isinstance(s, int) else -1 for s in lead]
-    return made(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
+    return insert_before(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
 
 
 def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
-    batched = x if rank == 3 else made(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
-    return made(node, aten.unsqueeze.default, (batched, 1), part)
+    batched = (
+        x if rank == 3 else insert_before(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
+    )
+    return insert_before(node, aten.unsqueeze.default, (batched, 1), part)
 
 
 def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
     rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
-    found = made(node, node.target, (*tensors, mask, *node.args[4:]), "product")
+    found = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
     found.kwargs = rest
     return G.infer(found)
 
@@ -144,22 +146,22 @@ def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x = node.args[0]
     if G.is_float(x) or not G.is_float(node):
         return with_tensors(module, node)
-    floats = made(node, aten.to.dtype, (x, G.value(node).dtype), "float")
-    return made(node, node.target, (floats, *node.args[1:]))
+    floats = insert_before(node, aten.to.dtype, (x, G.value(node).dtype), "float")
+    return insert_before(node, node.target, (floats, *node.args[1:]))
 
 
 def _clamp_max(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return again(node, aten.clamp.default, (node.args[0], None, node.args[1]))
+    return clone_as(node, aten.clamp.default, (node.args[0], None, node.args[1]))
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     mode = G.argument(node, 2, "mode", "constant")
     if mode == "circular":
-        return wrapped(node)
+        return circular_pad(node)
     if mode != "constant":
         return None
     fill = G.argument(node, 3, "value") or 0.0
-    return again(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
+    return clone_as(node, aten.constant_pad_nd.default, (node.args[0], node.args[1], fill))
 
 
 def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -169,9 +171,9 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if alpha == 1:
         return with_tensors(module, node)
     if not isinstance(b, fx.Node):
-        return made(node, node.target, (a, _product(b, alpha)))
-    scaled = made(node, aten.mul.Tensor, (b, alpha), "alpha")
-    return made(node, node.target, (a, scaled))
+        return insert_before(node, node.target, (a, _product(b, alpha)))
+    scaled = insert_before(node, aten.mul.Tensor, (b, alpha), "alpha")
+    return insert_before(node, node.target, (a, scaled))
 
 
 def _product(a: Any, b: Any) -> Any:
@@ -180,29 +182,31 @@ def _product(a: Any, b: Any) -> Any:
 
 def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """-softplus(-x): the exporter's log(sigmoid(x)) is -inf where sigmoid(x) is 0 in float32."""
-    minus = made(node, aten.neg.default, (node.args[0],), "minus")
-    plus = made(node, aten.softplus.default, (minus,), "plus")
-    return made(node, aten.neg.default, (plus,))
+    minus = insert_before(node, aten.neg.default, (node.args[0],), "minus")
+    plus = insert_before(node, aten.softplus.default, (minus,), "plus")
+    return insert_before(node, aten.neg.default, (plus,))
 
 
 def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """max(a, b) + softplus(-|a - b|): the exporter's log(exp(a) + exp(b)) is Inf from 89 on."""
     a, b = node.args
-    apart = made(node, aten.abs.default, (made(node, aten.sub.Tensor, (a, b), "minus"),), "apart")
-    minus = made(node, aten.neg.default, (apart,), "near")
-    near = made(node, aten.softplus.default, (minus,), "plus")
-    most = made(node, aten.maximum.default, (a, b), "most")
-    return made(node, aten.add.Tensor, (most, near))
+    apart = insert_before(
+        node, aten.abs.default, (insert_before(node, aten.sub.Tensor, (a, b), "minus"),), "apart"
+    )
+    minus = insert_before(node, aten.neg.default, (apart,), "near")
+    near = insert_before(node, aten.softplus.default, (minus,), "plus")
+    most = insert_before(node, aten.maximum.default, (a, b), "most")
+    return insert_before(node, aten.add.Tensor, (most, near))
 
 
 def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Outside of training it takes the slope in the middle."""
     low, high = G.argument(node, 1, "lower", 1 / 8), G.argument(node, 2, "upper", 1 / 3)
-    return again(node, aten.leaky_relu.default, (node.args[0], (low + high) / 2))
+    return clone_as(node, aten.leaky_relu.default, (node.args[0], (low + high) / 2))
 
 
 RULES: Mapping[Any, Rule] = {
-    **NUMBER_RULES,
+    **SCALAR_RULES,
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
     aten.conv3d.default: _conv,
@@ -233,7 +237,7 @@ RULES: Mapping[Any, Rule] = {
     **POOL_RULES,
     **PRODUCT_RULES,
     **MOVE_RULES,
-    **ORDER_RULES,
+    **SORT_RULES,
 }
 _ALWAYS = {t for t, rule in RULES.items() if rule in (_conv, _conv_transpose, _convolution)}
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, made
+from qtool.passes.rewrite_rules import Rule, insert_before
 
 aten = torch.ops.aten
 
@@ -19,14 +19,14 @@ def _layers(node: fx.Node, state: Any) -> tuple[fx.Node, fx.Node]:
     """What the gates get of the input and of the state, [..., gates x hidden] each."""
     x, _, *weights = node.args
     given: list[Any] = [*weights, None, None][:4]
-    of_input = made(node, aten.linear.default, (x, given[0], given[2]), "input")
-    of_state = made(node, aten.linear.default, (state, given[1], given[3]), "state")
+    of_input = insert_before(node, aten.linear.default, (x, given[0], given[2]), "input")
+    of_state = insert_before(node, aten.linear.default, (state, given[1], given[3]), "state")
     return of_input, of_state
 
 
 def _gate(node: fx.Node, x: fx.Node, index: int, size: int, part: str) -> fx.Node:
     last = G.rank(x) - 1
-    return made(node, aten.slice.Tensor, (x, last, index * size, (index + 1) * size), part)
+    return insert_before(node, aten.slice.Tensor, (x, last, index * size, (index + 1) * size), part)
 
 
 def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -37,10 +37,12 @@ def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
     reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
     update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
-    told = made(node, aten.mul.Tensor, (reset, b[2]), "told")
+    told = insert_before(node, aten.mul.Tensor, (reset, b[2]), "told")
     new = _sum(node, aten.tanh.default, a[2], told, "new")
-    kept = made(node, aten.sub.Tensor, (h, new), "less")
-    return made(node, aten.add.Tensor, (made(node, aten.mul.Tensor, (kept, update), "kept"), new))
+    kept = insert_before(node, aten.sub.Tensor, (h, new), "less")
+    return insert_before(
+        node, aten.add.Tensor, (insert_before(node, aten.mul.Tensor, (kept, update), "kept"), new)
+    )
 
 
 def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -50,14 +52,21 @@ def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     pair: Any = node.args[1]
     h, c = pair
     size = int(G.shape(h)[-1])
-    gates = made(node, aten.add.Tensor, _layers(node, h), "gates")
+    gates = insert_before(node, aten.add.Tensor, _layers(node, h), "gates")
     i, f, g, o = (_gate(node, gates, k, size, part) for k, part in enumerate("ifgo"))
     sigmoid, tanh = aten.sigmoid.default, aten.tanh.default
-    kept = made(node, aten.mul.Tensor, (made(node, sigmoid, (f,), "forget"), c), "kept")
-    new = made(node, sigmoid, (i,), "take"), made(node, tanh, (g,), "new")
-    cell = made(node, aten.add.Tensor, (kept, made(node, aten.mul.Tensor, new, "added")), "cell")
-    shown = made(node, sigmoid, (o,), "show"), made(node, tanh, (cell,), "cell.tanh")
-    hidden = made(node, aten.mul.Tensor, shown)
+    kept = insert_before(
+        node, aten.mul.Tensor, (insert_before(node, sigmoid, (f,), "forget"), c), "kept"
+    )
+    new = insert_before(node, sigmoid, (i,), "take"), insert_before(node, tanh, (g,), "new")
+    cell = insert_before(
+        node, aten.add.Tensor, (kept, insert_before(node, aten.mul.Tensor, new, "added")), "cell"
+    )
+    shown = (
+        insert_before(node, sigmoid, (o,), "show"),
+        insert_before(node, tanh, (cell,), "cell.tanh"),
+    )
+    hidden = insert_before(node, aten.mul.Tensor, shown)
     for user in users:
         G.replace(user, hidden if user.args[1] == 0 else cell)
     return hidden
@@ -71,8 +80,8 @@ def _plain(activation: Any) -> Rule:
 
 
 def _sum(node: fx.Node, activation: Any, a: fx.Node, b: fx.Node, part: str) -> fx.Node:
-    both = made(node, aten.add.Tensor, (a, b), f"{part}.sum" if part else "sum")
-    return made(node, activation, (both,), part)
+    both = insert_before(node, aten.add.Tensor, (a, b), f"{part}.sum" if part else "sum")
+    return insert_before(node, activation, (both,), part)
 
 
 CELL_RULES: Mapping[Any, Rule] = {

@@ -9,7 +9,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import leading
+from qtool.passes.rewrite_rules import leading_sizes
 
 aten = torch.ops.aten
 ELEMENTWISE = frozenset(
@@ -47,7 +47,7 @@ def _rewrite(module: fx.GraphModule) -> int:
 def _flatten(node: fx.Node, valued: Valued) -> None:
     x, name = node.args[0], G.name_of(node)
     assert isinstance(x, fx.Node)
-    sizes = leading(node, x, G.rank(x) - 1)
+    sizes = leading_sizes(node, x, G.rank(x) - 1)
     features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
 
     def add(target: Any, args: tuple[Any, ...], name: str, width: int) -> fx.Node:

@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.fold_batch_norm import fold, layout
+from qtool.passes.fold_batch_norm import fold_statistics, layout
 from qtool.passes.graph_pass import GraphPass
 
 aten = torch.ops.aten
@@ -96,9 +96,9 @@ def _folded(
     name = G.name_of(layer)
     if node.target is not aten.mul.Tensor:
         shift = vector if node.target is aten.add.Tensor else -vector
-        _, shifted = fold(weight, bias, None, shift, zeros, ones, 0.0, layout(layer))
+        _, shifted = fold_statistics(weight, bias, None, shift, zeros, ones, 0.0, layout(layer))
         return weight_node, G.add_tensor(module, first, nn.Parameter(shifted), f"{name}.bias")
-    scaled, shifted = fold(weight, bias, vector, None, zeros, ones, 0.0, layout(layer))
+    scaled, shifted = fold_statistics(weight, bias, vector, None, zeros, ones, 0.0, layout(layer))
     new = G.add_tensor(module, first, nn.Parameter(scaled), f"{name}.weight")
     if bias is None:
         return new, None

@@ -85,7 +85,7 @@ def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.N
     ]
     eps: Any = norm.args[7]
     w, b, gamma, beta, mean, variance = read
-    weight, bias = fold(w, b, gamma, beta, mean, variance, float(eps), layout(layer))
+    weight, bias = fold_statistics(w, b, gamma, beta, mean, variance, float(eps), layout(layer))
     name, first = G.name_of(layer), next(iter(module.graph.nodes))
     return (
         G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight"),
@@ -99,7 +99,7 @@ def layout(layer: fx.Node) -> tuple[bool, int]:
     return spec.transposed, int(groups)
 
 
-def fold(
+def fold_statistics(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     gamma: torch.Tensor | None,

@@ -20,7 +20,7 @@ from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.passes.graph_pass import GraphPass
 
-SMALL = 2**20  # elements that may be stored, whatever they were made of
+MAX_ELEMENTS = 2**20  # elements that may be stored, whatever they were made of
 
 
 def _foldable(module: fx.GraphModule) -> list[fx.Node]:
@@ -31,7 +31,9 @@ def _foldable(module: fx.GraphModule) -> list[fx.Node]:
     for node in constant:
         sources = node.all_input_nodes
         stored = sources and all(n.op == "get_attr" or n in found for n in sources)
-        if node in multiplied or (stored and _size(node) <= max(SMALL, sum(map(_size, sources)))):
+        if node in multiplied or (
+            stored and _size(node) <= max(MAX_ELEMENTS, sum(map(_size, sources)))
+        ):
             found[node] = None
     return list(found)
 

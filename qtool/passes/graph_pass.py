@@ -29,7 +29,7 @@ class GraphPass:
     rewrite: Callable[[fx.GraphModule], int]
     leftover: Callable[[fx.GraphModule], fx.Node | None] = lambda _: None
     reason: str = ""
-    far: bool = False
+    needs_whole_graph: bool = False
 
 
 def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str, int]:
@@ -50,12 +50,12 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
         except Exception as error:
             raise PassError(f"pass {each.name} failed: {error}") from error
         _check(module, each, before)
-    _name_apart(module.graph)
+    _deduplicate_names(module.graph)
     module.recompile()
     return counts
 
 
-def _name_apart(graph: fx.Graph) -> None:
+def _deduplicate_names(graph: fx.Graph) -> None:
     """A tensor that was folded for one use of a layer, and what another use still reads, have two
     names: everything is found by its name."""
     taken: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _interface(module: fx.GraphModule) -> list[str]:
     return [f"{tuple(G.value(n).shape)} {G.value(n).dtype}" for n in nodes]
 
 
-def _finite(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _finite_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Where both are, if they are of one form."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return a, b
@@ -109,7 +109,7 @@ def same_function(
     beyond = not all(bool(t.isfinite().all()) for t in expected)
     if difference == math.inf and beyond:
         # where sums go beyond float32 depends on their order
-        where, difference = worst(*zip(*map(_finite, expected, actual), strict=True))
+        where, difference = worst(*zip(*map(_finite_pairs, expected, actual), strict=True))
     if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         if beyond:
             raise PassError(

@@ -15,7 +15,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import made
+from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
 
@@ -78,7 +78,9 @@ def _rewrite(module: fx.GraphModule) -> int:
         times = int(G.shape(query)[1]) // groups
         if mask is not None and G.shape(mask)[-2] != 1:
             if (mask, times) not in masks:
-                masks[mask, times] = made(node, aten.cat.default, ([mask] * times, -2), "mask")
+                masks[mask, times] = insert_before(
+                    node, aten.cat.default, ([mask] * times, -2), "mask"
+                )
             mask = masks[mask, times]
         _group(node, query, (key, value, mask), groups)
         count += 1
@@ -89,10 +91,10 @@ def _group(node: fx.Node, query: fx.Node, rest: tuple[Any, ...], groups: int) ->
     """The queries of each group as the rows of one head, and apart again behind the attention."""
     batch, heads, _, width = G.shape(query)
     if not isinstance(batch, int):
-        batch = made(node, aten.sym_size.int, (query, 0), "size")
-    rows = made(node, aten.reshape.default, (query, [batch, groups, -1, width]), "groups")
+        batch = insert_before(node, aten.sym_size.int, (query, 0), "size")
+    rows = insert_before(node, aten.reshape.default, (query, [batch, groups, -1, width]), "groups")
     kwargs = {k: v for k, v in node.kwargs.items() if k not in ("attn_mask", "enable_gqa")}
-    seen = made(node, node.target, (rows, *rest, *node.args[4:]))
+    seen = insert_before(node, node.target, (rows, *rest, *node.args[4:]))
     seen.kwargs = kwargs
     back = (G.infer(seen), [batch, heads, -1, G.shape(node)[-1]])
     name = f"{G.name_of(node)}.heads"

@@ -52,7 +52,7 @@ def _rewrite(module: fx.GraphModule) -> int:
     return len(found)
 
 
-hold_bias = GraphPass(
+keep_bias = GraphPass(
     "hold_bias",
     _rewrite,
     lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),

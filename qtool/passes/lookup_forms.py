@@ -17,7 +17,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.rewrite_rules import Rule, again, made
+from qtool.passes.rewrite_rules import Rule, clone_as, insert_before
 
 aten = torch.ops.aten
 _SUM, _MEAN, _MAX = 0, 1, 2
@@ -37,7 +37,7 @@ class _Bag:
 
 
 def _embedding(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return again(node, torch_ops.embedding, (node.args[1], node.args[0]))
+    return clone_as(node, torch_ops.embedding, (node.args[1], node.args[0]))
 
 
 def _read(node: fx.Node) -> _Bag:
@@ -73,37 +73,41 @@ def _matrix(bag: _Bag) -> fx.Node | None:
 
 
 def _by_rows(node: fx.Node, bag: _Bag, ids: fx.Node) -> fx.Node:
-    rows = made(node, torch_ops.embedding, (ids, bag.table), "rows")
+    rows = insert_before(node, torch_ops.embedding, (ids, bag.table), "rows")
     if bag.weights is not None:
         sizes = [-1, int(G.shape(ids)[1]), 1]
-        column = made(node, aten.reshape.default, (bag.weights, sizes), "weights")
-        rows = made(node, aten.mul.Tensor, (rows, column), "weighted")
+        column = insert_before(node, aten.reshape.default, (bag.weights, sizes), "weights")
+        rows = insert_before(node, aten.mul.Tensor, (rows, column), "weighted")
     reductions = {_SUM: aten.sum.dim_IntList, _MEAN: aten.mean.dim, _MAX: aten.amax.default}
-    return made(node, reductions[bag.mode], (rows, [1]))
+    return insert_before(node, reductions[bag.mode], (rows, [1]))
 
 
 def _by_offsets(node: fx.Node, bag: _Bag) -> fx.Node:
     """Row `i` is in bag `b` if it is at its offset or behind, and before the next one's."""
-    rows = made(node, torch_ops.embedding, (bag.ids, bag.table), "rows")
-    ones = made(node, aten.ones_like.default, (bag.ids,), "ones")
-    count = made(node, aten.cumsum.default, (ones, 0), "count")  # 1, 2, ...: the place plus one
-    begins = made(node, aten.unsqueeze.default, (bag.offsets, 1), "begins")
-    begun = made(node, aten.gt.Tensor, (count, begins), "begun")
-    begun = made(node, aten.to.dtype, (begun, torch.float32), "begun.float")
+    rows = insert_before(node, torch_ops.embedding, (bag.ids, bag.table), "rows")
+    ones = insert_before(node, aten.ones_like.default, (bag.ids,), "ones")
+    count = insert_before(
+        node, aten.cumsum.default, (ones, 0), "count"
+    )  # 1, 2, ...: the place plus one
+    begins = insert_before(node, aten.unsqueeze.default, (bag.offsets, 1), "begins")
+    begun = insert_before(node, aten.gt.Tensor, (count, begins), "begun")
+    begun = insert_before(node, aten.to.dtype, (begun, torch.float32), "begun.float")
     if bag.with_last:
-        later = made(node, aten.slice.Tensor, (begun, 0, 1, 2**63 - 1), "later")
-        begun = made(node, aten.slice.Tensor, (begun, 0, 0, -1), "bags")
+        later = insert_before(node, aten.slice.Tensor, (begun, 0, 1, 2**63 - 1), "later")
+        begun = insert_before(node, aten.slice.Tensor, (begun, 0, 0, -1), "bags")
     else:
-        shifted = made(node, aten.slice.Tensor, (begun, 0, 1, 2**63 - 1), "shifted")
-        later = made(node, aten.constant_pad_nd.default, (shifted, [0, 0, 0, 1], 0.0), "later")
-    inside = made(node, aten.sub.Tensor, (begun, later), "inside")
+        shifted = insert_before(node, aten.slice.Tensor, (begun, 0, 1, 2**63 - 1), "shifted")
+        later = insert_before(
+            node, aten.constant_pad_nd.default, (shifted, [0, 0, 0, 1], 0.0), "later"
+        )
+    inside = insert_before(node, aten.sub.Tensor, (begun, later), "inside")
     if bag.mode == _MEAN:
-        sizes = made(node, aten.sum.dim_IntList, (inside, [1], True), "sizes")
-        sizes = made(node, aten.clamp.default, (sizes, 1.0, None), "not.empty")
-        inside = made(node, aten.div.Tensor, (inside, sizes), "shares")
+        sizes = insert_before(node, aten.sum.dim_IntList, (inside, [1], True), "sizes")
+        sizes = insert_before(node, aten.clamp.default, (sizes, 1.0, None), "not.empty")
+        inside = insert_before(node, aten.div.Tensor, (inside, sizes), "shares")
     if bag.weights is not None:
-        inside = made(node, aten.mul.Tensor, (inside, bag.weights), "weights")
-    return made(node, aten.matmul.default, (inside, rows))
+        inside = insert_before(node, aten.mul.Tensor, (inside, bag.weights), "weights")
+    return insert_before(node, aten.matmul.default, (inside, rows))
 
 
 LOOKUP_RULES: Mapping[Any, Rule] = {

@@ -16,7 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import made
+from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
 _LOW = -65504.0  # the lowest of float16: what people write for -inf
@@ -50,13 +50,13 @@ def _without(pool: fx.Node) -> fx.Node:
     begins = [begin for begin, _ in sides]
     if all(map(_padded_alike, G.shape(x)[2:], begins, kernel, dilation)):
         for ceil in (False, True):
-            new = made(pool, pool.target, (x, kernel, stride, begins, dilation, ceil))
+            new = insert_before(pool, pool.target, (x, kernel, stride, begins, dilation, ceil))
             if G.same_sizes(G.shape(new), G.shape(pool)):
                 return new  # as many windows, which all begin at the same places
             new.graph.erase_node(new)
     for axis, (begin, end) in enumerate(sides, start=2):
         x = _repeated(pool, x, axis, begin, end)
-    return made(pool, pool.target, (x, kernel, stride, [0] * len(sides), dilation, False))
+    return insert_before(pool, pool.target, (x, kernel, stride, [0] * len(sides), dilation, False))
 
 
 def _padded_alike(size: Any, begin: int, kernel: int, dilation: int) -> bool:
@@ -68,9 +68,13 @@ def _padded_alike(size: Any, begin: int, kernel: int, dilation: int) -> bool:
 def _repeated(pool: fx.Node, x: Any, axis: int, begin: int, end: int) -> Any:
     if not begin and not end:
         return x
-    first = made(pool, aten.slice.Tensor, (x, axis, 0, 1), f"begin{axis}") if begin else None
-    last = made(pool, aten.slice.Tensor, (x, axis, -1), f"end{axis}") if end else None
-    return made(pool, aten.cat.default, ([first] * begin + [x] + [last] * end, axis), f"pad{axis}")
+    first = (
+        insert_before(pool, aten.slice.Tensor, (x, axis, 0, 1), f"begin{axis}") if begin else None
+    )
+    last = insert_before(pool, aten.slice.Tensor, (x, axis, -1), f"end{axis}") if end else None
+    return insert_before(
+        pool, aten.cat.default, ([first] * begin + [x] + [last] * end, axis), f"pad{axis}"
+    )
 
 
 def _sides(pool: fx.Node) -> list[tuple[int, int]]:
@@ -84,6 +88,6 @@ def _arguments(pool: fx.Node) -> Any:
     return pool.args
 
 
-low_pad = GraphPass(
+max_pool_pad = GraphPass(
     "low_pad", _rewrite, lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None)
 )

@@ -17,7 +17,7 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass
 
-WIDTH = 48  # channels of a group, at most
+MAX_WIDTH = 48  # channels of a group, at most
 
 
 def _factor(node: fx.Node) -> int:
@@ -31,11 +31,11 @@ def _factor(node: fx.Node) -> int:
     if width == 1:  # depthwise: it has a kernel of its own
         return 1
     return max(
-        f for f in range(1, groups + 1) if groups % f == 0 and (f == 1 or f * width <= WIDTH)
+        f for f in range(1, groups + 1) if groups % f == 0 and (f == 1 or f * width <= MAX_WIDTH)
     )
 
 
-def merged(weight: torch.Tensor, groups: int, factor: int) -> torch.Tensor:
+def block_diagonal(weight: torch.Tensor, groups: int, factor: int) -> torch.Tensor:
     """A weight [out, in / groups, ...] as that of `groups / factor` groups: [out, factor * ...]."""
     outputs, width = weight.shape[:2]
     blocks = weight.reshape(groups // factor, factor, outputs // groups, width, *weight.shape[2:])
@@ -51,7 +51,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         weight, groups = node.args[1], int(node.args[6])  # type: ignore[arg-type]  # an int
         assert isinstance(weight, fx.Node)
         name, first = G.name_of(node), next(iter(module.graph.nodes))
-        data = nn.Parameter(merged(G.tensor(module, weight).detach(), groups, factor))
+        data = nn.Parameter(block_diagonal(G.tensor(module, weight).detach(), groups, factor))
         w = G.add_tensor(module, first, data, f"{name}.weight")
         args = (node.args[0], w, *node.args[2:6], groups // factor)
         G.replace(node, G.add_call(node, node.target, args, name, node, node))

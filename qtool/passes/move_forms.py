@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, made
+from qtool.passes.rewrite_rules import Rule, insert_before
 
 aten = torch.ops.aten
-LAST = 2**63 - 1  # as torch writes an open end
+OPEN_END = 2**63 - 1  # as torch writes an open end
 
 
 def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -39,7 +39,7 @@ def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
             if unbind
             else (aten.slice.Tensor, (x, axis, starts[i], starts[i + 1]))
         )
-        G.replace(user, made(user, target, args))
+        G.replace(user, insert_before(user, target, args))
     return x if not node.users else None
 
 
@@ -53,16 +53,16 @@ def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     if -1 not in sizes:
         free = [-1 if i in computed else s for i, s in enumerate(sizes)]
-        return made(node, aten.reshape.default, (node.args[0], free))
+        return insert_before(node, aten.reshape.default, (node.args[0], free))
     known = G.shape(node)[list(sizes).index(-1)]  # view(x.size(0), -1): the other is the known one
     if not isinstance(known, int):
         return None
     free = [-1 if i in computed else known if s == -1 else s for i, s in enumerate(sizes)]
-    return made(node, aten.reshape.default, (node.args[0], free))
+    return insert_before(node, aten.reshape.default, (node.args[0], free))
 
 
 def _concat(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    return made(node, aten.cat.default, (node.args[0], G.argument(node, 1, "dim", 0)))
+    return insert_before(node, aten.cat.default, (node.args[0], G.argument(node, 1, "dim", 0)))
 
 
 def _one(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -78,9 +78,10 @@ def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     assert isinstance(parts, list | tuple)
     axis = axis % G.rank(node)
     lifted = [
-        made(node, aten.unsqueeze.default, (p, axis), f"unsqueeze{i}") for i, p in enumerate(parts)
+        insert_before(node, aten.unsqueeze.default, (p, axis), f"unsqueeze{i}")
+        for i, p in enumerate(parts)
     ]
-    return made(node, aten.cat.default, (lifted, axis))
+    return insert_before(node, aten.cat.default, (lifted, axis))
 
 
 def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -101,13 +102,13 @@ def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int] | None]) -> fx.Node:
     """Slices of x beside each other; None is all of it."""
     parts = [
-        made(node, aten.slice.Tensor, (x, axis, *ends), f"slice{axis}_{i}") if ends else x
+        insert_before(node, aten.slice.Tensor, (x, axis, *ends), f"slice{axis}_{i}") if ends else x
         for i, ends in enumerate(ranges)
     ]
-    return made(node, aten.cat.default, (parts, axis), f"cat{axis}")
+    return insert_before(node, aten.cat.default, (parts, axis), f"cat{axis}")
 
 
-def wrapped(node: fx.Node) -> fx.Node | None:
+def circular_pad(node: fx.Node) -> fx.Node | None:
     """A circular padding: what is at the end stands before the beginning and the other way round,
     along one axis after the other. It stays in codes so, and OpenVINO knows no such Pad."""
     x, widths = node.args[:2]
@@ -117,7 +118,7 @@ def wrapped(node: fx.Node) -> fx.Node | None:
     if len(numbers) != len(widths):
         return None
     for i, (begin, end) in enumerate(zip(numbers[::2], numbers[1::2], strict=True)):
-        before, behind = [(-begin, LAST)] if begin else [], [(0, end)] if end else []
+        before, behind = [(-begin, OPEN_END)] if begin else [], [(0, end)] if end else []
         if before or behind:
             x = _joined(node, x, G.rank(node) - 1 - i, [*before, None, *behind])
     return x
@@ -134,10 +135,10 @@ def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     axis = G.argument(node, 2, "dim", -1)
     if len(parts) > 1:
-        x = made(node, aten.cat.default, (parts, axis), "cat")
-    later = made(node, aten.slice.Tensor, (x, axis, 1, LAST), "later")
-    earlier = made(node, aten.slice.Tensor, (x, axis, 0, -1), "earlier")
-    return made(node, aten.sub.Tensor, (later, earlier))
+        x = insert_before(node, aten.cat.default, (parts, axis), "cat")
+    later = insert_before(node, aten.slice.Tensor, (x, axis, 1, OPEN_END), "later")
+    earlier = insert_before(node, aten.slice.Tensor, (x, axis, 0, -1), "earlier")
+    return insert_before(node, aten.sub.Tensor, (later, earlier))
 
 
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -162,12 +163,12 @@ def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         if not isinstance(size, int):  # from the end of what is not known
             return None
         return _taken(module, node, axis, torch.where(found < 0, found + size, found))
-    return made(node, aten.index_select.default, (node.args[0], axis, index))
+    return insert_before(node, aten.index_select.default, (node.args[0], axis, index))
 
 
 def _taken(module: fx.GraphModule, node: fx.Node, axis: int, order: torch.Tensor) -> fx.Node:
     index = G.add_tensor(module, next(iter(module.graph.nodes)), order, f"{G.name_of(node)}.order")
-    return made(node, aten.index_select.default, (node.args[0], axis, index))
+    return insert_before(node, aten.index_select.default, (node.args[0], axis, index))
 
 
 def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -178,11 +179,13 @@ def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if len(sizes) != 4 or not all(isinstance(s, int) for s in sizes[1:]):
         return None
     c, h, w = sizes[1:]
-    cells = made(
+    cells = insert_before(
         node, aten.reshape.default, (x, [-1, c, h // block, block, w // block, block]), "cells"
     )
-    moved = made(node, aten.permute.default, (cells, [0, 1, 3, 5, 2, 4]), "permute")
-    return made(node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block]))
+    moved = insert_before(node, aten.permute.default, (cells, [0, 1, 3, 5, 2, 4]), "permute")
+    return insert_before(
+        node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block])
+    )
 
 
 def _joins(axis: int) -> Rule:
@@ -192,14 +195,14 @@ def _joins(axis: int) -> Rule:
         parts: Any = node.args[0]
         if any(G.rank(part) <= max(axis, 1) for part in parts):
             return None
-        return made(node, aten.cat.default, (list(parts), axis))
+        return insert_before(node, aten.cat.default, (list(parts), axis))
 
     return rule
 
 
 def _turned(*axes: int) -> Rule:
     """fliplr, flipud: a flip along these axes."""
-    return lambda _, node: made(node, aten.flip.default, (node.args[0], list(axes)))
+    return lambda _, node: insert_before(node, aten.flip.default, (node.args[0], list(axes)))
 
 
 def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -209,21 +212,21 @@ def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if times == 0:
         return None
     if times == 2:
-        return made(node, aten.flip.default, (x, [first, second]))
-    flipped = made(node, aten.flip.default, (x, [second if times == 1 else first]), "flip")
-    return made(node, aten.transpose.int, (flipped, first, second))
+        return insert_before(node, aten.flip.default, (x, [first, second]))
+    flipped = insert_before(node, aten.flip.default, (x, [second if times == 1 else first]), "flip")
+    return insert_before(node, aten.transpose.int, (flipped, first, second))
 
 
 def _squeezed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """All dimensions of 1, named: which they are does not wait for the batch."""
     x: Any = node.args[0]
     ones = [axis for axis, size in enumerate(G.shape(x)) if type(size) is int and size == 1]
-    return made(node, aten.squeeze.dims, (x, ones)) if ones else x
+    return insert_before(node, aten.squeeze.dims, (x, ones)) if ones else x
 
 
 def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x: Any = node.args[0]
-    return made(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
+    return insert_before(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
 
 
 MOVE_RULES: Mapping[Any, Rule] = {

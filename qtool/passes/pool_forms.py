@@ -21,7 +21,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.rewrite_rules import Rule, ints, made
+from qtool.passes.rewrite_rules import Rule, insert_before, ints
 
 aten = torch.ops.aten
 _Body = Callable[[fx.Node, fx.Node, tuple[Any, ...]], fx.Node | None]
@@ -51,10 +51,10 @@ def _pool(rank: int, body: _Body, indices: bool = False) -> Rule:
         assert isinstance(x, fx.Node)
         one = G.rank(x) == rank + 1
         if one:
-            x = made(node, aten.unsqueeze.default, (x, 0), "batch")
+            x = insert_before(node, aten.unsqueeze.default, (x, 0), "batch")
         new = body(node, x, G.shape(whole)[-rank:])
         if new is not None and one:
-            new = made(node, aten.squeeze.dim, (new, 0), "squeeze")
+            new = insert_before(node, aten.squeeze.dim, (new, 0), "squeeze")
         if new is not None and indices:
             G.replace(whole, new)
         return new
@@ -94,10 +94,16 @@ def _means_by_axis(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
         parts = []
         for i, (begin, end) in enumerate(_unequal(size, count)):
             cut = (x, axis + 2, begin, end)
-            part = made(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
-            parts.append(made(node, aten.mean.dim, (part, [axis + 2], True), f"mean{axis}_{i}"))
+            part = insert_before(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
+            parts.append(
+                insert_before(node, aten.mean.dim, (part, [axis + 2], True), f"mean{axis}_{i}")
+            )
         name = "" if axis + 1 == len(out) else f"along{axis}"
-        x = parts[0] if count == 1 else made(node, aten.cat.default, (parts, axis + 2), name)
+        x = (
+            parts[0]
+            if count == 1
+            else insert_before(node, aten.cat.default, (parts, axis + 2), name)
+        )
     return x
 
 
@@ -108,7 +114,7 @@ def _unequal(size: int, count: int) -> list[tuple[int, int]]:
 
 def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") -> fx.Node:
     zeros, ones = [0] * len(kernel), [1] * len(kernel)
-    return made(node, torch_ops.max_pool, (x, kernel, kernel, zeros, ones, False), part)
+    return insert_before(node, torch_ops.max_pool, (x, kernel, kernel, zeros, ones, False), part)
 
 
 def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
@@ -122,12 +128,12 @@ def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | 
         parts = []
         for i, (begin, end) in enumerate(_unequal(size, count)):
             cut = (x, axis + 2, begin, end)
-            part = made(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
+            part = insert_before(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
             window = [end - begin if a == axis else 1 for a in range(len(out))]
             parts.append(_largest_of(node, part, window, f"max{axis}_{i}"))
         name = "" if axis + 1 == len(out) else "rows"
         whole = len(parts) == 1  # a concat of one tensor would round its codes twice
-        x = parts[0] if whole else made(node, aten.cat.default, (parts, axis + 2), name)
+        x = parts[0] if whole else insert_before(node, aten.cat.default, (parts, axis + 2), name)
     return x
 
 
@@ -139,7 +145,7 @@ def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     floor = _floor_sizes(x, kernel, stride, padding, dilation)
     # without ceil_mode where nothing hangs over, or torch leaves out a window that begins outside
     ceil = bool(G.argument(node, 5, "ceil_mode", False)) and not G.same_sizes(floor, out)
-    return made(node, torch_ops.max_pool, (x, kernel, stride, padding, dilation, ceil))
+    return insert_before(node, torch_ops.max_pool, (x, kernel, stride, padding, dilation, ceil))
 
 
 def _floor_sizes(
@@ -167,7 +173,7 @@ def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     if not G.same_sizes(_inside(x, windows), out):  # ceil_mode: windows of several sizes
         return _mean_of(node, x, windows)
     mean = _simplest(_mean_of(node, x, plain, "mean"), x, plain, out)
-    return made(node, aten.mul.Tensor, (mean, prod(windows.kernel) / windows.divisor))
+    return insert_before(node, aten.mul.Tensor, (mean, prod(windows.kernel) / windows.divisor))
 
 
 def _inside(x: fx.Node, w: _Windows) -> list[Any]:
@@ -175,7 +181,7 @@ def _inside(x: fx.Node, w: _Windows) -> list[Any]:
 
 
 def _mean_of(node: fx.Node, x: fx.Node, windows: _Windows, part: str = "") -> fx.Node:
-    return made(node, torch_ops.average_pool, (x, *astuple(windows)), part)
+    return insert_before(node, torch_ops.average_pool, (x, *astuple(windows)), part)
 
 
 def _simplest(node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]) -> fx.Node:
@@ -197,8 +203,8 @@ def _one_window(node: fx.Node, x: fx.Node, kernel: list[int]) -> fx.Node:
     """A single, unpadded window: cut to the window, then a global pool."""
     for axis, (size, width) in enumerate(zip(G.shape(x)[2:], kernel, strict=True), start=2):
         if not G.same_sizes([size], [width]):
-            x = made(node, aten.slice.Tensor, (x, axis, 0, width), f"slice{axis}")
-    return made(node, torch_ops.global_average_pool, (x,))
+            x = insert_before(node, aten.slice.Tensor, (x, axis, 0, width), f"slice{axis}")
+    return insert_before(node, torch_ops.global_average_pool, (x,))
 
 
 def _padded_first(
@@ -209,12 +215,12 @@ def _padded_first(
     if not all(isinstance(s, int) for s in out):
         return None
     widths = [p for width in reversed(windows.padding) for p in (width, width)]
-    padded = made(node, aten.constant_pad_nd.default, (x, widths, 0.0), "pad")
+    padded = insert_before(node, aten.constant_pad_nd.default, (x, widths, 0.0), "pad")
     inside = replace(windows, padding=[0] * len(out), counted=False)
     pooled = _mean_of(node, padded, inside)
     for axis, (size, has) in enumerate(zip(out, G.shape(pooled)[2:], strict=True), start=2):
         if size != has:
-            pooled = made(node, aten.slice.Tensor, (pooled, axis, 0, size), f"slice{axis}")
+            pooled = insert_before(node, aten.slice.Tensor, (pooled, axis, 0, size), f"slice{axis}")
     return pooled
 
 
@@ -234,10 +240,12 @@ def _is_image(x: fx.Node) -> bool:
 
 
 def _global(node: fx.Node, x: fx.Node, keep: bool) -> fx.Node:
-    pooled = made(node, torch_ops.global_average_pool, (x,))
+    pooled = insert_before(node, torch_ops.global_average_pool, (x,))
     if keep:
         return pooled
-    return made(node, aten.squeeze.dims, (pooled, list(range(2, G.rank(pooled)))), "squeeze")
+    return insert_before(
+        node, aten.squeeze.dims, (pooled, list(range(2, G.rank(pooled)))), "squeeze"
+    )
 
 
 POOL_RULES: Mapping[Any, Rule] = {

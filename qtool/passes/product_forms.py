@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, again, leading, made
+from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, leading_sizes
 
 aten = torch.ops.aten
 
@@ -38,15 +38,15 @@ def _plain_layer(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     spread = _spread(node, bias) if isinstance(bias, fx.Node) else None
     if spread is None or spread is bias:
         return None
-    return again(node, aten.linear.default, (*node.args[:2], spread))
+    return clone_as(node, aten.linear.default, (*node.args[:2], spread))
 
 
 def _of_nothing(node: fx.Node, bias: Any) -> fx.Node:
     """A layer of no features gives its bias, or zeros: no reshape knows how many rows it has."""
-    zero = made(node, aten.constant_pad_nd.default, (node.args[0], [0, 1]), "zero")
+    zero = insert_before(node, aten.constant_pad_nd.default, (node.args[0], [0, 1]), "zero")
     if bias is None:
-        bias = made(node, aten.sum.dim_IntList, (node.args[1], [1]), "bias")
-    return again(node, aten.add.Tensor, (zero, bias))
+        bias = insert_before(node, aten.sum.dim_IntList, (node.args[1], [1]), "bias")
+    return clone_as(node, aten.add.Tensor, (zero, bias))
 
 
 def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
@@ -56,8 +56,8 @@ def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
         return bias
     if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], [out]):
         return None
-    flat = made(node, aten.reshape.default, (bias, [-1]), "bias.flat")
-    return made(node, aten.expand.default, (flat, [out]), "bias")
+    flat = insert_before(node, aten.reshape.default, (bias, [-1]), "bias.flat")
+    return insert_before(node, aten.expand.default, (flat, [out]), "bias")
 
 
 def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -68,8 +68,8 @@ def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
     if not _stored(weight) or G.rank(weight) != 2 or _stored(x) or G.rank(x) < 2:
         return None
-    turned = made(node, aten.transpose.int, (weight, 0, 1), "weight")
-    return again(node, aten.linear.default, (x, turned, bias))
+    turned = insert_before(node, aten.transpose.int, (weight, 0, 1), "weight")
+    return clone_as(node, aten.linear.default, (x, turned, bias))
 
 
 def _stored(node: fx.Node) -> bool:
@@ -128,23 +128,25 @@ def _as_linear(
     sizes = dict(zip(hold, G.shape(weight), strict=True))
     x = _moved(node, x, have, rest + summed, "input")
     if len(summed) > 1:
-        x = made(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
+        x = insert_before(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
     weight = _moved(node, weight, hold, own + summed, "weight.moved")
     matrix = [prod(int(sizes[c]) for c in part) for part in (own, summed)]
-    weight = made(node, aten.reshape.default, (weight, matrix), "weight")
+    weight = insert_before(node, aten.reshape.default, (weight, matrix), "weight")
     order = rest + own
     last = given == order and len(own) == 1
-    found = made(node, aten.linear.default, (x, weight, None), "" if last else "linear")
+    found = insert_before(node, aten.linear.default, (x, weight, None), "" if last else "linear")
     if len(own) > 1:
-        shape = [*leading(node, found, len(rest)), *(int(sizes[c]) for c in own)]
-        found = made(node, aten.reshape.default, (found, shape), "unflat" if given != order else "")
+        shape = [*leading_sizes(node, found, len(rest)), *(int(sizes[c]) for c in own)]
+        found = insert_before(
+            node, aten.reshape.default, (found, shape), "unflat" if given != order else ""
+        )
     return _moved(node, found, order, given, "")
 
 
 def _moved(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -> fx.Node:
     if have == want:
         return x  # type: ignore[no-any-return]  # a node
-    return made(node, aten.permute.default, (x, [have.index(c) for c in want]), part)
+    return insert_before(node, aten.permute.default, (x, [have.index(c) for c in want]), part)
 
 
 PRODUCT_RULES: Mapping[Any, Rule] = {

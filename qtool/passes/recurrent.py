@@ -17,7 +17,7 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.core.ops import recurrent as layers
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import made
+from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
@@ -66,7 +66,11 @@ def _layers(module: fx.GraphModule, node: fx.Node) -> None:
     call = _read(node)
     assert call is not None
     kind, target, options = _KINDS[node.target]
-    x = made(node, aten.transpose.int, (call.x, 0, 1), "time") if call.batch_first else call.x
+    x = (
+        insert_before(node, aten.transpose.int, (call.x, 0, 1), "time")
+        if call.batch_first
+        else call.x
+    )
     count, last = len(call.weights) // call.directions, []
     for layer in range(count):
         part = f"layer{layer}" if count > 1 else ""
@@ -77,16 +81,18 @@ def _layers(module: fx.GraphModule, node: fx.Node) -> None:
             _state(node, s, begin, call.directions, f"{part}.state{i}".lstrip("."))
             for i, s in enumerate(call.states)
         ]
-        whole = made(node, target, (x, *tensors, *states, *options), part)
+        whole = insert_before(node, target, (x, *tensors, *states, *options), part)
         results = [
-            made(node, operator.getitem, (whole, i), f"{part}.{i}".lstrip("."))
+            insert_before(node, operator.getitem, (whole, i), f"{part}.{i}".lstrip("."))
             for i in range(1 + len(call.states))
         ]
         x = _one_row(node, results[0], call.directions, part)
         last.append(results[1:])
-    y = made(node, aten.transpose.int, (x, 0, 1), "batch") if call.batch_first else x
+    y = insert_before(node, aten.transpose.int, (x, 0, 1), "batch") if call.batch_first else x
     finals = [
-        parts[0] if count == 1 else made(node, aten.cat.default, (list(parts), 0), f"last{i}")
+        parts[0]
+        if count == 1
+        else insert_before(node, aten.cat.default, (list(parts), 0), f"last{i}")
         for i, parts in enumerate(zip(*last, strict=True))
     ]
     for user in list(node.users):
@@ -126,20 +132,22 @@ def _state(node: fx.Node, state: fx.Node, begin: int, count: int, part: str) -> 
         return None
     if G.same_sizes(G.shape(state)[:1], [count]):
         return state
-    return made(node, aten.slice.Tensor, (state, 0, begin, begin + count), part)
+    return insert_before(node, aten.slice.Tensor, (state, 0, begin, begin + count), part)
 
 
 def _one_row(node: fx.Node, y: fx.Node, directions: int, part: str) -> fx.Node:
     """[time, directions, batch, hidden] -> [time, batch, directions * hidden]."""
     name = f"{part}.y".lstrip(".")
     if directions == 1:
-        return made(node, aten.squeeze.dim, (y, 1), name)
-    beside: Any = made(node, aten.transpose.int, (y, 1, 2), f"{name}.transpose")
+        return insert_before(node, aten.squeeze.dim, (y, 1), name)
+    beside: Any = insert_before(node, aten.transpose.int, (y, 1, 2), f"{name}.transpose")
     time, batch, _, hidden = G.shape(beside)
     if isinstance(time, int) or isinstance(batch, int):
         sizes = [s if isinstance(s, int) else -1 for s in (time, batch)]
-        return made(node, aten.reshape.default, (beside, [*sizes, directions * hidden]), name)
-    return made(node, aten.flatten.using_ints, (beside, 2), name)
+        return insert_before(
+            node, aten.reshape.default, (beside, [*sizes, directions * hidden]), name
+        )
+    return insert_before(node, aten.flatten.using_ints, (beside, 2), name)
 
 
 recurrent = GraphPass(

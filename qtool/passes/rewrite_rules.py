@@ -16,14 +16,14 @@ Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Gives the node that takes the place of the old one, which is then erased."""
 
 
-def calls(node: Any, target: Any) -> bool:
+def is_call(node: Any, target: Any) -> bool:
     """Whether a node calls the operator and nothing else is told of it but its tensors."""
     return isinstance(node, fx.Node) and node.target is target and not node.kwargs
 
 
-def orders(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+def commuted(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
     """The operands of a call, in both orders."""
-    if calls(node, target):
+    if is_call(node, target):
         first, second = node.args
         yield from ((first, second), (second, first))
 
@@ -34,18 +34,18 @@ def ints(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def made(node: fx.Node, target: Any, args: tuple[Any, ...], part: str = "") -> fx.Node:
+def insert_before(node: fx.Node, target: Any, args: tuple[Any, ...], part: str = "") -> fx.Node:
     """A call before `node`, under its name; `part` of it, if it is not the last one."""
     name = G.name_of(node)
     return G.add_call(node, target, args, f"{name}.{part}" if part else name, node)
 
 
-def again(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+def clone_as(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
     """The node once more by another operator, before it: its value has the same shape and dtype."""
     return G.add_call(node, target, args, G.name_of(node), node, valued=node)
 
 
-def leading(node: fx.Node, x: fx.Node, count: int) -> list[int | fx.Node]:
+def leading_sizes(node: fx.Node, x: fx.Node, count: int) -> list[int | fx.Node]:
     """The first `count` sizes of x, for a reshape before `node` that keeps them: a dynamic one is
     -1, which the runtime works out, and a node each where there are several."""
     sizes = G.shape(x)[:count]

@@ -13,7 +13,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import calls, orders
+from qtool.passes.rewrite_rules import commuted, is_call
 
 aten = torch.ops.aten
 
@@ -22,25 +22,25 @@ def _normal(node: Any) -> tuple[fx.Node, Any] | None:
     """x and what is under the root, in the forms that x / sqrt(...) has."""
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return None
-    if calls(node, aten.div.Tensor) and calls(node.args[1], aten.sqrt.default):
+    if is_call(node, aten.div.Tensor) and is_call(node.args[1], aten.sqrt.default):
         return node.args[0], node.args[1].args[0]  # type: ignore[return-value,union-attr]  # nodes
-    for x, root in orders(node, aten.mul.Tensor):
-        if calls(root, aten.rsqrt.default):
+    for x, root in commuted(node, aten.mul.Tensor):
+        if is_call(root, aten.rsqrt.default):
             return x, root.args[0]
-        if calls(root, aten.reciprocal.default) and calls(root.args[0], aten.sqrt.default):
+        if is_call(root, aten.reciprocal.default) and is_call(root.args[0], aten.sqrt.default):
             return x, root.args[0].args[0]
     return None
 
 
 def _least(node: Any, x: fx.Node) -> float | None:
     """eps, where a node is mean(x^2) + eps over the last dimension."""
-    for mean, eps in orders(node, aten.add.Tensor):
-        if not isinstance(eps, float) or not calls(mean, aten.mean.dim):
+    for mean, eps in commuted(node, aten.add.Tensor):
+        if not isinstance(eps, float) or not is_call(mean, aten.mean.dim):
             continue
         axes, kept = list(G.argument(mean, 1, "dim") or ()), G.argument(mean, 2, "keepdim")
         square = mean.args[0]
-        squared = (calls(square, aten.pow.Tensor_Scalar) and square.args == (x, 2)) or (
-            calls(square, aten.mul.Tensor) and square.args == (x, x)
+        squared = (is_call(square, aten.pow.Tensor_Scalar) and square.args == (x, 2)) or (
+            is_call(square, aten.mul.Tensor) and square.args == (x, x)
         )
         if squared and kept and axes in ([-1], [G.rank(x) - 1]):
             return eps
@@ -49,7 +49,7 @@ def _least(node: Any, x: fx.Node) -> float | None:
 
 def _norm(node: fx.Node) -> tuple[Any, ...] | None:
     """The arguments of the operator that a node is the end of."""
-    for weight, normal in orders(node, aten.mul.Tensor):
+    for weight, normal in commuted(node, aten.mul.Tensor):
         found = _normal(normal)
         if found is None or not isinstance(weight, fx.Node) or weight.op != "get_attr":
             continue

@@ -16,7 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.ops.rotary import rotary_embedding
 from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import calls, orders
+from qtool.passes.rewrite_rules import commuted, is_call
 
 aten = torch.ops.aten
 _FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.default})
@@ -24,15 +24,15 @@ _FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.defa
 
 def _turned(node: Any) -> fx.Node | None:
     """x, where a node is rotate_half(x): minus its second half, and then the first."""
-    parts: Any = node.args[0] if calls(node, aten.cat.default) else ()
+    parts: Any = node.args[0] if is_call(node, aten.cat.default) else ()
     if len(parts) != 2:
         return None
     minus, first = parts
     last = G.rank(node) - 1
-    if not calls(minus, aten.neg.default) or not calls(first, aten.slice.Tensor):
+    if not is_call(minus, aten.neg.default) or not is_call(first, aten.slice.Tensor):
         return None
     second, x = minus.args[0], first.args[0]
-    if not calls(second, aten.slice.Tensor) or second.args[0] is not x:
+    if not is_call(second, aten.slice.Tensor) or second.args[0] is not x:
         return None
     width = G.shape(x)[-1]
     if not isinstance(width, int) or width % 2 or _axis(node) not in (-1, last):
@@ -49,7 +49,7 @@ def _axis(cat: fx.Node) -> Any:
 def _is_twice(node: Any) -> bool:
     """Whether both halves of a tensor's features are equal, by the way it is made."""
     while isinstance(node, fx.Node):
-        if calls(node, aten.cat.default):
+        if is_call(node, aten.cat.default):
             parts: Any = node.args[0]
             same = len(parts) == 2 and parts[0] is parts[1]
             return same and _axis(node) in (-1, G.rank(node) - 1)
@@ -60,15 +60,15 @@ def _is_twice(node: Any) -> bool:
 
 
 def _is_featurewise(node: fx.Node) -> bool:
-    scaled = calls(node, aten.mul.Tensor) and isinstance(node.args[1], int | float)
+    scaled = is_call(node, aten.mul.Tensor) and isinstance(node.args[1], int | float)
     return node.target in _FEATUREWISE or scaled
 
 
 def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
     """x [batch, heads, time, features], cos and sin, each [batch or 1, time, features]."""
-    for plain, turned in orders(node, aten.add.Tensor):
-        for x, cos in orders(plain, aten.mul.Tensor):
-            for other, sin in orders(turned, aten.mul.Tensor):
+    for plain, turned in commuted(node, aten.add.Tensor):
+        for x, cos in commuted(plain, aten.mul.Tensor):
+            for other, sin in commuted(turned, aten.mul.Tensor):
                 if isinstance(x, fx.Node) and _turned(other) is x and _fits(x, cos, sin):
                     return x, cos.args[0], sin.args[0]
     return None
@@ -79,7 +79,7 @@ def _fits(x: fx.Node, *angles: Any) -> bool:
         return False
     batch, _, *sizes = G.shape(x)
     for each in angles:
-        if not calls(each, aten.unsqueeze.default) or each.args[1] not in (1, -3):
+        if not is_call(each, aten.unsqueeze.default) or each.args[1] not in (1, -3):
             return False
         found = G.shape(each)
         if len(found) != 4 or not _is_twice(each.args[0]) or not G.same_sizes(found[2:], sizes):
@@ -121,5 +121,5 @@ rotary = GraphPass(
     _rewrite,
     lambda m: next((n for n in G.calls(m.graph) if _parts(n) is not None), None),
     reason="one kernel of the runtime's own in place of seven",
-    far=True,  # angles are made once for all layers
+    needs_whole_graph=True,  # angles are made once for all layers
 )

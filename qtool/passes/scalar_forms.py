@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, made
+from qtool.passes.rewrite_rules import Rule, insert_before
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ def with_tensors(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     tensors = [_tensor(node, first, a) if _is_number(a) else a for a in given]
     target = _SCALAR.get(node.target, node.target)
-    found = made(node, target, (*tensors, *node.args[2:]))
+    found = insert_before(node, target, (*tensors, *node.args[2:]))
     if node.kwargs:
         found.kwargs = dict(node.kwargs)
         G.infer(found)
@@ -50,7 +50,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _tensor(node: fx.Node, like: Any, number: Any) -> fx.Node:
-    found = made(node, aten.scalar_tensor.default, (number,), "number")
+    found = insert_before(node, aten.scalar_tensor.default, (number,), "number")
     found.kwargs = {"dtype": G.value(like).dtype}
     return G.infer(found)
 
@@ -60,10 +60,10 @@ def _over_all(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if G.argument(node, 1, "dim") or not isinstance(x, fx.Node) or not G.rank(x):
         return None
     keep = bool(G.argument(node, 2, "keepdim", False))
-    return made(node, node.target, (x, list(range(G.rank(x))), keep))
+    return insert_before(node, node.target, (x, list(range(G.rank(x))), keep))
 
 
-NUMBER_RULES: Mapping[Any, Rule] = {
+SCALAR_RULES: Mapping[Any, Rule] = {
     aten.mul.Tensor: with_tensors,
     aten.div.Tensor: with_tensors,
     **dict.fromkeys(_SCALAR, with_tensors),

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, again, made
+from qtool.passes.rewrite_rules import Rule, clone_as, insert_before
 
 aten = torch.ops.aten
 
@@ -27,36 +27,40 @@ def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     cut, pairs = source, zip(G.shape(index), G.shape(source), strict=True)
     for axis, (wanted, size) in enumerate(pairs):
         if isinstance(wanted, int) and not G.same_sizes([wanted], [size]):
-            cut = made(node, aten.slice.Tensor, (cut, axis, 0, wanted), f"source{axis}")
+            cut = insert_before(node, aten.slice.Tensor, (cut, axis, 0, wanted), f"source{axis}")
     if cut is source:
         return None
-    new = again(node, node.target, (*node.args[:3], cut, *node.args[4:]))
+    new = clone_as(node, node.target, (*node.args[:3], cut, *node.args[4:]))
     new.kwargs = node.kwargs
     return new
 
 
 def _ranked(node: fx.Node, x: Any, rank: int, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
     """The value of that rank (from 1) among those along an axis, and its place."""
-    least = made(node, aten.topk.default, (x, rank, axis, False, True), "least")
+    least = insert_before(node, aten.topk.default, (x, rank, axis, False, True), "least")
     found = []
     for i, what in enumerate(("values", "indices")):
-        all_ = made(node, operator.getitem, (least, i), f"least.{what}")
-        last = made(node, aten.slice.Tensor, (all_, axis, rank - 1, rank), f"{what}.kept")
-        found.append(last if keep else made(node, aten.squeeze.dim, (last, axis), what))
+        all_ = insert_before(node, operator.getitem, (least, i), f"least.{what}")
+        last = insert_before(node, aten.slice.Tensor, (all_, axis, rank - 1, rank), f"{what}.kept")
+        found.append(last if keep else insert_before(node, aten.squeeze.dim, (last, axis), what))
     return found[0], found[1]
 
 
 def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
     """The last of the smaller half along an axis whose size is dynamic, and its place."""
-    ordered = made(node, aten.sort.default, (x, axis), "ordered")
-    size = made(node, aten.sym_size.int, (x, axis), "size")
-    rank = made(node, operator.floordiv, (made(node, operator.sub, (size, 1), "last"), 2), "rank")
+    ordered = insert_before(node, aten.sort.default, (x, axis), "ordered")
+    size = insert_before(node, aten.sym_size.int, (x, axis), "size")
+    rank = insert_before(
+        node, operator.floordiv, (insert_before(node, operator.sub, (size, 1), "last"), 2), "rank"
+    )
     found = []
     for i, what in enumerate(("values", "indices")):
-        all_ = made(node, operator.getitem, (ordered, i), f"ordered.{what}")
-        one = made(node, aten.select.int, (all_, axis, rank), what)
+        all_ = insert_before(node, operator.getitem, (ordered, i), f"ordered.{what}")
+        one = insert_before(node, aten.select.int, (all_, axis, rank), what)
         found.append(
-            made(node, aten.unsqueeze.default, (one, axis), f"{what}.kept") if keep else one
+            insert_before(node, aten.unsqueeze.default, (one, axis), f"{what}.kept")
+            if keep
+            else one
         )
     return found[0], found[1]
 
@@ -64,7 +68,7 @@ def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.N
 def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x: Any = node.args[0]
     sizes = G.shape(x)
-    flat = made(node, aten.reshape.default, (x, [-1]), "flat")
+    flat = insert_before(node, aten.reshape.default, (x, [-1]), "flat")
     if not all(isinstance(size, int) for size in sizes):
         return _middle(node, flat, 0, keep=False)[0]
     return _ranked(node, flat, (prod(map(int, sizes)) + 1) // 2, 0, keep=False)[0]
@@ -92,23 +96,26 @@ def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _of_numbers(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
     """The same without what is NaN, which stands as Inf behind all others; NaN of nothing."""
-    odd = made(node, aten.isnan.default, (x,), "odd")
-    filled = made(node, aten.masked_fill.Scalar, (x, odd, torch.inf), "filled")
-    ordered = made(node, aten.sort.default, (filled, axis), "ordered")
-    values = made(node, operator.getitem, (ordered, 0), "ordered.values")
-    ones = made(node, aten.ones_like.default, (filled,), "ones")
-    counted = made(node, aten.masked_fill.Scalar, (ones, odd, 0.0), "counted")
-    count = made(node, aten.sum.dim_IntList, (counted, [axis], True), "count")
-    last = made(node, aten.sub.Tensor, (count, 1.0), "last")
-    half = made(
-        node, aten.floor.default, (made(node, aten.mul.Tensor, (last, 0.5), "half"),), "floor"
+    odd = insert_before(node, aten.isnan.default, (x,), "odd")
+    filled = insert_before(node, aten.masked_fill.Scalar, (x, odd, torch.inf), "filled")
+    ordered = insert_before(node, aten.sort.default, (filled, axis), "ordered")
+    values = insert_before(node, operator.getitem, (ordered, 0), "ordered.values")
+    ones = insert_before(node, aten.ones_like.default, (filled,), "ones")
+    counted = insert_before(node, aten.masked_fill.Scalar, (ones, odd, 0.0), "counted")
+    count = insert_before(node, aten.sum.dim_IntList, (counted, [axis], True), "count")
+    last = insert_before(node, aten.sub.Tensor, (count, 1.0), "last")
+    half = insert_before(
+        node,
+        aten.floor.default,
+        (insert_before(node, aten.mul.Tensor, (last, 0.5), "half"),),
+        "floor",
     )
-    least = made(node, aten.clamp.default, (half, 0.0), "least")
-    rank = made(node, aten.to.dtype, (least, torch.int64), "rank")
-    none = made(node, aten.lt.Scalar, (count, 1.0), "none")
-    value = made(node, aten.gather.default, (values, axis, rank), "value")
-    value = made(node, aten.masked_fill.Scalar, (value, none, torch.nan), "known")
-    return value if keep else made(node, aten.squeeze.dim, (value, axis), "kept")
+    least = insert_before(node, aten.clamp.default, (half, 0.0), "least")
+    rank = insert_before(node, aten.to.dtype, (least, torch.int64), "rank")
+    none = insert_before(node, aten.lt.Scalar, (count, 1.0), "none")
+    value = insert_before(node, aten.gather.default, (values, axis, rank), "value")
+    value = insert_before(node, aten.masked_fill.Scalar, (value, none, torch.nan), "known")
+    return value if keep else insert_before(node, aten.squeeze.dim, (value, axis), "kept")
 
 
 def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -117,7 +124,7 @@ def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if not G.is_float(x):
         return None
     if node.target is aten.nanmedian.default:
-        flat = made(node, aten.reshape.default, (x, [-1]), "flat")
+        flat = insert_before(node, aten.reshape.default, (x, [-1]), "flat")
         return _of_numbers(node, flat, 0, keep=False)
     axis, users = int(G.argument(node, 1, "dim", -1)), list(node.users)
     if not G.rank(x) or any(u.target is not operator.getitem or u.args[1] for u in users):
@@ -129,7 +136,7 @@ def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return found
 
 
-ORDER_RULES: Mapping[Any, Rule] = {
+SORT_RULES: Mapping[Any, Rule] = {
     aten.scatter.src: _scatter,
     aten.scatter_add.default: _scatter,
     aten.scatter_reduce.two: _scatter,

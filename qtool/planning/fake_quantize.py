@@ -74,7 +74,7 @@ class QuantPoint(nn.Module):
         exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
         scale = params.along(self.scale.to(exact), x.shape)
         zero = params.along(self.zero_point.to(exact), x.shape)
-        return _on_grid(x.to(exact), scale, zero, params.qtype).to(x.dtype)
+        return _fake_quantize(x.to(exact), scale, zero, params.qtype).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.point}, {self.qtype or 'identity'}"
@@ -91,13 +91,15 @@ class DynamicPoint(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float in, float of the same shape out; the range is a constant to the gradient."""
         scale, zero = range_of_batch(x.detach(), self.qtype.qmin, self.qtype.qmax)
-        return _on_grid(x, scale, zero, self.qtype)
+        return _fake_quantize(x, scale, zero, self.qtype)
 
     def extra_repr(self) -> str:
         return f"{self.point}, {self.qtype}"
 
 
-def _on_grid(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType) -> torch.Tensor:
+def _fake_quantize(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
+) -> torch.Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
         found: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
             x, scale, zero, q
@@ -124,7 +126,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
             with module.graph.inserting_after(rounded):
                 call = module.graph.call_module(path, (rounded,))
         else:
-            with _place(point, source, nodes):
+            with _insertion_point(point, source, nodes):
                 call = module.graph.call_module(path, (source,))
         placed[point.name] = call
         call.meta[G.NAME] = value_names.quant_point(point.name)
@@ -145,7 +147,7 @@ def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, 
         path = _free_path(module, "probes", probe.name)
         found[probe.name] = nn.Identity()
         module.add_submodule(path, found[probe.name])
-        with _behind(nodes[probe.tensor]):
+        with _inserting_after(nodes[probe.tensor]):
             call = module.graph.call_module(path, (nodes[probe.tensor],))
         call.meta[G.NAME] = probe.name
         call.meta["val"] = G.value(nodes[probe.tensor])
@@ -169,20 +171,20 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
     user.args = (call, *user.args[1:])
 
 
-def _place(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
+def _insertion_point(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
     """Activations right behind their source (inputs behind all inputs), constants at their use."""
     if point.kind is not Kind.ACTIVATION:
         return source.graph.inserting_before(nodes[point.edges[0].user])
-    return _behind(source)
+    return _inserting_after(source)
 
 
-def _behind(source: fx.Node) -> Any:
+def _inserting_after(source: fx.Node) -> Any:
     graph = source.graph
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source
     )
 
 
-def points_of(module: nn.Module) -> dict[str, QuantPoint]:
+def quant_points(module: nn.Module) -> dict[str, QuantPoint]:
     """The quant points of a prepared graph by the names of the plan."""
     return {m.point: m for m in module.modules() if isinstance(m, QuantPoint)}

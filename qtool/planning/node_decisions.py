@@ -16,29 +16,33 @@ from qtool.planning.targets import Target
 
 
 @dataclass
-class Work:
+class NodeDecisions:
     """What is known so far about each node."""
 
     graph: fx.Graph
     target: Target
     observer: ObserverSpec
     choices: dict[str, Choice]  # what the recipe says, by name
-    seen: Mapping[str, ObserverSpec]
+    known_observers: Mapping[str, ObserverSpec]
     integer: dict[fx.Node, Scheme] = field(default_factory=dict)
-    moves: set[fx.Node] = field(default_factory=set)  # may pass codes through
-    native: set[fx.Node] = field(default_factory=set)  # can only be had in codes
-    wanted: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
-    fused: dict[fx.Node, fx.Node] = field(default_factory=dict)  # clamp -> node it is fused into
-    linears: dict[fx.Node, Scheme] = field(default_factory=dict)  # see stored_weights.py
-    tables: dict[fx.Node, fx.Node] = field(default_factory=dict)  # lookup -> layer, in its codes
+    passthrough: set[fx.Node] = field(default_factory=set)  # may pass codes through
+    codes_only: set[fx.Node] = field(default_factory=set)  # can only be had in codes
+    needs_codes: set[fx.Node] = field(default_factory=set)  # read in codes by somebody
+    fused_into: dict[fx.Node, fx.Node] = field(
+        default_factory=dict
+    )  # clamp -> node it is fused into
+    weight_only: dict[fx.Node, Scheme] = field(default_factory=dict)  # see stored_weights.py
+    tied_tables: dict[fx.Node, fx.Node] = field(
+        default_factory=dict
+    )  # lookup -> layer, in its codes
     reasons: dict[fx.Node, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
 
-    def passes(self, node: fx.Node) -> bool:
+    def passes_codes(self, node: fx.Node) -> bool:
         """Whether a node moves codes that somebody reads."""
-        return node in self.moves and (node in self.wanted or node in self.native)
+        return node in self.passthrough and (node in self.needs_codes or node in self.codes_only)
 
 
-def key(node: fx.Node) -> str:
+def operator_key(node: fx.Node) -> str:
     row = row_of(node)
     return row.key if row is not None else ""

@@ -195,7 +195,7 @@ class QuantPlan:
     def digest(self) -> str:
         """A short hash of the whole plan; written into every exported file."""
         rows = [
-            [p.name, p.kind.value, describe(p.spec), [[e.source, e.user] for e in p.edges]]
+            [p.name, p.kind.value, describe_spec(p.spec), [[e.source, e.user] for e in p.edges]]
             for p in self
         ]
         nodes = [[d.node, d.op, d.execution.value] for d in self.nodes]
@@ -209,7 +209,7 @@ class QuantPlan:
                 d.node,
                 d.op,
                 d.execution.value,
-                describe(self.point(d.output).spec) if d.output else "float",
+                describe_spec(self.point(d.output).spec) if d.output else "float",
                 d.reason,
             )
             for d in self.nodes
@@ -229,7 +229,7 @@ class QuantPlan:
         return "\n".join([f"target {self.target}", *lines, *notes])
 
 
-def describe(spec: Spec) -> str:
+def describe_spec(spec: Spec) -> str:
     """One spec in a few words, for tables."""
     match spec:
         case Observed(qtype, observer, axis, symmetric, block):

@@ -4,7 +4,7 @@
    where an input already comes in codes; not those that the recipe leaves out, and no concat that
    no layer in integers reads: each part of it keeps parameters of its own.
 2. Which values are wanted in codes (backward).
-3. A clamp behind an integer node is fused where the output's quantization does its work.
+3. A clamp behind an integer node is fused where the output's quantization does its decisions.
 4. A value gets a point where a node that runs in integers reads it, or where its own kernel gives
    codes and nothing else. Float nodes read the float value where there is one.
 5. Points that must agree share their parameters (see sharing.py).
@@ -26,11 +26,11 @@ from qtool.core.ops import Op, Role, data_inputs, macs, row_of
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import ObserverSpec
 from qtool.planning import weight_only
-from qtool.planning.node_decisions import Work, key
+from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.placement import place_points
 from qtool.planning.plan import Decision, Execution, Point, QuantPlan
 from qtool.planning.recipe import INPUT, Choice, Recipe
-from qtool.planning.sharing import share
+from qtool.planning.sharing import share_parameters
 from qtool.planning.targets import Target, rules
 
 
@@ -39,7 +39,7 @@ def make_plan(
     target: Target,
     observer: ObserverSpec,
     recipe: Recipe | None = None,
-    seen: Mapping[str, ObserverSpec] | None = None,
+    known_observers: Mapping[str, ObserverSpec] | None = None,
     layers: Mapping[str, str] | None = None,
 ) -> QuantPlan:
     """The plan of a canonical float graph for a target.
@@ -56,33 +56,36 @@ def make_plan(
             selects nothing.
     """
     recipe = recipe or Recipe()
-    choices = recipe.choices(_selectable(graph), layers)
-    work = Work(graph, target, observer, choices, seen or {})
-    _choose_integer(work)
-    _share_tables(work)
-    if not work.integer and not work.linears and layers is None:
+    choices = recipe.choices(_operators(graph), layers)
+    decisions = NodeDecisions(graph, target, observer, choices, known_observers or {})
+    _choose_integer(decisions)
+    _tie_tables(decisions)
+    if not decisions.integer and not decisions.weight_only and layers is None:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
-            f"{_why_nothing(work)}; leave it in float, or choose another target"
+            f"{_why_nothing(decisions)}; leave it in float, or choose another target"
         )
-    _choose_wanted(work)
-    _fuse_clips(work)
-    place_points(work)
-    alike = {n for n in work.integer if key(n) in target.same_parameters}
-    points = share(work.points, graph, {G.name_of(n) for n in work.moves | alike})
+    _find_codes_needed(decisions)
+    _fuse_clamps(decisions)
+    place_points(decisions)
+    alike = {n for n in decisions.integer if operator_key(n) in target.same_parameters}
+    points = share_parameters(
+        decisions.points, graph, {G.name_of(n) for n in decisions.passthrough | alike}
+    )
     nodes = tuple(
-        replace(_decision(work, n, points), codes_only=n in work.native) for n in G.calls(graph)
+        replace(_decision(decisions, n, points), codes_only=n in decisions.codes_only)
+        for n in G.calls(graph)
     )
     return QuantPlan(target.name, observer, recipe, points, nodes)
 
 
-def _selectable(graph: fx.Graph) -> dict[str, str]:
+def _operators(graph: fx.Graph) -> dict[str, str]:
     """What a recipe can select: name -> operator."""
     inputs = {G.name_of(n): INPUT for n in G.placeholders(graph)}
-    return inputs | {G.name_of(n): _op(n) for n in G.calls(graph)}
+    return inputs | {G.name_of(n): _operator_name(n) for n in G.calls(graph)}
 
 
-def _op(node: fx.Node) -> str:
+def _operator_name(node: fx.Node) -> str:
     row = row_of(node)
     if row is not None:
         return row.key
@@ -93,112 +96,120 @@ def _op(node: fx.Node) -> str:
     return str(node.target).removeprefix("aten.")
 
 
-def _choose_integer(work: Work) -> None:
-    for node in G.calls(work.graph):
-        row, choice = row_of(node), work.choices[G.name_of(node)]
+def _choose_integer(decisions: NodeDecisions) -> None:
+    for node in G.calls(decisions.graph):
+        row, choice = row_of(node), decisions.choices[G.name_of(node)]
         if choice.scheme.when is When.FLOAT:
-            work.reasons[node] = f"left in float by the recipe ({choice.because})"
+            decisions.reasons[node] = f"left in float by the recipe ({choice.decided_by})"
         elif row is None:
-            if _op(node) == "result":
-                work.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
+            if _operator_name(node) == "result":
+                decisions.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
             elif kept_kind(node) is not None:
-                work.reasons[node] = "kept as it is in the file"
+                decisions.reasons[node] = "kept as it is in the file"
             elif _gives_floats(node):
-                work.reasons[node] = f"no integer kernel on {work.target.name}"
+                decisions.reasons[node] = f"no integer kernel on {decisions.target.name}"
         elif row.role is Role.CLIP:
             source = node.args[0]
-            if isinstance(source, fx.Node) and source in work.native and len(source.users) == 1:
-                work.native.add(node)
-        elif _stored(work, row):  # whatever else is asked for, 4 bits too
-            _choose_weights(work, node, choice)
+            if (
+                isinstance(source, fx.Node)
+                and source in decisions.codes_only
+                and len(source.users) == 1
+            ):
+                decisions.codes_only.add(node)
+        elif _weight_only_reason(decisions, row):  # whatever else is asked for, 4 bits too
+            _choose_weight_only(decisions, node, choice)
         elif row.weight is None or choice.scheme.when is When.STATIC:
-            _choose_static(work, node, row)
-        elif (refusal := weight_only.refuse(node, row, choice, work.target)) is not None:
-            work.reasons[node] = refusal
+            _choose_static(decisions, node, row)
+        elif (refusal := weight_only.refuse(node, row, choice, decisions.target)) is not None:
+            decisions.reasons[node] = refusal
         else:
-            scheme = choice.scheme.of(work.target.schemes(row.key))
+            scheme = choice.scheme.of(decisions.target.schemes(row.key))
             assert scheme is not None
-            work.linears[node] = scheme
+            decisions.weight_only[node] = scheme
 
 
-def _share_tables(work: Work) -> None:
+def _tie_tables(decisions: NodeDecisions) -> None:
     """Tables that a layer has as its weight, too, are looked up in the codes of that layer."""
-    for table in list(G.calls(work.graph)):
+    for table in list(G.calls(decisions.graph)):
         row = row_of(table)
-        if row is None or row.from_codes is None or not _stored(work, row):
+        if row is None or row.from_codes is None or not _weight_only_reason(decisions, row):
             continue
-        if work.choices[G.name_of(table)].scheme.when is When.FLOAT:
+        if decisions.choices[G.name_of(table)].scheme.when is When.FLOAT:
             continue
         for layer in table.args[row.weight].users:  # type: ignore[union-attr,index]  # nodes
-            choice = work.choices[G.name_of(layer)]
-            scheme = work.linears.get(layer)
+            choice = decisions.choices[G.name_of(layer)]
+            scheme = decisions.weight_only.get(layer)
             if layer is not table and scheme is not None:
-                scheme = weight_only.as_table(table, scheme, choice, work.target)
+                scheme = weight_only.tied_table_scheme(table, scheme, choice, decisions.target)
             if layer is not table and scheme is not None:
-                work.linears[layer] = work.linears[table] = scheme
-                work.tables[table] = layer
-                work.reasons.pop(table, None)
+                decisions.weight_only[layer] = decisions.weight_only[table] = scheme
+                decisions.tied_tables[table] = layer
+                decisions.reasons.pop(table, None)
                 break
 
 
-def _stored(work: Work, row: Op) -> str:
+def _weight_only_reason(decisions: NodeDecisions, row: Op) -> str:
     """Why the weights alone of an operator are stored as codes; "" where they are not."""
-    target = work.target
+    target = decisions.target
     known = row.key in target.kernels or row.key in target.no_kernel
-    return target.weights_only.get(row.key, "" if known else row.stored)
+    return target.weight_only.get(row.key, "" if known else row.stored)
 
 
-def _choose_weights(work: Work, node: fx.Node, choice: Choice) -> None:
+def _choose_weight_only(decisions: NodeDecisions, node: fx.Node, choice: Choice) -> None:
     if (objection := rules.stored_weights(node)) is not None:
-        work.reasons[node] = objection
+        decisions.reasons[node] = objection
     else:
-        work.linears[node] = weight_only.alone(key(node), choice.scheme, work.target)
+        decisions.weight_only[node] = weight_only.storage_scheme(
+            operator_key(node), choice.scheme, decisions.target
+        )
 
 
-def _choose_static(work: Work, node: fx.Node, row: Op) -> None:
-    choice = work.choices[G.name_of(node)]
+def _choose_static(decisions: NodeDecisions, node: fx.Node, row: Op) -> None:
+    choice = decisions.choices[G.name_of(node)]
     asked = choice.scheme if row.weight is not None else choice.scheme.on_activations
-    scheme = (Scheme() if row.role is Role.PASS else asked).of(work.target.schemes(row.key))
-    objection = _objection(work, node, row)
+    scheme = (Scheme() if row.role is Role.PASS else asked).of(decisions.target.schemes(row.key))
+    objection = _refusal(decisions, node, row)
     if objection is None and scheme is None:
-        objection = weight_only.no_kernel(asked, choice, work.target)
+        objection = weight_only.no_kernel_reason(asked, choice, decisions.target)
     if row.role is Role.PASS and objection is None:
-        work.moves.add(node)
-        if node.args[0] in work.native:
-            work.native.add(node)
+        decisions.passthrough.add(node)
+        if node.args[0] in decisions.codes_only:
+            decisions.codes_only.add(node)
     elif objection is not None or scheme is None:
-        work.reasons[node] = objection or ""
+        decisions.reasons[node] = objection or ""
     else:
-        rule = work.target.kernels[row.key]
-        if rule.in_float:
-            work.reasons[node] = "in float between dequantize and quantize"
+        rule = decisions.target.kernels[row.key]
+        if rule.float_between_qdq:
+            decisions.reasons[node] = "in float between dequantize and quantize"
         else:
-            work.integer[node] = scheme
+            decisions.integer[node] = scheme
         if not rule.float_output:
-            work.native.add(node)
+            decisions.codes_only.add(node)
 
 
-def _objection(work: Work, node: fx.Node, row: Op) -> str | None:
-    rule = work.target.kernels.get(row.key)
+def _refusal(decisions: NodeDecisions, node: fx.Node, row: Op) -> str | None:
+    rule = decisions.target.kernels.get(row.key)
     if rule is None:
-        if row.key in rules.PRODUCTS and (reason := rules.stored_operand(node)) is not None:
+        if row.key in rules.PRODUCTS and (reason := rules.weight_operand_refusal(node)) is not None:
             return reason
-        return work.target.no_kernel.get(row.key, f"no integer kernel on {work.target.name}")
+        return decisions.target.no_kernel.get(
+            row.key, f"no integer kernel on {decisions.target.name}"
+        )
     if (reason := rule.refuse(node)) is not None:
         return reason
-    if rule.follows:
+    if rule.opportunistic:
         sources = [x for x in data_inputs(node) if isinstance(x, fx.Node)]
-        if not any(x in work.native for x in sources):
+        if not any(x in decisions.codes_only for x in sources):
             return "its inputs are float"
-        mixed = any(x.op == "call_function" and x not in work.native for x in sources)
-        if mixed and not _for_a_layer(work, node):
+        mixed = any(x.op == "call_function" and x not in decisions.codes_only for x in sources)
+        if mixed and not _feeds_layer(decisions, node):
             return "one of its inputs is float, and no layer reads its result"
-        if row.role is Role.JOIN and not _for_integers(work, node):
+        if row.role is Role.JOIN and not _feeds_integer_layer(decisions, node):
             return "no layer in integers reads its result"
     return None
 
 
-def _for_a_layer(work: Work, node: fx.Node) -> bool:
+def _feeds_layer(decisions: NodeDecisions, node: fx.Node) -> bool:
     """Whether a layer with weights, or the output, reads a result: as it is, moved or pooled.
 
     In a transformer none does: the sums between its blocks go to norms and to the next sum. In
@@ -210,13 +221,13 @@ def _for_a_layer(work: Work, node: fx.Node) -> bool:
             return True
         if row is None or len(data_inputs(user)) > 1:
             continue
-        known = row.role is Role.CLIP or row.key in work.target.kernels
-        if known and _for_a_layer(work, user):
+        known = row.role is Role.CLIP or row.key in decisions.target.kernels
+        if known and _feeds_layer(decisions, user):
             return True
     return False
 
 
-def _for_integers(work: Work, node: fx.Node) -> bool:
+def _feeds_integer_layer(decisions: NodeDecisions, node: fx.Node) -> bool:
     """Whether a layer that computes in integers reads a result, directly or through what computes
     on codes. Nothing of the kind stands behind the end of a network: one scale for all that is
     joined there would be as wide as its widest part (boxes beside their scores)."""
@@ -224,7 +235,7 @@ def _for_integers(work: Work, node: fx.Node) -> bool:
     while ahead:
         for user in ahead.pop().users:
             row = row_of(user) if user.op == "call_function" else None
-            if row is None or user in seen or _stays_float(work, user, row):
+            if row is None or user in seen or _stays_float(decisions, user, row):
                 continue
             if row.weight is not None:
                 return True
@@ -233,85 +244,104 @@ def _for_integers(work: Work, node: fx.Node) -> bool:
     return False
 
 
-def _stays_float(work: Work, node: fx.Node, row: Op) -> bool:
-    scheme = work.choices[G.name_of(node)].scheme
+def _stays_float(decisions: NodeDecisions, node: fx.Node, row: Op) -> bool:
+    scheme = decisions.choices[G.name_of(node)].scheme
     if scheme.when is not When.STATIC and (row.weight is not None or scheme.when is When.FLOAT):
         return True
-    rule = work.target.kernels.get(row.key)
+    rule = decisions.target.kernels.get(row.key)
     return row.role is not Role.CLIP and (rule is None or rule.refuse(node) is not None)
 
 
-def _choose_wanted(work: Work) -> None:
-    takes_codes: set[fx.Node] = set(work.integer)
-    for node in reversed(list(G.calls(work.graph))):
+def _find_codes_needed(decisions: NodeDecisions) -> None:
+    takes_codes: set[fx.Node] = set(decisions.integer)
+    for node in reversed(list(G.calls(decisions.graph))):
         row = row_of(node)
-        on_codes = row is not None and row.key in work.target.file.on_codes and node in work.native
-        if node in work.moves and (node in work.wanted or on_codes):
+        on_codes = (
+            row is not None
+            and row.key in decisions.target.file.passthrough_on_codes
+            and node in decisions.codes_only
+        )
+        if node in decisions.passthrough and (node in decisions.needs_codes or on_codes):
             takes_codes.add(node)
         if node in takes_codes:
-            rule = work.target.kernels[key(node)]
+            rule = decisions.target.kernels[operator_key(node)]
             for source in data_inputs(node):
-                if isinstance(source, fx.Node) and source is not rule.stays_float(node):
-                    work.wanted.add(source)
+                if isinstance(source, fx.Node) and source is not rule.float_operand(node):
+                    decisions.needs_codes.add(source)
 
 
-def _fuse_clips(work: Work) -> None:
+def _fuse_clamps(decisions: NodeDecisions) -> None:
     """relu and clamp(0, x): the zero point at the lowest code and the range up to x do the same."""
-    for node in G.calls(work.graph):
+    for node in G.calls(decisions.graph):
         row, source = row_of(node), node.args[0] if node.args else None
         if row is None or row.role is not Role.CLIP or not isinstance(source, fx.Node):
             continue
-        if node in work.reasons:  # left in float by the recipe
+        if node in decisions.reasons:  # left in float by the recipe
             continue
-        codes_out = node in work.wanted or node in work.native
+        codes_out = node in decisions.needs_codes or node in decisions.codes_only
         from_zero = row.bounds(node)[0] == 0
-        free = key(source) not in (*work.target.fixed_outputs, *work.target.same_parameters)
+        free = operator_key(source) not in (
+            *decisions.target.fixed_outputs,
+            *decisions.target.same_parameters,
+        )
         saturates = from_zero and free  # the output's parameters are chosen so that they clamp
-        if source in work.integer and len(source.users) == 1 and codes_out and saturates:
-            work.fused[node] = source
-            work.native.discard(source)
-            work.wanted.discard(source)
-            work.native.add(node)
-        elif source in work.integer:
-            if codes_out and work.target.kernels[key(source)].one_output:
-                work.wanted.add(source)  # the runtime drops the clamp, whose codes clamp as well
-            work.reasons[node] = "clamps in float between dequantize and quantize"
+        if source in decisions.integer and len(source.users) == 1 and codes_out and saturates:
+            decisions.fused_into[node] = source
+            decisions.codes_only.discard(source)
+            decisions.needs_codes.discard(source)
+            decisions.codes_only.add(node)
+        elif source in decisions.integer:
+            if codes_out and decisions.target.kernels[operator_key(source)].single_dtype_output:
+                decisions.needs_codes.add(
+                    source
+                )  # the runtime drops the clamp, whose codes clamp as well
+            decisions.reasons[node] = "clamps in float between dequantize and quantize"
         else:
-            work.reasons[node] = "its input is float"
+            decisions.reasons[node] = "its input is float"
 
 
-def _decision(work: Work, node: fx.Node, points: tuple[Point, ...]) -> Decision:
+def _decision(decisions: NodeDecisions, node: fx.Node, points: tuple[Point, ...]) -> Decision:
     name = G.name_of(node)
     names = {p.name for p in points}
     inputs = tuple(p.name for p in points if any(e.user == name for e in p.edges))
     output = name if name in names else None
-    op = _op(node)
-    first = next((n for n in work.graph.nodes if n.op == "placeholder"), None)
+    op = _operator_name(node)
+    first = next((n for n in decisions.graph.nodes if n.op == "placeholder"), None)
     batch = G.hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
     cost = macs(node, batch)
-    if node in work.fused:
+    if node in decisions.fused_into:
         return Decision(
-            name, op, Execution.FUSED, f"into {G.name_of(work.fused[node])}", 0, (), output
+            name,
+            op,
+            Execution.FUSED,
+            f"into {G.name_of(decisions.fused_into[node])}",
+            0,
+            (),
+            output,
         )
-    if node in work.integer:
-        why = "" if output or any(u in work.fused for u in node.users) else "result in float"
+    if node in decisions.integer:
+        why = (
+            ""
+            if output or any(u in decisions.fused_into for u in node.users)
+            else "result in float"
+        )
         return Decision(name, op, Execution.INTEGER, why, cost, inputs, output)
-    if node in work.linears:
-        scheme = work.linears[node]
-        execution, why = weight_only.described(scheme)
+    if node in decisions.weight_only:
+        scheme = decisions.weight_only[node]
+        execution, why = weight_only.execution_and_reason(scheme)
         row = row_of(node)
         if row is not None and row.more and scheme.when is When.DYNAMIC:
             why = "its inputs are quantized in each step"
-        elif node in work.tables:
-            why = f"rows are looked up in the codes of {G.name_of(work.tables[node])}"
-        elif row is not None and (reason := _stored(work, row)):
-            why = f"{reason}: {weight_only.weights_of(scheme)}, the rest in float"
+        elif node in decisions.tied_tables:
+            why = f"rows are looked up in the codes of {G.name_of(decisions.tied_tables[node])}"
+        elif row is not None and (reason := _weight_only_reason(decisions, row)):
+            why = f"{reason}: {weight_only.describe_weights(scheme)}, the rest in float"
         return Decision(name, op, execution, why, cost, inputs, output)
-    if output and node in work.moves:
+    if output and node in decisions.passthrough:
         return Decision(name, op, Execution.PASS, "", cost, inputs, output)
     if not _gives_floats(node):
         return Decision(name, op, Execution.SHAPE, "not a float tensor", cost)
-    why = work.reasons.get(node, "between float operators")
+    why = decisions.reasons.get(node, "between float operators")
     return Decision(name, op, Execution.FLOAT, why, cost, inputs, output)
 
 
@@ -322,6 +352,6 @@ def _gives_floats(node: fx.Node) -> bool:
     return any(isinstance(r, torch.Tensor) and r.is_floating_point() for r in several)
 
 
-def _why_nothing(work: Work) -> str:
-    reasons = [f"{G.name_of(n)} ({r})" for n, r in work.reasons.items()][:3]
+def _why_nothing(decisions: NodeDecisions) -> str:
+    reasons = [f"{G.name_of(n)} ({r})" for n, r in decisions.reasons.items()][:3]
     return "; ".join(reasons) or "it has no operator with weights"

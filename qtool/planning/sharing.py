@@ -19,7 +19,9 @@ from qtool.core.types import Bounds, Observed, SharedWith
 from qtool.planning.plan import Kind, Point
 
 
-def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple[Point, ...]:
+def share_parameters(
+    points: list[Point], graph: fx.Graph, passthrough: Collection[str]
+) -> tuple[Point, ...]:
     """The points with `SharedWith` where parameters must or may agree.
 
     `moves`: names of the nodes that pass codes through.
@@ -38,7 +40,7 @@ def share(points: list[Point], graph: fx.Graph, moves: Collection[str]) -> tuple
 
     for point in points:
         node = nodes.get(point.name)
-        if node is not None and point.name in moves:
+        if node is not None and point.name in passthrough:
             source = reads.get((G.name_of(node.args[0]), point.name))  # of a pass-through
             if source is not None:
                 parent[point.name] = (source, _factor(node))
@@ -67,14 +69,14 @@ def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
     """Whether a clamp fused into the producer of `source` still saturates with the parameters of
     the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
     negative results would not be free any more, and its layer would fall back to float.)"""
-    low, high = bounds_of(source)
-    others = [bounds_of(other) for other in inputs if other is not source]
+    low, high = clamp_bounds(source)
+    others = [clamp_bounds(other) for other in inputs if other is not source]
     below = low is None or all(o[0] is not None and o[0] >= low for o in others)
     above = high is None or all(o[1] is not None and o[1] <= high for o in others)
     return below and above
 
 
-def bounds_of(value: object) -> Bounds:
+def clamp_bounds(value: object) -> Bounds:
     """The bounds of the clamp that gives a value, directly or through operators that move it."""
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
         if row.role is Role.CLIP:

@@ -20,38 +20,40 @@ from qtool.core.schemes import Scheme, When
 from qtool.core.types import Dynamic, Observed, ObserverSpec
 from qtool.planning.plan import Edge, Execution, Kind, Point
 from qtool.planning.recipe import Choice
-from qtool.planning.targets import STORED, Target
+from qtool.planning.targets import WEIGHT_ONLY_SCHEMES, Target
 
 
 def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the scheme that was chosen, or None."""
     if choice.scheme.when not in row.otherwise:
-        return f"only linear layers have a form for that ({choice.because})"
+        return f"only linear layers have a form for that ({choice.decided_by})"
     rule = target.kernels.get(row.key)
     if rule is None:
         return f"no integer kernel on {target.name}"
     if choice.scheme.of(target.schemes(row.key)) is None:
-        return no_kernel(choice.scheme, choice, target)
+        return no_kernel_reason(choice.scheme, choice, target)
     return rule.refuse(node)
 
 
-def no_kernel(scheme: Scheme, choice: Choice, target: Target) -> str:
-    return f"{target.name} has no kernel for {scheme} ({choice.because})"
+def no_kernel_reason(scheme: Scheme, choice: Choice, target: Target) -> str:
+    return f"{target.name} has no kernel for {scheme} ({choice.decided_by})"
 
 
-def alone(key: str, asked: Scheme, target: Target) -> Scheme:
+def storage_scheme(key: str, asked: Scheme, target: Target) -> Scheme:
     """The scheme of an operator whose weights are always stored alone: as near as can be to what
     was asked for."""
     usual = (target.types.activation, target.types.weight)
     if key in target.dynamic:
-        each_run = (replace(s, when=When.DYNAMIC).or_else(*usual) for s in STORED)
+        each_run = (replace(s, when=When.DYNAMIC).or_else(*usual) for s in WEIGHT_ONLY_SCHEMES)
         if (found := asked.of(each_run)) is not None:
             return found
-    offered = [s.or_else(*usual) for s in STORED]
+    offered = [s.or_else(*usual) for s in WEIGHT_ONLY_SCHEMES]
     return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
 
 
-def as_table(table: fx.Node, scheme: Scheme, choice: Choice, target: Target) -> Scheme | None:
+def tied_table_scheme(
+    table: fx.Node, scheme: Scheme, choice: Choice, target: Target
+) -> Scheme | None:
     """The scheme of a layer whose weight is also a table that rows are looked up in, if both can
     read the same codes; None where they cannot.
 
@@ -67,7 +69,7 @@ def as_table(table: fx.Node, scheme: Scheme, choice: Choice, target: Target) -> 
         return None
     if int(G.shape(weight)[-1]) % scheme.scales or G.value(ids).dtype is not torch.int64:
         return None
-    if choice.usual:
+    if choice.is_default:
         wanted = Scheme(When.NEVER, weights=target.types.weight, scales=scheme.scales)
         scheme = wanted.of(target.schemes("linear")) or scheme
     assert scheme.weights is not None
@@ -75,21 +77,21 @@ def as_table(table: fx.Node, scheme: Scheme, choice: Choice, target: Target) -> 
     return scheme if whole_bytes else None
 
 
-def described(scheme: Scheme) -> tuple[Execution, str]:
+def execution_and_reason(scheme: Scheme) -> tuple[Execution, str]:
     """How such a layer is executed, and the reason that the plan gives."""
     if scheme.when is When.DYNAMIC:
         return Execution.DYNAMIC, "its input is quantized with the range of each batch"
-    return Execution.WEIGHTS, f"{weights_of(scheme)}, input and result in float"
+    return Execution.WEIGHTS, f"{describe_weights(scheme)}, input and result in float"
 
 
-def weights_of(scheme: Scheme) -> str:
+def describe_weights(scheme: Scheme) -> str:
     """Its weights in a few words."""
     assert scheme.weights is not None
     words = f"{scheme.weights.bits}-bit weights" if scheme.weights.bits < 8 else "int8 weights"
     return f"{words} in blocks of {scheme.scales}" if isinstance(scheme.scales, int) else words
 
 
-def place(
+def place_points(
     node: fx.Node,
     row: Op,
     scheme: Scheme,

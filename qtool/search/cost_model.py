@@ -22,7 +22,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.types import Array
-from qtool.planning.plan import Execution, Kind, Point, QuantPlan, describe
+from qtool.planning.plan import Execution, Kind, Point, QuantPlan, describe_spec
 from qtool.search.choices import FLOAT, Config, SearchSpace
 
 _INTEGER_FORMS = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
@@ -72,14 +72,14 @@ def form_of(execution: Execution, points: Sequence[str]) -> str:
 def point_items(plan: QuantPlan) -> set[Item]:
     """The points of a plan that round anything; what a bias loses cannot be measured."""
     return {
-        (p.name, describe(p.spec).split(",")[0])
+        (p.name, describe_spec(p.spec).split(",")[0])
         for p in plan.placed
-        if p.kind is not Kind.BIAS and not describe(p.spec).startswith("float")
+        if p.kind is not Kind.BIAS and not describe_spec(p.spec).startswith("float")
     }
 
 
 def _node_items(plan: QuantPlan) -> set[Item]:
-    kinds = {p.name: describe(p.spec).split(" ")[0] for p in plan}
+    kinds = {p.name: describe_spec(p.spec).split(" ")[0] for p in plan}
     return {
         (d.node, form_of(d.execution, [kinds[i] for i in d.inputs if i.endswith(".weight")]))
         for d in plan.nodes

@@ -36,7 +36,7 @@ from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import NOISES, TOLERANCE, distance, last_bits_moved, own_noise
 from qtool.core.graph.perturbation import DRAWS, Moved, within
 from qtool.core.types import QuantParams
-from qtool.planning.fake_quantize import QuantPoint, points_of
+from qtool.planning.fake_quantize import QuantPoint, quant_points
 from qtool.verification.exported_file import ExportedFile
 from qtool.verification.stable_sort import StableSort
 
@@ -94,7 +94,7 @@ def compare_nodes(
         VerificationError: the runtime refuses the file as written.
     """
     arrays = batch.arrays()
-    asked = {value_names.quantize(point): None for point in points_of(module)}
+    asked = {value_names.quantize(point): None for point in quant_points(module)}
     if program is not None:
         asked |= dict.fromkeys(
             o for step in program.instructions for o in (*step.inputs, *step.outputs)
@@ -121,7 +121,7 @@ def _as_planned(
 ) -> tuple[int, list[str]]:
     """How many values were compared, and those that are wrong: torch beside the file, with the
     file's own codes behind each point."""
-    points, off = points_of(module), dict[str, tuple[float, float]]()
+    points, off = quant_points(module), dict[str, tuple[float, float]]()
 
     def look(name: str, x: torch.Tensor) -> None:  # at once: all of them together are large
         beyond = _beyond(x, seen[value_names.quantize(name)], points[name])
@@ -165,7 +165,7 @@ def _beyond_conditioning(
     """What is left of values too far off where each is allowed what its own rounding does."""
     if not isinstance(module, fx.GraphModule):
         return high, far
-    points, run = points_of(module), Moved(module)
+    points, run = quant_points(module), Moved(module)
     plain: dict[str, torch.Tensor] = {}
     open_: dict[str, torch.Tensor] = {}
 
@@ -228,7 +228,7 @@ def _given(
             return None
         return _cpu(params).dequantize(codes).to(output)
 
-    handles = [p.register_forward_hook(hook) for p in points_of(module).values()]
+    handles = [p.register_forward_hook(hook) for p in quant_points(module).values()]
     try:
         yield
     finally:
@@ -258,7 +258,7 @@ def _beyond(x: torch.Tensor, codes: torch.Tensor, point: QuantPoint) -> torch.Te
 def _own_noise(module: nn.Module, batch: Batch, seen: Values) -> dict[str, float]:
     """What float32 leaves open in front of each point: how far it is from float64 there, in shares
     of the range of codes. Nothing is known of a network that does not run so."""
-    points = points_of(module)
+    points = quant_points(module)
 
     def double(x: Any) -> Any:
         floats = isinstance(x, torch.Tensor) and x.is_floating_point()

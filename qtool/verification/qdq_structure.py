@@ -24,7 +24,7 @@ from qtool.backends.onnx.reading import (
     is_constant,
 )
 from qtool.core.errors import VerificationError
-from qtool.planning.targets.saturation import largest_pairs
+from qtool.planning.targets.saturation import largest_pair_sums
 
 _AXIS = {"Conv": 0, "Gemm": 0}  # of the output channels in the weight; Gemm is written with transB
 
@@ -124,7 +124,7 @@ def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
 
 def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
     groups = int(attributes_of(node).get("group", 1))
-    pairs = largest_pairs(torch.from_numpy(codes), axis, groups)
+    pairs = largest_pair_sums(torch.from_numpy(codes), axis, groups)
     if bool((pairs > limit).any()):
         raise VerificationError(
             f"{node.name}: two weights of channel {int(pairs.argmax())} sum to {int(pairs.max())}; "

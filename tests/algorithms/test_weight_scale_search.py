@@ -12,7 +12,7 @@ import qtool
 from qtool.algorithms.weight_scale_search import fitted
 from qtool.core.types import INT4, INT8_NARROW, QType, QuantParams
 from qtool.evaluation.restored_model import restore
-from qtool.planning.targets.saturation import largest_pairs
+from qtool.planning.targets.saturation import largest_pair_sums
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
 
@@ -68,4 +68,4 @@ def test_fitted_scales_keep_the_limit_of_pairs() -> None:
     captured = qtool.capture_model(layer, torch.randn(4, 32))
     model = qtool.quantize(captured, [torch.randn(4, 32)], recover=["refit"])
     codes = model.parameters["linear.weight"].quantize(layer.weight.detach())
-    assert int(largest_pairs(codes, 0).max()) <= 128
+    assert int(largest_pair_sums(codes, 0).max()) <= 128

@@ -20,7 +20,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import observing, watched
 from qtool.core.errors import CalibrationError, DataError
 from qtool.frontends.captured_model import Captured, capture_model
-from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.fake_quantize import insert_points, quant_points
 from tests.backends.onnx.export.networks import network, samples
 
 EXACT = ["minmax", "percentile", "percentile:99", "mse"]
@@ -206,7 +206,7 @@ def test_no_hook_outlives_the_context(fails: bool) -> None:
         if fails:
             raise KeyboardInterrupt
     assert hooks_of(prepared) == 0
-    assert all(p.params is None for p in points_of(prepared).values())
+    assert all(p.params is None for p in quant_points(prepared).values())
     assert torch.equal(prepared(x), before)
     assert not any(s.empty for s in statistics.values())
 

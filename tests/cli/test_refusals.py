@@ -112,7 +112,7 @@ CASES: dict[str, tuple[list[str], str]] = {
 
 def test_a_recipe_that_is_a_pipe_is_not_waited_for(folder: Cli) -> None:
     os.mkfifo(folder.folder / "pipe.toml")
-    assert "it is no ordinary file" in folder.refuses(*quantize(), "--recipe", "pipe.toml")
+    assert "not a regular file" in folder.refuses(*quantize(), "--recipe", "pipe.toml")
 
 
 def test_a_report_into_a_circle_of_links(folder: Cli) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 import qtool
 from qtool import QuantizedModel
 from qtool.evaluation.measure.layer_facts import layers_of
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 
 __all__ = ["Chain", "captured", "chain", "images", "spoil"]
 
@@ -65,4 +65,4 @@ def spoil(quantized: QuantizedModel, name: str, factor: float) -> None:
         quantized.parameters[layer.output], scale=quantized.parameters[layer.output].scale * factor
     )
     quantized.parameters[layer.output] = worse
-    points_of(quantized.module)[layer.output].set_params(worse)
+    quant_points(quantized.module)[layer.output].set_params(worse)

@@ -89,15 +89,15 @@ def test_channels_are_the_histograms_of_their_slices(factor: float, dtype: torch
     x[:, 2] = 0
     x[:, 3] *= 1e-3
     together = histogram_of([x, 3 * x], -2)
-    for c, bins in enumerate(together.each()):
-        (alone,) = histogram_of([x[:, c], 3 * x[:, c]], None).each()
+    for c, bins in enumerate(together.channel_bins()):
+        (alone,) = histogram_of([x[:, c], 3 * x[:, c]], None).channel_bins()
         assert (bins.low, bins.high) == (alone.low, alone.high)
         assert np.array_equal(bins.counts, alone.counts)
         assert np.array_equal(bins.edges, alone.edges)
 
 
 def test_bins_cover_zero_and_the_values_and_know_their_edges() -> None:
-    (bins,) = histogram_of([tensor([0.0, 1.0])], None, bins=64).each()
+    (bins,) = histogram_of([tensor([0.0, 1.0])], None, bins=64).channel_bins()
     assert bins.edges.tolist() == [i / 64 for i in range(66)]
     assert bins.counts.nonzero()[0].tolist() == [0, 64]
 
@@ -114,7 +114,7 @@ def test_pieces_do_not_show(axis: int | None, monkeypatch: pytest.MonkeyPatch) -
         return count(self, piece, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Histogram, "_count", spy)
-    monkeypatch.setattr("qtool.observers.statistic.PIECE", 100)
+    monkeypatch.setattr("qtool.observers.statistic.CHUNK", 100)
     monkeypatch.setattr("qtool.observers.histogram._COUNTERS", 7 * 2049)
     assert_same_state(observed(lambda: Histogram(axis), [x]), whole)
     assert sum(seen) == x.numel()

@@ -53,7 +53,7 @@ def test_float_sums_that_cancel() -> None:
 @pytest.mark.parametrize("rows", [2, 1000])
 def test_channels_are_the_means_of_their_slices(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qtool.observers.mean._ROWS", rows)
-    monkeypatch.setattr("qtool.observers.statistic.PIECE", 30)
+    monkeypatch.setattr("qtool.observers.statistic.CHUNK", 30)
     x = torch.randn(4, 5, 11) * 10.0 ** torch.arange(-4, 1)[:, None]
     found = mean_of([x, 3 * x], 1).value()
     assert found.dtype == torch.float64
@@ -68,7 +68,7 @@ def test_no_data_has_no_mean() -> None:
 
 
 def test_more_elements_than_an_integer_can_sum_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.observers.mean._MOST", 5)
+    monkeypatch.setattr("qtool.observers.mean._MAX_COUNT", 5)
     mean = mean_of([torch.ones(5)])
     with pytest.raises(CalibrationError, match="more than 5"):
         mean.update(torch.ones(1))

@@ -40,7 +40,7 @@ def assert_percentile(x: torch.Tensor, p: float, lo: float, hi: float, width: fl
 @given(VALUES, st.sampled_from(EXACT_P))
 def test_percentile_is_numpys_to_a_bin(values: list[float], p: float) -> None:
     statistic = histogram_of(tensor(values))
-    (bins,) = statistic.each()
+    (bins,) = statistic.channel_bins()
     lo, hi = ranges.percentile(statistic, p)
     assert_percentile(tensor(values), p, lo.item(), hi.item(), bins.edges[1] - bins.edges[0])
 
@@ -151,7 +151,7 @@ def test_the_mse_check_can_fail() -> None:
 def test_the_error_integral_is_the_mean_over_evenly_spread_values(
     qtype: QType, symmetric: bool
 ) -> None:
-    (bins,) = histogram_of(torch.randn(300), bins=64).each()
+    (bins,) = histogram_of(torch.randn(300), bins=64).channel_bins()
     spread = (np.arange(4096) + 0.5) / 4096 * (bins.edges[1] - bins.edges[0])
     x = torch.from_numpy(bins.edges[:-1, None] + spread)
     lo = np.array([-4.0, -1.0, -0.01, 0.0])

@@ -17,7 +17,7 @@ from qtool.observers import (
     RangeStatistic,
     Statistic,
 )
-from qtool.observers.statistic import pieces
+from qtool.observers.statistic import chunks
 from tests.observers.differential import assert_same_state, observed, tensor
 
 Kind = Callable[[int | None], Statistic]
@@ -45,13 +45,13 @@ LAYOUTS = {
 def test_pieces_hold_every_element_once(
     layout: str, axis: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtool.observers.statistic.PIECE", 7)
+    monkeypatch.setattr("qtool.observers.statistic.CHUNK", 7)
     x = LAYOUTS[layout](torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5))
     if axis is not None and x.dim() == 0:
         pytest.skip("a scalar has no axis")
     rows = [x.reshape(-1)] if axis is None else list(x.movedim(axis, 0).flatten(1))
     found: list[list[float]] = [[] for _ in rows]
-    for first, piece in pieces(x, axis, rows=2):
+    for first, piece in chunks(x, axis, rows=2):
         assert piece.dim() == 2
         assert piece.dtype == torch.float32
         assert piece.numel() <= 7
@@ -62,10 +62,10 @@ def test_pieces_hold_every_element_once(
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "transposed"])
 def test_dense_float32_memory_is_not_copied(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.observers.statistic.PIECE", 7)
+    monkeypatch.setattr("qtool.observers.statistic.CHUNK", 7)
     x = LAYOUTS[layout](torch.rand(2, 3, 4, 5))
     start, end = x.data_ptr(), x.data_ptr() + 4 * x.numel()
-    assert all(start <= p.data_ptr() < end for _, p in pieces(x, None, rows=1))
+    assert all(start <= p.data_ptr() < end for _, p in chunks(x, None, rows=1))
 
 
 @every_kind
@@ -74,7 +74,7 @@ def test_dense_float32_memory_is_not_copied(layout: str, monkeypatch: pytest.Mon
 def test_nan_and_inf_are_refused_and_change_nothing(
     kind: Kind, bad: float, axis: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtool.observers.statistic.PIECE", 1)  # good pieces follow the bad
+    monkeypatch.setattr("qtool.observers.statistic.CHUNK", 1)  # good pieces follow the bad
     one, untouched = (observed(lambda: kind(axis), [torch.ones(2, 3)]) for _ in range(2))
     x = torch.full((2, 3), 9.0)
     x[1, 1] = bad

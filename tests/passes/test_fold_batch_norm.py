@@ -10,7 +10,7 @@ from torch import nn
 
 from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
-from qtool.passes.fold_batch_norm import fold, fold_batch_norm
+from qtool.passes.fold_batch_norm import fold_batch_norm, fold_statistics
 from qtool.passes.remove_identity import remove_identity
 from tests.passes.differential import Function, Rewritten, rewritten
 
@@ -207,7 +207,7 @@ def test_names_and_user_model_are_untouched() -> None:
 
 def test_fold_by_hand() -> None:
     """gain = 2 / sqrt(3 + 1) = 1; 4 / sqrt(15 + 1) = 1 on channel 1, with other numbers around."""
-    weight, bias = fold(
+    weight, bias = fold_statistics(
         weight=torch.tensor([[1.0, 2], [3, 4]]),
         bias=torch.tensor([10.0, 20]),
         gamma=torch.tensor([4.0, 4]),

@@ -10,7 +10,7 @@ import torch
 from qtool import quantize
 from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
 from qtool.frontends.captured_model import capture_model
-from qtool.planning.fake_quantize import QuantPoint, insert_points, points_of
+from qtool.planning.fake_quantize import QuantPoint, insert_points, quant_points
 from tests.backends.onnx.export.networks import NETWORKS, network, quantized, samples
 
 
@@ -109,7 +109,7 @@ def test_parameters_travel_in_the_state_dict() -> None:
     assert (state["scale"].dtype, state["zero_point"].dtype) == (torch.float32, torch.int64)
     module = quantized("residual").module
     keys = module.state_dict().keys()
-    for p in points_of(module).values():
+    for p in quant_points(module).values():
         path = next(k for k, m in module.named_modules() if m is p)
         assert {f"{path}.scale", f"{path}.zero_point"} <= keys
 
@@ -130,7 +130,7 @@ def test_a_deepcopy_is_independent() -> None:
     before = module(x)
     twin = copy.deepcopy(module)
     assert torch.equal(twin(x), before)
-    for p in points_of(twin).values():
+    for p in quant_points(twin).values():
         p.scale.mul_(4)
     assert not torch.equal(twin(x), before)
     assert torch.equal(module(x), before)
@@ -144,8 +144,8 @@ def test_inserting_points_changes_nothing_but_the_copy(name: str) -> None:
     code = graph.module.code
     prepared = insert_points(graph.module, plan)
     assert graph.module.code == code
-    assert not points_of(graph.module)
-    assert set(points_of(prepared)) == {p.name for p in plan if p.edges}
+    assert not quant_points(graph.module)
+    assert set(quant_points(prepared)) == {p.name for p in plan if p.edges}
     x = samples(name, 5)
     with torch.no_grad():
         expected, found = network(name)(*x), prepared(*x)
@@ -158,7 +158,7 @@ def test_inserting_points_changes_nothing_but_the_copy(name: str) -> None:
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_point_of_the_plan_has_its_parameters(name: str) -> None:
     found = quantized(name)
-    points = points_of(found.module)
+    points = quant_points(found.module)
     for planned in found.plan:
         params = found.parameters[planned.name]
         if planned.edges:
@@ -185,4 +185,4 @@ def test_names_that_differ_in_signs_alone_have_points_of_their_own() -> None:
     found = quantize(Named().eval(), [torch.randn(8, 4)])
     names = {p.name for p in found.plan.placed}
     assert {"a.b", "a_b"} <= names
-    assert set(points_of(found.module)) >= names
+    assert set(quant_points(found.module)) >= names

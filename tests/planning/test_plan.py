@@ -23,7 +23,16 @@ from qtool.core.types import (
     SharedWith,
     Spec,
 )
-from qtool.planning.plan import Decision, Edge, Execution, Kind, Point, QuantPlan, Rewrite, describe
+from qtool.planning.plan import (
+    Decision,
+    Edge,
+    Execution,
+    Kind,
+    Point,
+    QuantPlan,
+    Rewrite,
+    describe_spec,
+)
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
@@ -55,7 +64,7 @@ PARAMS = QuantParams(UINT8, torch.tensor(1 / 256), torch.tensor(0))
     ],
 )
 def test_describe(spec: Spec, text: str) -> None:
-    assert describe(spec) == text
+    assert describe_spec(spec) == text
 
 
 SMALL = QuantPlan(
@@ -157,4 +166,4 @@ def test_points_stand_where_codes_are_read_or_requantized() -> None:
     assert [p.name for p in plan.placed] == ["seen", "wide"]
     assert [p.tensor for p in plan] == ["unread", "seen", "seen"]
     assert plan.reads == {("seen", "conv"): "wide"}
-    assert describe(wide.spec) == "uint16, requantized from seen"
+    assert describe_spec(wide.spec) == "uint16, requantized from seen"

@@ -8,7 +8,7 @@ from qtool.core.schemes import SCHEMES, Scales, Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, UINT4
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
-from qtool.planning.weight_only import alone, described
+from qtool.planning.weight_only import execution_and_reason, storage_scheme
 
 X86 = target("onnxruntime")
 ALONE = {
@@ -21,16 +21,16 @@ ALONE = {
 
 @pytest.mark.parametrize(("asked", "weights"), ALONE.values(), ids=ALONE.keys())
 def test_weights_that_are_always_stored_alone(asked: Scheme, weights: object) -> None:
-    found = alone("lstm", asked, X86)
+    found = storage_scheme("lstm", asked, X86)
     assert (found.when, found.scales) == (When.NEVER, Scales.CHANNEL)
     assert found.weights is weights
 
 
 def test_a_kernel_that_rounds_its_inputs_is_taken_where_that_is_asked_for() -> None:
     asked = SCHEMES["dynamic"]
-    assert alone("lstm", asked, X86).when is When.DYNAMIC
-    assert alone("gru", asked, X86).when is When.NEVER
-    assert alone("lstm", asked, target("openvino")).when is When.NEVER
+    assert storage_scheme("lstm", asked, X86).when is When.DYNAMIC
+    assert storage_scheme("gru", asked, X86).when is When.NEVER
+    assert storage_scheme("lstm", asked, target("openvino")).when is When.NEVER
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_kernel_that_rounds_its_inputs_is_taken_where_that_is_asked_for() -> N
 def test_decisions_say_what_is_stored(name: str, execution: Execution, reason: str) -> None:
     found = SCHEMES[name].of(X86.schemes("linear"))
     assert found is not None
-    assert described(found) == (execution, reason)
+    assert execution_and_reason(found) == (execution, reason)

@@ -24,7 +24,7 @@ from qtool.calibration.scale_alignment import reaches
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.types import Derived, Observed, QuantParams, Requantized
-from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Kind, Point, QuantPlan
 
 WIDEST = 1.0
@@ -163,7 +163,7 @@ def learnable(state: ConversionState) -> Learnable:
     params = state.parameters.params
     scales, layers = _scales(state), _layers(state)
     found = Learnable(module, {}, _most(state, scales), {}, {}, {})
-    for name, place in points_of(module).items():
+    for name, place in quant_points(module).items():
         point, root = state.plan.point(name), state.plan.root(name)
         place.set_params(params[name])
         if root in scales:

@@ -11,7 +11,7 @@ from qtool.core.graph.torch_ops import groups_of
 from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
 from qtool.planning.targets import target
-from qtool.planning.targets.saturation import partners
+from qtool.planning.targets.saturation import pair_partners
 
 
 def pair_bounds(
@@ -23,11 +23,11 @@ def pair_bounds(
         matrix: the weights as [groups, out / groups, in * kernel]. shape: of the weight itself,
             output channels first. params: of the weight.
     """
-    limit, decision = target(plan.target).pair_limit, plan.decision(G.name_of(node))
+    limit, decision = target(plan.target).saturation_limit, plan.decision(G.name_of(node))
     if limit is None or decision is None or not decision.computes_on_codes:
         return None
     if 2 * max(-params.qtype.qmin, params.qtype.qmax) <= limit:
         return None
     levels = params.qtype.qmin, params.qtype.qmax
-    meets = partners(shape, groups_of(node))
+    meets = pair_partners(shape, groups_of(node))
     return PairBounds(matrix.shape[:2], meets, *levels, limit)

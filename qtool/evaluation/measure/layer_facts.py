@@ -138,7 +138,7 @@ def histogram_facts(
     """A streamed histogram as bars; None where nothing was seen."""
     if histogram.empty:
         return None
-    bins = next(histogram.each())
+    bins = next(histogram.channel_bins())
     low, high = (
         (torch.zeros(1),) * 2 if params is None else map(torch.atleast_1d, code_limits(params))
     )

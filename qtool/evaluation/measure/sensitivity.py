@@ -42,7 +42,7 @@ from qtool.evaluation.measure.layer_facts import (
 )
 from qtool.evaluation.options import ReportOptions
 from qtool.observers.histogram import Histogram
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Kind
 from qtool.verification.fidelity import decibels
 
@@ -309,7 +309,7 @@ def _digest(quantized: Quantized, schedule: _ChunkSchedule) -> str:
 
 
 def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) -> Sensitivity:
-    points = points_of(quantized.module)
+    points = quant_points(quantized.module)
     weights = _weights(quantized)
     found = []
     for i, layer in enumerate(sums.layers):

@@ -1,13 +1,11 @@
-"""Recipes: which part of a model is quantized how."""
+"""Recipes: how each part of a model is quantized."""
 
 from qtool.planning.recipe.recipe import (
     ACCURACIES,
-    INPUT,
+    DEFAULT_ACCURACY,
     MODES,
-    USUAL_ACCURACY,
-    Choice,
     Recipe,
-    Rule,
 )
+from qtool.planning.recipe.rule import INPUT, Choice, Rule
 
-__all__ = ["ACCURACIES", "INPUT", "MODES", "USUAL_ACCURACY", "Choice", "Recipe", "Rule"]
+__all__ = ["ACCURACIES", "DEFAULT_ACCURACY", "INPUT", "MODES", "Choice", "Recipe", "Rule"]

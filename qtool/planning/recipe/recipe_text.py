@@ -1,4 +1,4 @@
-"""The text of recipes: TOML or JSON."""
+"""Reads and writes the text of recipes: TOML or JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from typing import Any
 from qtool.core.errors import FileError
 
 
-def read(path: Path) -> Any:
-    """The file's content. TOML needs Python 3.11 or the package tomli: JSON always works, and a
-    dependency for one old version of Python is not worth it."""
+def read_recipe(path: Path) -> Any:
+    """Return the parsed content of a recipe file.
+
+    TOML needs Python 3.11 or the package tomli. JSON always works, and one old version of Python is
+    not worth a dependency.
+
+    Raises:
+        FileError: the file cannot be read or parsed, or is neither .toml nor .json.
+    """
     try:
         if path.exists() and not path.is_file():  # a pipe may wait for ever, a device never end
-            raise FileError(f"{path}: the recipe cannot be read: it is no ordinary file; name one")
+            raise FileError(f"{path}: cannot read the recipe: not a regular file")
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise FileError(f"{path}: the recipe cannot be read ({error})") from error
+        raise FileError(f"{path}: cannot read the recipe ({error})") from error
     if path.suffix == ".json":
         parse: Any = json.loads
     elif path.suffix == ".toml":
@@ -27,17 +33,17 @@ def read(path: Path) -> Any:
             parse = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads
         except ImportError as error:
             raise FileError(
-                f"{path}: reading TOML takes Python 3.11 or `pip install tomli`; the same recipe "
-                "can be written as JSON"
+                f"{path}: TOML needs Python 3.11 or `pip install tomli`; or write the recipe as "
+                "JSON"
             ) from error
     else:
-        raise FileError(f"{path}: a recipe is a .toml or a .json file")
+        raise FileError(f"{path}: a recipe must be a .toml or .json file")
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})") from error
 
 
-def toml(value: str | int | list[str]) -> str:
-    """As JSON has it; TOML wants one character more to be written by its number."""
+def toml_value(value: str | int | list[str]) -> str:
+    """Return a value as TOML: JSON, but DEL must be escaped, too."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,7 @@
 """Targets: one file per runtime on a kind of hardware."""
 
 from qtool.core.errors import ExportError, PlanError
-from qtool.planning.targets.base import STORED, KernelRule, Target
+from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME
 from qtool.planning.targets.onnxruntime_arm import ONNXRUNTIME_ARM
 from qtool.planning.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
@@ -13,8 +13,8 @@ from qtool.planning.targets.tflite import TFLITE
 __all__ = [
     "DEFAULT",
     "FORMER_NAMES",
-    "STORED",
     "TARGETS",
+    "WEIGHT_ONLY_SCHEMES",
     "KernelRule",
     "Target",
     "check_format",
@@ -50,20 +50,20 @@ def current_name(name: str) -> str:
     return FORMER_NAMES.get(name, name)
 
 
-def register(added: Target) -> None:
+def register(new: Target) -> None:
     """Adds a target. Raises PlanError when its name is taken."""
-    if added.name in TARGETS or added.name in FORMER_NAMES:
-        raise PlanError(f"target '{added.name}' is registered already; give it a name of its own")
-    TARGETS[added.name] = added
+    if new.name in TARGETS or new.name in FORMER_NAMES:
+        raise PlanError(f"target '{new.name}' is registered already; give it a name of its own")
+    TARGETS[new.name] = new
 
 
-def check_format(name: str, wanted: str) -> None:
+def check_format(name: str, file_format: str) -> None:
     """Before anything is calibrated.
 
     Raises:
         ExportError: files for that target do not have this form. PlanError: unknown target.
     """
     chosen = target(name)
-    if wanted not in chosen.file.formats:
+    if file_format not in chosen.file.formats:
         known = ", ".join(chosen.file.formats)
-        raise ExportError(f"target {name} takes no format '{wanted}'; it takes: {known}")
+        raise ExportError(f"target {name} takes no format '{file_format}'; it takes: {known}")

@@ -15,13 +15,20 @@ from qtool.core import graph as G
 from qtool.core.schemes import Scales, Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT8
 from qtool.planning.targets import rules
-from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
-from qtool.planning.targets.saturation import pair_limit
+from qtool.planning.targets.base import (
+    INTEGER_SCHEMES,
+    WEIGHT_ONLY_SCHEMES,
+    FileForm,
+    KernelRule,
+    Target,
+    Types,
+)
+from qtool.planning.targets.saturation import saturation_limit
 
 _LINEAR = (
-    *INTEGER,
+    *INTEGER_SCHEMES,
     *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),
-    *STORED,
+    *WEIGHT_ONLY_SCHEMES,
     *(
         Scheme(When.NEVER, weights=t, scales=scales)  # MatMulNBits
         for t in (INT8_NARROW, UINT4, INT4, UINT8)
@@ -51,32 +58,32 @@ ONNXRUNTIME = Target(
     kernels={
         "conv": KernelRule(_conv),
         "linear": KernelRule(
-            rules.constant_weights, float_output=True, one_output=True, schemes=_LINEAR
+            rules.constant_weights, float_output=True, single_dtype_output=True, schemes=_LINEAR
         ),
-        "add": KernelRule(rules.tensors_only, follows=True),
-        "mul": KernelRule(rules.tensors_only, follows=True),
-        "concat": KernelRule(rules.float32, follows=True),
-        "sigmoid": KernelRule(rules.float32, follows=True),
-        "leaky_relu": KernelRule(rules.float32, follows=True),
-        "silu": KernelRule(rules.float32, follows=True, in_float=True),
-        "gelu": KernelRule(rules.float32, follows=True, in_float=True),
-        "hard_swish": KernelRule(rules.float32, follows=True, in_float=True),
-        "hard_sigmoid": KernelRule(rules.float32, follows=True, in_float=True),
-        "tanh": KernelRule(rules.float32, follows=True, in_float=True),
-        "elu": KernelRule(rules.float32, follows=True, in_float=True),
-        "prelu": KernelRule(rules.float32, follows=True, in_float=True),
-        "global_average_pool": KernelRule(rules.float32, follows=True),
-        "average_pool": KernelRule(rules.average_pool, follows=True),
+        "add": KernelRule(rules.tensors_only, opportunistic=True),
+        "mul": KernelRule(rules.tensors_only, opportunistic=True),
+        "concat": KernelRule(rules.float32, opportunistic=True),
+        "sigmoid": KernelRule(rules.float32, opportunistic=True),
+        "leaky_relu": KernelRule(rules.float32, opportunistic=True),
+        "silu": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "gelu": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "hard_swish": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "hard_sigmoid": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "tanh": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "elu": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "prelu": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
+        "global_average_pool": KernelRule(rules.float32, opportunistic=True),
+        "average_pool": KernelRule(rules.average_pool, opportunistic=True),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
         "rescale": KernelRule(rules.float32),
-        "pass": KernelRule(rules.moved),
+        "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is not faster in integers"),
         "softmax": "ONNX Runtime's integer softmax is slower than the float one",
     },
-    weights_only={
+    weight_only={
         # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         "embedding": "rows of a table are looked up as codes, and dequantized then",
@@ -95,15 +102,15 @@ ONNXRUNTIME = Target(
     file=FileForm(
         formats=("qdq", "qoperator"),
         contrib=True,
-        on_codes=frozenset({"pad", "rescale"}),
-        fused_unasked=frozenset(
+        passthrough_on_codes=frozenset({"pad", "rescale"}),
+        implicit_fusions=frozenset(
             [
                 *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
                 *("average_pool", "global_average_pool"),
             ]
         ),
     ),
-    pair_limit=pair_limit(UINT8),
+    saturation_limit=saturation_limit(UINT8),
     agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),
     profile="onnxruntime-x64",
     runtime="onnxruntime",

@@ -19,7 +19,7 @@ ONNXRUNTIME_ARM = replace(
     name="onnxruntime-arm",
     description="ONNX Runtime, CPU provider, 64-bit ARM",
     types=replace(ONNXRUNTIME.types, activation=INT8),
-    pair_limit=None,
+    saturation_limit=None,
     agreement=(),
     machines=frozenset({"onnxruntime-neon"}),
     profile="onnxruntime-neon",

@@ -16,7 +16,7 @@ ONNXRUNTIME_X86_VNNI = replace(
     ONNXRUNTIME,
     name="onnxruntime-x86-vnni",
     description="ONNX Runtime, CPU provider, x86-64 with VNNI",
-    pair_limit=None,
+    saturation_limit=None,
     agreement=(),
     machines=frozenset(ONNXRUNTIME.agreement) - {"onnxruntime-avx2"},
 )

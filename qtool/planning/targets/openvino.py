@@ -21,8 +21,15 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.types import UINT8
 from qtool.planning.targets import rules
-from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
-from qtool.planning.targets.saturation import pair_limit
+from qtool.planning.targets.base import (
+    INTEGER_SCHEMES,
+    WEIGHT_ONLY_SCHEMES,
+    FileForm,
+    KernelRule,
+    Target,
+    Types,
+)
+from qtool.planning.targets.saturation import saturation_limit
 
 _IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "elu", "leaky_relu")
 
@@ -44,17 +51,22 @@ OPENVINO = Target(
     kernels={
         "conv": KernelRule(_conv),
         "linear": KernelRule(
-            rules.constant_weights, float_output=True, schemes=(*INTEGER, *STORED)
+            rules.constant_weights,
+            float_output=True,
+            schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES),
         ),
-        "add": KernelRule(rules.tensors_only, follows=True),
-        "mul": KernelRule(rules.tensors_only, follows=True),
-        "concat": KernelRule(rules.float32, follows=True),
-        "global_average_pool": KernelRule(rules.float32, follows=True),
-        "average_pool": KernelRule(rules.average_pool, follows=True),
+        "add": KernelRule(rules.tensors_only, opportunistic=True),
+        "mul": KernelRule(rules.tensors_only, opportunistic=True),
+        "concat": KernelRule(rules.float32, opportunistic=True),
+        "global_average_pool": KernelRule(rules.float32, opportunistic=True),
+        "average_pool": KernelRule(rules.average_pool, opportunistic=True),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
-        "pass": KernelRule(rules.moved),
-        **{key: KernelRule(rules.float32, follows=True, in_float=True) for key in _IN_FLOAT},
+        "pass": KernelRule(rules.float32_data),
+        **{
+            key: KernelRule(rules.float32, opportunistic=True, float_between_qdq=True)
+            for key in _IN_FLOAT
+        },
     },
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
@@ -62,8 +74,8 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime has it",
     },
-    file=FileForm(apart=("extremes", "pads")),
+    file=FileForm(workarounds=("extremes", "pads")),
     rewrites=("batch_norm_as_conv", "hold_bias"),
-    pair_limit=pair_limit(UINT8),
+    saturation_limit=saturation_limit(UINT8),
     runtime="openvino",
 )

@@ -18,9 +18,9 @@ import torch
 from qtool.core.schemes import Scales
 from qtool.core.types import UINT8, UINT16, QType, QuantParams
 from qtool.planning.targets import rules
-from qtool.planning.targets.base import INTEGER, FileForm, KernelRule, Target, Types
+from qtool.planning.targets.base import INTEGER_SCHEMES, FileForm, KernelRule, Target, Types
 
-_TYPES = tuple(replace(s, activations=a) for a in (UINT8, UINT16) for s in INTEGER)
+_TYPES = tuple(replace(s, activations=a) for a in (UINT8, UINT16) for s in INTEGER_SCHEMES)
 _PER_TENSOR = tuple(replace(s, scales=Scales.TENSOR) for s in _TYPES)
 _BETWEEN = ("concat", "sigmoid", "tanh", "softmax", "gelu", "hard_swish", "elu", "leaky_relu")
 
@@ -36,14 +36,14 @@ QNN = Target(
     kernels={
         "conv": KernelRule(rules.constant_weights, schemes=_TYPES),
         "linear": KernelRule(rules.constant_weights, schemes=_PER_TENSOR),
-        "add": KernelRule(rules.tensors_only, follows=True, schemes=_TYPES),
-        "mul": KernelRule(rules.tensors_only, follows=True, schemes=_TYPES),
-        **{key: KernelRule(rules.float32, follows=True, schemes=_TYPES) for key in _BETWEEN},
-        "global_average_pool": KernelRule(rules.float32, follows=True, schemes=_TYPES),
-        "average_pool": KernelRule(rules.average_pool, follows=True, schemes=_TYPES),
+        "add": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
+        "mul": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
+        **{key: KernelRule(rules.float32, opportunistic=True, schemes=_TYPES) for key in _BETWEEN},
+        "global_average_pool": KernelRule(rules.float32, opportunistic=True, schemes=_TYPES),
+        "average_pool": KernelRule(rules.average_pool, opportunistic=True, schemes=_TYPES),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
-        "pass": KernelRule(rules.moved),
+        "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),

@@ -12,11 +12,11 @@ from qtool.core.ops import row_of
 aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""
-SMALL_TABLE = 1 << 16
+MIN_TABLE_SIZE = 1 << 16
 """Values of an embedding that are not worth four operators more: 256 KiB in float."""
 RECURRENT = ("gru", "lstm", "rnn")
 _NUMBER = aten.scalar_tensor.default  # what a size was made, or a value taken out of a tensor
-_WEIGHTED = frozenset({torch_ops.conv, aten.linear.default})
+_LAYERS = frozenset({torch_ops.conv, aten.linear.default})
 
 
 def constant_weights(node: fx.Node) -> str | None:
@@ -27,17 +27,17 @@ def constant_weights(node: fx.Node) -> str | None:
     return float32(node)
 
 
-def stored_operand(node: fx.Node) -> str | None:
+def weight_operand_refusal(node: fx.Node) -> str | None:
     """Of a product: what there is to say where an operand is stored, or taken from what is."""
     operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
     if any(a.op == "get_attr" for a in operands):
         return "its weights are no matrix for all rows; integer kernels take one"
-    if any(map(_of_weights, operands)):
+    if any(map(_depends_on_weights_only, operands)):
         return "its weights are chosen at run time; integer kernels take stored ones"
     return None
 
 
-def _of_weights(node: fx.Node) -> bool:
+def _depends_on_weights_only(node: fx.Node) -> bool:
     """Whether all floats that a tensor is made of are stored ones, not yet multiplied: of words,
     too, everything comes from stored tables."""
     seen, left = set[fx.Node](), [node]
@@ -66,7 +66,7 @@ def stored_weights(node: fx.Node) -> str | None:
         if given.op != "get_attr":
             called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
             return f"its {called} is computed at run time"
-        if row.from_codes is not None and G.value(given).numel() < SMALL_TABLE:
+        if row.from_codes is not None and G.value(given).numel() < MIN_TABLE_SIZE:
             return "its table is small"
     return float32(node, *(n for n in node.all_input_nodes if G.is_float(n)))
 
@@ -94,7 +94,7 @@ def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
     return None
 
 
-def moved(node: fx.Node) -> str | None:
+def float32_data(node: fx.Node) -> str | None:
     """What is moved has to be float32; where it goes (an index) is of any type."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
@@ -128,19 +128,19 @@ def average_pool_inside(node: fx.Node) -> str | None:
     return average_pool(node)
 
 
-def first_weighted(node: fx.Node) -> fx.Node | None:
+def layer_operand(node: fx.Node) -> fx.Node | None:
     """The operand of an add that comes straight from a layer with weights, and goes nowhere else.
 
     A runtime that fuses the add into that layer adds in its accumulator.
     """
     for source in node.args[:2]:
-        if isinstance(source, fx.Node) and source.target in _WEIGHTED and len(source.users) == 1:
+        if isinstance(source, fx.Node) and source.target in _LAYERS and len(source.users) == 1:
             return source
     return None
 
 
-def with_weighted(node: fx.Node) -> str | None:
+def fused_into_layer(node: fx.Node) -> str | None:
     """An add is worth quantizing where it is fused into the layer that computes one operand."""
-    if first_weighted(node) is None:
+    if layer_operand(node) is None:
         return "no operand comes straight from a layer with weights, which it would be fused into"
     return tensors_only(node)

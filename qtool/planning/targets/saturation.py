@@ -21,12 +21,12 @@ _INT16_MAX = 2**15 - 1
 _UP = 1 + 2.0**-20
 
 
-def pair_limit(activation: QType) -> int:
+def saturation_limit(activation: QType) -> int:
     """The largest |w0 + w1| with |a0 * w0 + a1 * w1| within 16 bits for all activation codes."""
     return _INT16_MAX // activation.qmax
 
 
-def partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
+def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     """For each weight of an output channel the weights that it can meet in a pair.
 
     Args:
@@ -42,7 +42,7 @@ def partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     return table
 
 
-def largest_pairs(codes: torch.Tensor, axis: int | None, groups: int = 1) -> torch.Tensor:
+def largest_pair_sums(codes: torch.Tensor, axis: int | None, groups: int = 1) -> torch.Tensor:
     """The largest sum of two weights of equal sign that can meet, in absolute value.
 
     Args:
@@ -61,7 +61,9 @@ def largest_pairs(codes: torch.Tensor, axis: int | None, groups: int = 1) -> tor
     return largest.amax() if axis is None else largest
 
 
-def widened(weight: torch.Tensor, params: QuantParams, limit: int, groups: int = 1) -> QuantParams:
+def widen_scales(
+    weight: torch.Tensor, params: QuantParams, limit: int, groups: int = 1
+) -> QuantParams:
     """Parameters under which no pair exceeds `limit` when weights are rounded to nearest.
 
     The scale of a channel that already keeps to it is untouched; any other grows by as much as its
@@ -69,7 +71,7 @@ def widened(weight: torch.Tensor, params: QuantParams, limit: int, groups: int =
     """
 
     def excess() -> torch.Tensor:
-        pairs = largest_pairs(params.quantize(weight), params.axis, groups).double() / limit
+        pairs = largest_pair_sums(params.quantize(weight), params.axis, groups).double() / limit
         return pairs.reshape(params.scale.shape)
 
     while bool(((factor := excess()) > 1).any()):
@@ -80,7 +82,7 @@ def widened(weight: torch.Tensor, params: QuantParams, limit: int, groups: int =
 
 
 def _largest(rows: torch.Tensor, groups: int) -> torch.Tensor:
-    """`largest_pairs` of [out, ...], by channel."""
+    """`largest_pair_sums` of [out, ...], by channel."""
     pairs = _pairs(tuple(rows.shape), groups)
     both = rows.flatten(1).to(torch.int64)[:, pairs]  # [out, pairs, 2]
     if not len(pairs):

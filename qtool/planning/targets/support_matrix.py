@@ -22,7 +22,7 @@ LEGEND = {
 def treatment(op: Op, target: Target) -> str:
     """What becomes of an operator on a target, at best: a word of LEGEND."""
     rule = target.kernels.get(op.key)
-    if op.key in target.weights_only:
+    if op.key in target.weight_only:
         return "weights"
     if op.role is Role.CLIP:
         return "fused"
@@ -30,9 +30,9 @@ def treatment(op: Op, target: Target) -> str:
         return "weights" if op.stored and op.key not in target.no_kernel else "float"
     if op.role is Role.PASS:
         return "moves"
-    if rule.in_float:
+    if rule.float_between_qdq:
         return "between"
-    return "follows" if rule.follows else "integer"
+    return "follows" if rule.opportunistic else "integer"
 
 
 def operator_table(targets: Iterable[Target]) -> str:
@@ -46,7 +46,7 @@ def operator_table(targets: Iterable[Target]) -> str:
         "|---" * (2 + len(columns)) + "|",
     ]
     for key, ops in _by_key().items():
-        spellings = sorted({_spelling(t) for op in ops for t in op.targets})
+        spellings = sorted({_aten_name(t) for op in ops for t in op.targets})
         cells = [treatment(ops[0], target) for target in columns]
         lines.append(f"| `{key}` | {', '.join(spellings)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -59,7 +59,7 @@ def _by_key() -> dict[str, list[Op]]:
     return found
 
 
-def _spelling(target: object) -> str:
+def _aten_name(target: object) -> str:
     """`aten.conv2d.default` without its overload."""
     library, _, rest = str(target).partition(".")
     return f"{library}::{rest.rpartition('.')[0] or rest}"

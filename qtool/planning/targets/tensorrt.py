@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from qtool.core.types import INT8
 from qtool.planning.targets import rules
-from qtool.planning.targets.base import INTEGER, STORED, KernelRule, Target, Types
+from qtool.planning.targets.base import (
+    INTEGER_SCHEMES,
+    WEIGHT_ONLY_SCHEMES,
+    KernelRule,
+    Target,
+    Types,
+)
 
 TENSORRT = Target(
     name="tensorrt",
@@ -22,12 +28,16 @@ TENSORRT = Target(
     kernels={
         "conv": KernelRule(rules.constant_weights, float_output=True),
         "linear": KernelRule(
-            rules.constant_weights, float_output=True, schemes=(*INTEGER, *STORED)
+            rules.constant_weights,
+            float_output=True,
+            schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES),
         ),
-        "add": KernelRule(rules.with_weighted, float_output=True, stays_float=rules.first_weighted),
+        "add": KernelRule(
+            rules.fused_into_layer, float_output=True, float_operand=rules.layer_operand
+        ),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
-        "pass": KernelRule(rules.moved),
+        "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),

@@ -15,7 +15,14 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.types import INT8, QuantParams
 from qtool.planning.targets import rules
-from qtool.planning.targets.base import INTEGER, STORED, FileForm, KernelRule, Target, Types
+from qtool.planning.targets.base import (
+    INTEGER_SCHEMES,
+    WEIGHT_ONLY_SCHEMES,
+    FileForm,
+    KernelRule,
+    Target,
+    Types,
+)
 
 
 def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
@@ -35,19 +42,21 @@ TFLITE = Target(
     types=Types(INT8),
     kernels={
         "conv": KernelRule(_planar),
-        "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER, *STORED)),
-        "add": KernelRule(rules.tensors_only, follows=True),
-        "mul": KernelRule(rules.tensors_only, follows=True),
-        "concat": KernelRule(rules.float32, follows=True),
-        "sigmoid": KernelRule(rules.float32, follows=True),
-        "softmax": KernelRule(rules.float32, follows=True),
-        "tanh": KernelRule(rules.float32, follows=True),
-        "leaky_relu": KernelRule(rules.float32, follows=True),
-        "global_average_pool": KernelRule(rules.float32, follows=True),
-        "average_pool": KernelRule(rules.average_pool_inside, follows=True),
+        "linear": KernelRule(
+            rules.constant_weights, schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES)
+        ),
+        "add": KernelRule(rules.tensors_only, opportunistic=True),
+        "mul": KernelRule(rules.tensors_only, opportunistic=True),
+        "concat": KernelRule(rules.float32, opportunistic=True),
+        "sigmoid": KernelRule(rules.float32, opportunistic=True),
+        "softmax": KernelRule(rules.float32, opportunistic=True),
+        "tanh": KernelRule(rules.float32, opportunistic=True),
+        "leaky_relu": KernelRule(rules.float32, opportunistic=True),
+        "global_average_pool": KernelRule(rules.float32, opportunistic=True),
+        "average_pool": KernelRule(rules.average_pool_inside, opportunistic=True),
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
-        "pass": KernelRule(rules.moved),
+        "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
@@ -58,7 +67,7 @@ TFLITE = Target(
         "silu": "TFLite has no such operator; write x * sigmoid(x)",
     },
     rewrites=("batch_norm_as_conv",),
-    file=FileForm(on_codes=frozenset({"pad"})),
+    file=FileForm(passthrough_on_codes=frozenset({"pad"})),
     fixed_outputs={
         "sigmoid": _fixed(1 / 256, -128),
         "softmax": _fixed(1 / 256, -128),

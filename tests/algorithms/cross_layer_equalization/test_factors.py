@@ -28,7 +28,7 @@ from qtool.algorithms.cross_layer_equalization.factors import (
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.core import graph as G
-from qtool.planning.fake_quantize import insert_points, points_of
+from qtool.planning.fake_quantize import insert_points, quant_points
 
 WIDTHS = torch.tensor([1.0, 100.0, 0.1, 7.0])
 
@@ -77,7 +77,7 @@ def test_the_prediction_is_what_quantization_costs() -> None:
     captured = qtool.capture_model(net(torch.ones(4)), batch())
     model = qtool.quantize(captured, [batch()], observer="minmax")
     rounded = insert_points(captured.graph.module, model.plan)
-    for name, point in points_of(rounded).items():
+    for name, point in quant_points(rounded).items():
         if name not in ("input", "2"):  # the input and the output are nobody's choice
             point.set_params(model.parameters[name])
     with torch.no_grad():

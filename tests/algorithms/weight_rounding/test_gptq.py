@@ -14,7 +14,7 @@ from qtool.algorithms.weight_rounding.gptq import (
     round_columns,
     towards,
 )
-from qtool.planning.targets.saturation import partners
+from qtool.planning.targets.saturation import pair_partners
 
 STEP = 0.25
 
@@ -90,7 +90,7 @@ LIMIT = 12
 
 
 def limited(weight: torch.Tensor, limit: int = LIMIT) -> Grid:
-    bounds = PairBounds(weight.shape[:2], partners(weight.shape[1:]), -10, 10, limit)
+    bounds = PairBounds(weight.shape[:2], pair_partners(weight.shape[1:]), -10, 10, limit)
     return replace(grid_of(weight, most=10), pairs=bounds)
 
 

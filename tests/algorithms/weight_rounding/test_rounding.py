@@ -22,7 +22,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.types import INT8, QuantParams
 from qtool.evaluation.restored_model import restore
-from qtool.planning.targets.saturation import largest_pairs
+from qtool.planning.targets.saturation import largest_pair_sums
 
 RECIPES = {
     "8 bits": None,
@@ -182,7 +182,7 @@ def largest_pair_of(model: qtool.QuantizedModel) -> int:
     for node in filter(is_product, G.calls(model.graph.graph)):
         weight = G.tensor(model.graph.module, node.args[1]).detach()
         codes = model.parameters[f"{G.name_of(node)}.weight"].quantize(weight)
-        worst = max(worst, int(largest_pairs(codes, 0, groups_of(node)).max()))
+        worst = max(worst, int(largest_pair_sums(codes, 0, groups_of(node)).max()))
     return worst
 
 

@@ -26,7 +26,7 @@ from tests.planning.planned import network_graph
 
 
 def test_rows_that_compute_have_a_kernel_or_a_reason_on_some_target() -> None:
-    known = {k for t in TARGETS.values() for k in (*t.kernels, *t.no_kernel, *t.weights_only)}
+    known = {k for t in TARGETS.values() for k in (*t.kernels, *t.no_kernel, *t.weight_only)}
     assert {row.key for row in OPS.values() if row.role is not Role.CLIP} <= known
 
 

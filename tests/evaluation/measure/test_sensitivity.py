@@ -14,7 +14,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.store import Store
 from qtool.evaluation.measure.layer_facts import layers_of
 from qtool.evaluation.measure.sensitivity import measure_sensitivity
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 from qtool.verification.fidelity import decibels
 from tests.evaluation.spoiled import chain, images
 
@@ -27,7 +27,7 @@ def data(count=64, size=16):
 
 def output_db(quantized, on, inputs):
     """Output SQNR with only the points in `on` active: two whole runs, the slow and sure way."""
-    points = points_of(quantized.module)
+    points = quant_points(quantized.module)
     kept = {name: point.params for name, point in points.items() if name not in on}
     with torch.no_grad():
         expected = quantized.graph.module(inputs)

@@ -47,7 +47,7 @@ SELECTED: dict[str, tuple[dict[str, str], list[str]]] = {
 BAD: dict[str, tuple[Any, str]] = {
     "unknown key": ([{"selct": "a", "as": "float"}], r"rule 1 has the key 'selct'; known are sel"),
     "second rule": ([{"op": "conv", "as": "float"}, {"as": "float"}], "rule 2: it selects noth"),
-    "nothing said": ([{"op": "conv"}], "rule 1: it says nothing"),
+    "nothing said": ([{"op": "conv"}], "rule 1: it changes nothing"),
     "unknown scheme": (
         [{"op": "conv", "as": "int8"}],
         r"as = \"int8\" is unknown; known are float",
@@ -67,7 +67,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a block that is no number": ([{"op": "conv", "block": True}], "block = True is unknown"),
     "types of a float": (
         [{"op": "conv", "as": "float", "weights": "int4"}],
-        "leaves no types to choose",
+        'as = "float" excludes',
     ),
     "unknown weight observer": (
         [{"op": "conv", "weight_observer": "max"}],
@@ -75,9 +75,15 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "unknown observer": ([{"op": "conv", "observer": "max"}], r"observer = \"max\".*there are"),
     "bad observer option": ([{"op": "conv", "observer": "percentile:3"}], "percentile:3"),
-    "broken regex": ([{"select": "re:(", "as": "float"}], "is no regex"),
-    "a regex of too many": ([{"select": "re:a{99999999999}", "as": "float"}], "is no regex"),
-    "a regex too deep": ([{"select": f"re:{'(' * 5000}{')' * 5000}", "as": "float"}], "no regex"),
+    "broken regex": ([{"select": "re:(", "as": "float"}], "is not a valid regex"),
+    "a regex of too many": (
+        [{"select": "re:a{99999999999}", "as": "float"}],
+        "is not a valid regex",
+    ),
+    "a regex too deep": (
+        [{"select": f"re:{'(' * 5000}{')' * 5000}", "as": "float"}],
+        "valid regex",
+    ),
     **{
         f"a regex for ever: {pattern}": ([{"select": f"re:{pattern}", "as": "float"}], "for ever")
         for pattern in (
@@ -91,13 +97,13 @@ BAD: dict[str, tuple[Any, str]] = {
             ".*.*.*.*.*X",
         )
     },
-    "a number": ([{"select": 3, "as": "float"}], "select is 3; it has to be text"),
-    "no list": ({"rules": {"op": "conv", "as": "float"}}, r"a list; in TOML .*\[\[rules\]\]"),
+    "a number": ([{"select": 3, "as": "float"}], "select is 3; it must be a string"),
+    "no list": ({"rules": {"op": "conv", "as": "float"}}, r"a list; in TOML, .*\[\[rules\]\]"),
     "no table": (["conv"], "rule 1 is 'conv'"),
     "unknown mode": ({"mode": "fast"}, r"mode = \"fast\" is unknown; known are static"),
     "unknown top key": ({"rule": []}, "has the key 'rule'; known are mode, accuracy, recover"),
     "unknown accuracy": ({"accuracy": "high"}, r'accuracy = "high" is unknown; known are fast'),
-    "steps that are none": ({"recover": [1]}, "recover is .*a list of names of steps"),
+    "steps that are none": ({"recover": [1]}, "recover is .*a list of step names"),
 }
 TOML = """
 mode = "dynamic"
@@ -154,11 +160,11 @@ def test_later_rules_win_and_keep_what_they_do_not_speak_of() -> None:
     ]
     found = Recipe.of(rules).choices(NODES)
     mse = ObserverSpec("mse", (("bins", 2048),))
-    assert found["stem.0"] == Choice(Scheme(), 'mode "static"', usual=True)
+    assert found["stem.0"] == Choice(Scheme(), 'mode "static"', is_default=True)
     assert found["layer1.fc"].scheme == Scheme(When.DYNAMIC)
     assert found["layer1.fc"].observer == mse
     assert found["layer2.fc"] == Choice(
-        Scheme(When.FLOAT), 'rule 2: select = "layer2.*", as = "float"', mse, rank=1
+        Scheme(When.FLOAT), 'rule 2: select = "layer2.*", as = "float"', mse, observer_rule=1
     )
     assert found["x"].observer == ObserverSpec("minmax")
 
@@ -170,10 +176,13 @@ def test_what_is_not_known_is_refused(given: Any, message: str) -> None:
 
 
 HINTS = {
-    "a typing error": ({"select": "stem.O"}, r"rule 1 of the recipe \(select = .*near are stem"),
-    "a module": ({"select": "stem"}, r'to select all of that module write select = "stem\.\*"'),
+    "a typing error": (
+        {"select": "stem.O"},
+        r"rule 1 of the recipe \(select = .*similar names: stem",
+    ),
+    "a module": ({"select": "stem"}, r'to select the whole module, use select = "stem\.\*"'),
     "an operator": ({"op": "lstm"}, "the operators of this model are conv, input, linear"),
-    "an input": ({"select": "x"}, "names are those the plan prints"),
+    "an input": ({"select": "x"}, "the plan lists all names"),
 }
 
 
@@ -196,11 +205,11 @@ def test_a_file_says_the_same_in_toml_and_json(tmp_path: Path) -> None:
 
 
 FILES: dict[str, tuple[str, str | None, type[QtoolError], str]] = {
-    "missing": ("r.toml", None, FileError, "cannot be read"),
+    "missing": ("r.toml", None, FileError, "cannot read the recipe"),
     "not toml": ("r.toml", "[[", FileError, "not TOML"),
     "not json": ("r.json", "{", FileError, "not JSON"),
-    "other suffix": ("r.yaml", "a: 1", FileError, "a .toml or a .json file"),
-    "wrong content": ("r.json", '[{"op": "conv"}]', PlanError, r"r\.json: rule 1: it says"),
+    "other suffix": ("r.yaml", "a: 1", FileError, "a .toml or .json file"),
+    "wrong content": ("r.json", '[{"op": "conv"}]', PlanError, r"r\.json: rule 1: it changes"),
 }
 
 
@@ -217,7 +226,7 @@ def test_bad_files(
 
 def test_a_mode_given_twice_has_to_agree() -> None:
     assert Recipe.of({"mode": "dynamic"}, "dynamic").mode == "dynamic"
-    with pytest.raises(PlanError, match='of mode "dynamic", and mode "static" was asked for'):
+    with pytest.raises(PlanError, match='sets mode "dynamic", but mode "static" was passed'):
         Recipe.of({"mode": "dynamic"}, "static")
 
 
@@ -246,12 +255,12 @@ def test_a_rule_may_change_a_part_of_a_scheme(
 ) -> None:
     found = Recipe.of([{"op": "conv", **rule} for rule in rules]).choices(NODES)["stem.0"]
     assert found.scheme == expected
-    assert found.because.startswith(f"rule {len(rules)}: ")
+    assert found.decided_by.startswith(f"rule {len(rules)}: ")
 
 
 def test_a_scheme_of_inputs_cannot_be_chosen() -> None:
     found = Recipe.of([{"select": "*", "weights": "int4", "observer": "mse"}]).choices(NODES)
-    assert found["x"] == Choice(Scheme(), 'mode "static"', usual=True)
+    assert found["x"] == Choice(Scheme(), 'mode "static"', is_default=True)
 
 
 RULES = st.builds(

@@ -136,7 +136,7 @@ def test_files_give_the_same_outputs_with_and_without_vnni(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, files = ("residual_concat", "depthwise"), {}
-    free = replace(TARGETS["openvino"], name=FREE, pair_limit=None)
+    free = replace(TARGETS["openvino"], name=FREE, saturation_limit=None)
     monkeypatch.setitem(TARGETS, FREE, free)
     for name in names:
         data = samples(name).numpy()

@@ -17,7 +17,12 @@ from qtool.core.errors import VerificationError
 from qtool.core.types import INT8_NARROW, UINT8, QuantParams
 from qtool.core.weight_pairs import is_depthwise
 from qtool.planning.plan import Execution
-from qtool.planning.targets.saturation import largest_pairs, pair_limit, partners, widened
+from qtool.planning.targets.saturation import (
+    largest_pair_sums,
+    pair_partners,
+    saturation_limit,
+    widen_scales,
+)
 from qtool.verification import Expected, check_structure
 from tests.planning.targets.converted import converted, network, samples, written
 
@@ -76,7 +81,7 @@ def solved(weight: torch.Tensor, axis: int | None = 0) -> QuantParams:
 )
 def test_what_keeps_to_the_limit_does_not_saturate(weights: list[int]) -> None:
     codes = np.array(weights)
-    assert int(largest_pairs(torch.tensor([weights]), 0)) <= pair_limit(UINT8)
+    assert int(largest_pair_sums(torch.tensor([weights]), 0)) <= saturation_limit(UINT8)
     assert not saturates(codes)
 
 
@@ -84,7 +89,7 @@ def test_what_keeps_to_the_limit_does_not_saturate(weights: list[int]) -> None:
     "weights", [[2, 127], [65, 64], [-65, -64], [3, 127, -5, 2], [1, 1, 127, 2]]
 )
 def test_what_exceeds_the_limit_saturates(weights: list[int]) -> None:
-    assert int(largest_pairs(torch.tensor([weights]), 0)) > pair_limit(UINT8)
+    assert int(largest_pair_sums(torch.tensor([weights]), 0)) > saturation_limit(UINT8)
     assert saturates(np.array(weights))
 
 
@@ -95,9 +100,9 @@ def test_what_exceeds_the_limit_saturates(weights: list[int]) -> None:
 def test_widened_scales_keep_every_pair_within_the_limit(
     shape: tuple[int, ...], axis: int | None
 ) -> None:
-    weight, limit = torch.randn(shape), pair_limit(UINT8)
+    weight, limit = torch.randn(shape), saturation_limit(UINT8)
     before = solved(weight, axis)
-    after = widened(weight, before, limit)
+    after = widen_scales(weight, before, limit)
     rows = after.quantize(weight).numpy().astype(np.int64)
     assert any(saturates(row) for row in before.quantize(weight).numpy().astype(np.int64))
     assert not any(saturates(row) for row in rows)
@@ -109,7 +114,7 @@ def test_widened_scales_keep_every_pair_within_the_limit(
 def test_a_channel_that_cannot_saturate_keeps_its_scale() -> None:
     weight = torch.tensor([[1.0, -1.0, 0.9], [1.0, 0.9, 0.8], [1.0, 0.5, -0.2]])
     before = solved(weight)
-    after = widened(weight, before, 128)
+    after = widen_scales(weight, before, 128)
     assert (after.scale == before.scale).tolist() == [True, False, False]
     # an outlier beside a smaller weight costs less than 7 bits: (1 + 0.5) * 127 / 128
     assert float(after.scale[2] / before.scale[2]) == pytest.approx(1.5 * 127 / 128, rel=0.01)
@@ -129,7 +134,7 @@ def brute_partners(shape: tuple[int, ...]) -> set[frozenset[int]]:
 
 @pytest.mark.parametrize("shape", [(4, 3, 3), (3, 3, 3), (1, 3, 3), (5, 2), (7,), (8,), (1,)])
 def test_partners_are_the_neighbours_of_the_packed_weight(shape: tuple[int, ...]) -> None:
-    table = partners((5, *shape)).tolist()
+    table = pair_partners((5, *shape)).tolist()
     pairs = {frozenset((i, j)) for i, row in enumerate(table) for j in row if j >= 0}
     assert pairs == brute_partners(shape)
 
@@ -137,7 +142,7 @@ def test_partners_are_the_neighbours_of_the_packed_weight(shape: tuple[int, ...]
 @pytest.mark.parametrize("shape", [(3, 4, 3, 3), (3, 3, 3, 3), (3, 1, 3), (3, 9), (3, 1)])
 def test_largest_pairs_are_those_of_partners(shape: tuple[int, ...]) -> None:
     codes = torch.randint(-127, 128, shape)
-    for channel, largest in zip(codes, largest_pairs(codes, 0).tolist(), strict=True):
+    for channel, largest in zip(codes, largest_pair_sums(codes, 0).tolist(), strict=True):
         flat = channel.flatten().tolist()
         sums = [abs(flat[i] + flat[j]) for i, j in map(tuple, brute_partners(shape[1:]))]
         met = {i for pair in brute_partners(shape[1:]) for i in pair if len(pair) == 2}
@@ -147,10 +152,10 @@ def test_largest_pairs_are_those_of_partners(shape: tuple[int, ...]) -> None:
 def test_widening_more_keeps_the_proof() -> None:
     """The scale of a channel may grow further where a bias would overflow."""
     weight = torch.randn(8, 20)
-    params = widened(weight, solved(weight), 128)
+    params = widen_scales(weight, solved(weight), 128)
     for factor in (1.01, 1.3, 2.0, 10.0):
         wider = replace(params, scale=params.scale * factor)
-        assert int(largest_pairs(wider.quantize(weight), 0).max()) <= 128
+        assert int(largest_pair_sums(wider.quantize(weight), 0).max()) <= 128
 
 
 @pytest.mark.parametrize("name", ["residual_concat", "depthwise"])

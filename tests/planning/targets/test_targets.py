@@ -26,7 +26,7 @@ def test_tables_are_consistent(each: Target) -> None:
     keys = {row.key for row in OPS.values()}
     assert each.kernels.keys() | each.no_kernel.keys() <= keys
     assert not each.kernels.keys() & each.no_kernel.keys(), "a kernel, or a reason for none"
-    assert each.file.on_codes <= each.kernels.keys()
+    assert each.file.passthrough_on_codes <= each.kernels.keys()
     assert each.description
     assert all(reason.strip() for reason in each.no_kernel.values())
 

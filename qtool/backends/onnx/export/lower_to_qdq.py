@@ -144,7 +144,7 @@ def _codes(
 ) -> fx.Node | None:
     """`source` rewritten on codes, if the target wants that: padding, and a change of scale."""
     row = row_of(source)
-    if row is None or row.key not in lowering.target.file.on_codes:
+    if row is None or row.key not in lowering.target.file.passthrough_on_codes:
         return None
     if lowering.plan.root(point) == point:  # parameters of its own: computed in float
         return None

@@ -12,7 +12,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.flatten_linear import ELEMENTWISE
-from qtool.passes.rewrite_rules import leading
+from qtool.passes.rewrite_rules import leading_sizes
 
 _ANY_RANK = frozenset({torch_ops.linear_nbits, torch_ops.dynamic_linear})
 _RESHAPE = torch.ops.aten.reshape.default
@@ -44,7 +44,7 @@ def _unflattened(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
     before = G.shape(x)[:count]
     if not 1 < count < G.rank(x) or not all(G.same_sizes(s[:-1], before) for s in shapes):
         return None
-    sizes = [*leading(flat, x, count), width]
+    sizes = [*leading_sizes(flat, x, count), width]
     return G.add_call(flat, _RESHAPE, (x, sizes), f"{G.name_of(flat)}.deep", flat)
 
 

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.core.graph import torch_ops
-from qtool.planning.fake_quantize import points_of
+from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind
 from qtool.planning.targets import target
 from tests.backends.onnx.export.networks import (
@@ -39,10 +39,10 @@ def test_the_graph_computes_what_the_file_does_as_written(name: str) -> None:
 @every
 def test_no_quant_point_is_left_and_the_source_is_untouched(name: str) -> None:
     found = quantized(name)
-    points = len(points_of(found.module))
+    points = len(quant_points(found.module))
     module = lower_to_qdq(found.module, found.plan, target(found.plan.target))
-    assert not points_of(module)
-    assert len(points_of(found.module)) == points
+    assert not quant_points(module)
+    assert len(quant_points(found.module)) == points
 
 
 def test_points_that_share_parameters_share_their_constants() -> None:

@@ -26,13 +26,13 @@ its integer kernels do not know."""
 
 def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Puts idle operators into a QDQ graph, in place, where the runtime fuses unasked."""
-    taken = [d for d in plan.nodes if d.op in target.file.fused_unasked]
+    taken = [d for d in plan.nodes if d.op in target.file.implicit_fusions]
     floats = {d.node for d in taken if d.execution is Execution.FLOAT}
     results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
         row = row_of(node)
         outside = row is not None and row.kept is not None
-        if target.file.fused_unasked and (outside or kept_kind(node) in _FUSED):
+        if target.file.implicit_fusions and (outside or kept_kind(node) in _FUSED):
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])

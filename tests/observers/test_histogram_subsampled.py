@@ -9,7 +9,7 @@ import torch
 from qtool.core.errors import DataError
 from qtool.observers import Histogram
 from qtool.observers.ranges import percentile
-from qtool.observers.statistic import PIECE
+from qtool.observers.statistic import CHUNK
 
 SHAPES = {
     "images": (24, 14, 28),
@@ -27,7 +27,7 @@ def data(name: str, count: int = 12) -> torch.Tensor:
 def of(*batches: torch.Tensor) -> Histogram:
     found = Histogram(None)
     for batch in batches:
-        found.update_thinly(batch)
+        found.update_subsampled(batch)
     return found
 
 
@@ -56,7 +56,7 @@ def test_extremes_are_those_of_all_elements(name: str) -> None:
     x = data(name)
     low, high = of(x).extent()
     assert (float(low), float(high)) == (float(x.min()), float(x.max()))
-    assert data("larger than a piece")[0].numel() > PIECE
+    assert data("larger than a piece")[0].numel() > CHUNK
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
@@ -74,7 +74,7 @@ def test_every_part_of_a_sample_is_met(name: str) -> None:
 def test_an_extreme_that_was_not_counted_is_in_the_range_of_small_data() -> None:
     x = torch.rand(1, 20, 20, 30)
     x.view(-1)[1] = 9.0  # the step never meets the second element
-    bins = next(of(x).each())
+    bins = next(of(x).channel_bins())
     assert bins.high == 9.0
     assert bins.counts[-1] == 1
 
@@ -86,7 +86,7 @@ def test_a_bad_value_changes_nothing(where: int) -> None:
     bad = x.clone()
     bad.view(-1)[where] = float("nan")
     with pytest.raises(DataError, match="NaN"):
-        seen.update_thinly(bad)
+        seen.update_subsampled(bad)
     assert same(seen, of(x))
 
 
@@ -94,7 +94,7 @@ def test_a_saved_one_goes_on_where_it_stopped() -> None:
     x = data("images")
     first = of(x[:7])
     again = Histogram.from_state(first.state(), None)
-    again.update_thinly(x[7:])
+    again.update_subsampled(x[7:])
     assert same(again, of(x))
 
 
@@ -103,12 +103,12 @@ def test_the_lowest_of_clamped_values_need_not_be_looked_for(name: str) -> None:
     x = data(name).relu()
     seen = Histogram(None)
     for batch in x.split(3):
-        seen.update_thinly(batch, clamped=True)
+        seen.update_subsampled(batch, clamped=True)
     assert same(seen, of(x))
     bad = x[:2].clone()
     bad[1].view(-1)[7] = float("nan")
     with pytest.raises(DataError, match="NaN or Inf"):
-        seen.update_thinly(bad, clamped=True)
+        seen.update_subsampled(bad, clamped=True)
     assert same(seen, of(x)), "nothing of a bad batch is kept"
 
 
@@ -116,9 +116,9 @@ def test_the_lowest_of_clamped_values_need_not_be_looked_for(name: str) -> None:
 def test_batches_of_several_sizes_taken_together(wider: int) -> None:
     x, other = data("tokens"), wider * data("tokens")[:, :77]
     seen, bad = of(x[:4]), data("small")
-    seen.update_thinly(x[4:], other, x[:0], data("small"))
+    seen.update_subsampled(x[4:], other, x[:0], data("small"))
     assert same(seen, of(x, other, data("small")))
     bad[-1, -1] = float("inf")
     with pytest.raises(DataError, match="NaN or Inf"):
-        seen.update_thinly(x, bad)
+        seen.update_subsampled(x, bad)
     assert same(seen, of(x, other, data("small"))), "nothing of bad batches is kept"
