@@ -30,7 +30,7 @@ from calibration import load
 from torch import distributed as dist
 
 import qtool
-from qtool.distributed import Share
+from qtool.distributed import DataShard
 from qtool.planning.targets import DEFAULT
 
 KINDS = ("wall", "CPU", "with conversion wall", "CPU")
@@ -52,7 +52,7 @@ def work(
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.barrier()
-    share = Share(batches, rank, size)
+    share = DataShard(batches, rank, size)
     begin = _clocks()
     found = qtool.calibrate(captured, share, **given)
     seconds, digests = _since(begin), [_digest(found.to_bytes())]

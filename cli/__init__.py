@@ -95,9 +95,9 @@ class _Group(click.Group):
             with ended_in_order():  # what is imported takes its time, in which a signal may come
                 from qtool.cli.output import progress
 
-                from qtool.core.progress import showing
+                from qtool.core.progress import show_progress
 
-                with showing(progress):
+                with show_progress(progress):
                     return as_one(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:

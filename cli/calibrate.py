@@ -71,7 +71,7 @@ def command(
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(share)),
     )
-    current().lead()
+    current().continue_on_rank_zero()
     found.save(output_)
     if as_json:
         output.show_json(

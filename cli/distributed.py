@@ -33,9 +33,9 @@ def as_one(work: Callable[[], Any]) -> Any:
     from qtool.distributed import OtherRankError, session
 
     try:
-        with _silent(), _group(), session("qtool", led=True) as ranks:
+        with _silent(), _group(), session("qtool", rank_zero_finishes=True) as ranks:
             code = _code_of(work, ranks)
-            code = int(ranks.give(None if ranks.rank else str(code).encode()))
+            code = int(ranks.broadcast(None if ranks.rank else str(code).encode()))
     except OtherRankError as error:
         raise SystemExit(error.code) from error
     if code:
@@ -48,9 +48,9 @@ def begins(command: str) -> None:
     if _several():
         from qtool.distributed import current
 
-        current().agree("another command", command)
+        current().check_equal("another command", command)
         if command not in SHARED:
-            current().lead()
+            current().continue_on_rank_zero()
 
 
 def ends() -> None:
@@ -68,11 +68,11 @@ def _several() -> bool:
 def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
     """The exit code of a command that ends as it may: done, or with a goal missed."""
     from qtool.core.errors import DataError
-    from qtool.distributed import Led
+    from qtool.distributed import RankDone
 
     try:
         work()
-    except Led:
+    except RankDone:
         return 0
     except DataError as error:  # batches are counted in the share
         nth = {2: "2nd", 3: "3rd"}.get(ranks.size, f"{ranks.size}th")

@@ -111,13 +111,13 @@ def _hold_closed() -> None:
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    from qtool.core.shield import postponed
+    from qtool.core.shield import defer
 
     old: dict[int, Any] = {}
     waiting: list[threading.Timer] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        if waiting or not postponed(lambda: fail(number)):
+        if waiting or not defer(lambda: fail(number)):
             fail(number)
         again = threading.Timer(PATIENCE, os.kill, (os.getpid(), number))
         again.daemon = True

@@ -254,13 +254,13 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     Raises:
         RanksError: they do not have the same data.
     """
-    from qtool.distributed import Share, current, name_of
+    from qtool.distributed import DataShard, current, data_name
 
     ranks = current()
-    if not ranks.several:
+    if not ranks.is_distributed:
         return batches
-    ranks.agree("other data", name_of(batches))
-    return Share(batches, ranks.rank, ranks.size)
+    ranks.check_equal("other data", data_name(batches))
+    return DataShard(batches, ranks.rank, ranks.size)
 
 
 def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:

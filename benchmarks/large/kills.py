@@ -26,7 +26,7 @@ from torch import distributed as dist
 
 import qtool
 from qtool.core.errors import RanksError
-from qtool.distributed import Share
+from qtool.distributed import DataShard
 
 SIZES = {"width": 64, "layers": 2, "words": 300}
 BLOCK = 1 << 16  # bytes: some layers of the network
@@ -40,7 +40,7 @@ def converted(folder: Path, out: Path, rank: int, size: int, store: Path) -> Non
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     qtool.quantize_by_blocks(
         folder,
-        Share([{"input_ids": ids} for ids in words], rank, size),
+        DataShard([{"input_ids": ids} for ids in words], rank, size),
         out,
         mode="weight-only-int4",
         accuracy="balanced",

@@ -15,11 +15,11 @@ from torch.utils import _pytree as pytree
 from qtool import distributed
 from qtool.algorithms.pipeline import ConversionState
 from qtool.core.data import Batch
-from qtool.core.data.calibration_samples import mark_of as mark_of_samples
+from qtool.core.data.calibration_samples import content_hash as mark_of_samples
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.fingerprint import fingerprint, mark_of
-from qtool.distributed import Ranks, in_turn
+from qtool.core.graph.fingerprint import fingerprint, state_hash
+from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
 
 HELD_OUT_SAMPLES = 64  # samples that nothing was made of
@@ -76,7 +76,7 @@ def output_noise_per_sample(
     [batches] where an output does not have one row per sample.
     """
     among = ranks_for(state, f"judge by {len(batches)} batches", modules)
-    known = state.calibration.kept.known if state.calibration is not None else {}
+    known = state.calibration.kept.cache if state.calibration is not None else {}
     graphs = [replace(state.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
     found = [
@@ -91,11 +91,11 @@ def ranks_for(state: ConversionState, task: str, modules: Sequence[fx.GraphModul
     """The ranks that share a task: where all are at the same one, of the same conversion and
     networks, to the last bit. One that left a step out would else be waited for in the middle of
     another."""
-    return distributed.sharing(lambda: _task_fingerprint(state, task, modules))
+    return distributed.step_ranks(lambda: _task_fingerprint(state, task, modules))
 
 
 def _task_fingerprint(state: ConversionState, task: str, modules: Sequence[fx.GraphModule]) -> str:
-    marks = [task, fingerprint(state.graph.module), *map(mark_of, modules)]
+    marks = [task, fingerprint(state.graph.module), *map(state_hash, modules)]
     digest = hashlib.sha256("\n".join(marks).encode())
     if state.parameters is not None:
         for name, params in sorted(state.parameters.params.items()):
@@ -107,10 +107,10 @@ def _task_fingerprint(state: ConversionState, task: str, modules: Sequence[fx.Gr
 
 def _gather_errors(among: Ranks, own: list[Errors]) -> list[Errors]:
     """What was found of each batch, on all ranks: no float loses a bit as text."""
-    if not among.several:
+    if not among.is_distributed:
         return own
     given = [[e.signal.shape[1], e.signal.tolist(), e.noise.tolist()] for e in own]
-    found = in_turn([json.loads(text) for text in among.tell(json.dumps(given))])
+    found = interleave([json.loads(text) for text in among.all_gather(json.dumps(given))])
     return [Errors(*(_matrix(t, count) for t in both)) for count, *both in found]
 
 
@@ -157,7 +157,7 @@ def measure_errors(
         graphs: with points. known: what was found out before, for this and later calls.
     """
     contents = [_content_key(batch) for batch in batches]
-    marks = [mark_of(graph.module) for graph in graphs]
+    marks = [state_hash(graph.module) for graph in graphs]
     runs: dict[str, Executor] = {}
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
@@ -167,7 +167,7 @@ def measure_errors(
                 if mark not in runs:
                     runs[mark] = Executor(graph)
                 run = runs[mark]
-                given = [t for t in run.results(batch, run.points) if t.is_floating_point()]
+                given = [t for t in run.output_values(batch, run.points) if t.is_floating_point()]
                 known[mark, content] = _errors(wanted, given, batch.size)
     return [[known[mark, content] for content in contents] for mark in marks]
 

@@ -57,7 +57,7 @@ class _Work:
         return {k: v for name in names for k, v in self._visited(name, values).items()}
 
     def _visited(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        node, number = self.layers[name], self.executor.numbers[name]
+        node, number = self.layers[name], self.executor.indices[name]
         channel = -1 if node.target is aten.linear.default else 1
         points = self.executor.points
         mean, width = _moments([row[number] for row in values[0]], channel)
@@ -120,13 +120,13 @@ def _run(state: ConversionState) -> ConversionState:
     judges = state.batches(BATCH, JUDGES, holdout=True)
     before = quantized_module(state)
     executor = Executor(replace(state.graph, module=before))
-    most = min(SAMPLES, ELEMENTS // max(1, 2 * executor.held()))
+    most = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
     samples = state.batches(BATCH, max(most, 1))
     if not samples or not judges:
         return state.with_notes(f"renorm: {NO_SAMPLES}")
     walk = _Work(state, executor, _layers(state))
     networks = [frozenset[str](), executor.points]
-    executor.lockstep(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
+    executor.run_side_by_side(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
     after = _changed(state, walk)
     old, new = output_noise(state, [before, quantized_module(after)], judges)
     return after if new < old else state.with_notes(f"renorm: {FURTHER}")

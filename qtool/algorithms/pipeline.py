@@ -22,8 +22,8 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.graph import FloatGraph
-from qtool.core.graph.float_tolerance import own_noise
-from qtool.core.progress import during
+from qtool.core.graph.float_tolerance import float_tolerance
+from qtool.core.progress import track_task
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured, outputs_of, rewrite
 from qtool.passes import GraphPass, run_passes, same_function
@@ -65,10 +65,10 @@ class ConversionState:
         as many as the graph takes."""
         if self.calibration is None:
             return []
-        fewest, highest = self.graph.numbers()
+        fewest, highest = self.graph.batch_size_range()
         size = max(size, fewest)
         found = self.calibration.kept.batches(min(size, highest or size), limit, holdout)
-        whole = None if self.graph.splits else Batch(*self.graph.example).size
+        whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
         sizes = ((t, Batch(tuple(t)).size) for t in found)  # the last may hold too few
         taken = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
         return [self.graph.call_of(t) for t in taken]
@@ -137,7 +137,7 @@ def _check_same_function(one: nn.Module, other: nn.Module, samples: Iterable[Bat
     with torch.inference_mode():
         for batch in samples:
             before, after = (m(*batch.args, **batch.kwargs) for m in (one, other))
-            noise = partial(own_noise, other, batch.args, batch.kwargs)
+            noise = partial(float_tolerance, other, batch.args, batch.kwargs)
             same_function(pytree.tree_leaves(before), pytree.tree_leaves(after), noise=noise)
 
 
@@ -201,7 +201,7 @@ def collect_probes(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> t
 def run_steps(steps: Iterable[Step], state: ConversionState) -> ConversionState:
     """A conversion after all of the steps, in order."""
     for step in steps:
-        with during(step.name):
+        with track_task(step.name):
             state = step.run(state)
     return state
 

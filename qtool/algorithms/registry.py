@@ -13,7 +13,7 @@ from qtool.algorithms.pipeline import SOLVE, Step
 from qtool.algorithms.smooth_quant.smoothing import SMOOTH_QUANT
 from qtool.algorithms.weight_rounding.rounding import BIAS_CORRECTION, GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
-from qtool.core.data.calibration_samples import ASIDE
+from qtool.core.data.calibration_samples import HOLDOUT_DIVISOR
 from qtool.core.errors import PlanError
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
@@ -57,7 +57,7 @@ def samples_to_keep(plan: QuantPlan) -> int:
     most = max(max(step.samples, step.low_bits * plan.low_bits) for step in steps)
     if not most:
         return ESTIMATE_SAMPLES if plan.observed() else 0
-    return most + most // (ASIDE - 1)
+    return most + most // (HOLDOUT_DIVISOR - 1)
 
 
 def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:

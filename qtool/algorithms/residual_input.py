@@ -15,12 +15,12 @@ def residual_input(run: Executor, number: int) -> int | None:
     What is missing of that tensor can then be asked of the layer: the sum is wanted to be the float
     network's. Points and reshapes in between are passed.
     """
-    while len(run.steps[number].users) == 1 and number not in run.outputs:
-        reader = run.steps[run.steps[number].users[0]]
+    while len(run.calls[number].users) == 1 and number not in run.outputs:
+        reader = run.calls[run.calls[number].users[0]]
         if reader.point is not None or reader.function is aten.reshape.default:
             number = reader.index
             continue
-        others = [i for _, i in reader.places if i != number]
+        others = [i for _, i in reader.operands if i != number]
         plain = reader.function is aten.add.Tensor and not reader.keywords
         return others[0] if plain and len(others) == 1 else None
     return None

@@ -30,7 +30,7 @@ def skip_on_failure(name: str) -> Callable[[Run], Run]:
             try:
                 return run(state)
             except FAILURES as error:
-                if distributed.shared():
+                if distributed.shares_steps():
                     raise  # others may wait in the middle of it; they are told, and all end
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
                 return state.with_notes(f"{name}: left out, since it failed ({why})")

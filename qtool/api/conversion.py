@@ -22,11 +22,11 @@ from qtool.calibration.data_free import Distilled, distilled
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, DataError
 from qtool.core.graph import Input
-from qtool.core.graph.process_lock import alone, rarely_collecting
-from qtool.core.path_arguments import takes_paths
+from qtool.core.graph.process_lock import exclusive, relaxed_gc
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import UINT8, Observed, Progress
-from qtool.distributed import current, solving, together
-from qtool.distributed.first_batch import first_of
+from qtool.distributed import collective, current, share_steps
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -43,7 +43,7 @@ VERIFIED_SAMPLES = 64
 BLANK = 2  # samples of a batch that is only there for its sizes
 
 
-@together
+@collective
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -102,7 +102,7 @@ def calibrate(
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
 
 
-@takes_paths(besides="calibration")
+@accepts_paths(mixed="calibration")
 def convert(
     model: Model | Captured,
     calibration: Calibration | str | Path,
@@ -155,7 +155,7 @@ def convert(
     return _quantized(captured, plan, calibration, example)
 
 
-@together
+@collective
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -220,7 +220,7 @@ def _notes(
     that was made."""
     module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
     chosen = dynamic is not None or not module
-    sizes = captured.graph.decided if chosen else captured.graph.restrictions()
+    sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
     return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
 
 
@@ -230,8 +230,8 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     return collect_probes(select_steps(plan.recipe), graph.graph, plan)
 
 
-@alone
-@rarely_collecting()  # around all: what one step makes and the next one drops is not yet old
+@exclusive
+@relaxed_gc()  # around all: what one step makes and the next one drops is not yet old
 def _quantized(
     captured: Captured,
     plan: QuantPlan,
@@ -241,14 +241,14 @@ def _quantized(
 ) -> QuantizedModel:
     """by_all: whether all ranks make this conversion, and share it."""
     _check_observers(plan, calibration)
-    with solving() if by_all else nullcontext():
+    with share_steps() if by_all else nullcontext():
         state = run_steps(
             select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
         )
     if by_all:
-        current().lead()
+        current().continue_on_rank_zero()
     batch = state.graph.bind(next(batches([example], state.graph.module)))
-    return QuantizedModel(state, state.graph.fewer(batch, VERIFIED_SAMPLES))
+    return QuantizedModel(state, state.graph.smaller(batch, VERIFIED_SAMPLES))
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
@@ -273,7 +273,7 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
-    first = first_of(current(), own)
+    first = broadcast_first_batch(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     return first, stream if own is None else itertools.chain([own], stream)

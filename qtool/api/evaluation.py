@@ -12,14 +12,14 @@ from torch import nn
 from qtool.api.conversion import convert, quantize
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
-from qtool.core.atomic import resolved, scratch_folder
+from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.graph import FloatGraph
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
-from qtool.distributed import Share, current, together, within
-from qtool.distributed.first_batch import first_of
+from qtool.distributed import DataShard, collective, current, within
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
@@ -38,7 +38,7 @@ from qtool.verification import FileCheck, check_self_test, compare_codes
 from qtool.verification.model_inputs import data_inputs, random_inputs
 
 
-@takes_paths("file")
+@accepts_paths("file")
 def verify(
     file: str | Path,
     data: Iterable[Any] | None = None,
@@ -79,8 +79,8 @@ def verify(
     return FileCheck(**vars(found), self_test=tested)
 
 
-@takes_paths("file")
-@together
+@accepts_paths("file")
+@collective
 def evaluate(
     file: str | Path,
     model: Model | Captured,
@@ -113,7 +113,7 @@ def evaluate(
     """
     read_onnx(file)
     own, data = peek(data, _module(model))
-    first = first_of(current(), own)
+    first = broadcast_first_batch(current(), own)
     if first is None:
         raise DataError("the evaluation data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
@@ -129,7 +129,7 @@ def evaluate(
         )
 
 
-@takes_paths("files", "folder", "reference")
+@accepts_paths("files", "folder", "reference")
 def compare(
     files: Sequence[str | Path],
     data: Iterable[Any],
@@ -176,7 +176,7 @@ def compare(
     return write_report(place, measure)
 
 
-@takes_paths("folder", besides="source model calibration")
+@accepts_paths("folder", mixed="source model calibration")
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],
@@ -219,7 +219,7 @@ def report(
     place, ranks = Path(folder), current()
     asked = _titled(options, place)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
-        ranks.lead()  # there is nothing to share
+        ranks.continue_on_rank_zero()  # there is nothing to share
     if isinstance(source, str | Path):
         return _of_file(Path(source), model, data, place, asked, dynamic, bars)
     if isinstance(source, QuantizedModel):
@@ -236,10 +236,10 @@ def report(
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
     else:
-        with within(... if ranks.several else None):  # all have all of the data
+        with within(... if ranks.is_distributed else None):  # all have all of the data
             quantized = quantize(
                 captured,
-                Share(seen, ranks.rank, ranks.size) if ranks.several else seen,
+                DataShard(seen, ranks.rank, ranks.size) if ranks.is_distributed else seen,
                 target=target or DEFAULT,
                 observer=observer or DEFAULT_OBSERVER,
                 recipe=recipe,
@@ -284,7 +284,7 @@ def _of_file(
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
     """The options with a title: the folder's name where they have none."""
     found = options or ReportOptions()
-    name = title if folder is None else resolved(folder).name
+    name = title if folder is None else resolve(folder).name
     return found if found.title else replace(found, title=name)
 
 

@@ -55,7 +55,7 @@ def register_operator(
     Raises:
         PlanError: the operator is registered already or cannot be kept; says why.
     """
-    ops.register(ops.row_for(operator, onnx, weights, channel_axis, macs, kernel))
+    ops.register(ops.custom_op_row(operator, onnx, weights, channel_axis, macs, kernel))
 
 
 def register_observer(

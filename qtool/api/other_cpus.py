@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.restored_model import read_onnx
@@ -23,7 +23,7 @@ from qtool.verification.emulation import (
 from qtool.verification.model_inputs import Feeder, data_inputs, random_inputs
 
 
-@takes_paths("file")
+@accepts_paths("file")
 def verify_on(
     file: str | Path,
     cpus: str | Iterable[str],

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qtool.conversion.quantized import Quantized
-from qtool.core.atomic import resolved, scratch_folder
-from qtool.core.path_arguments import takes_paths
+from qtool.core.atomic import resolve, scratch_folder
+from qtool.core.path_arguments import accepts_paths
 from qtool.evaluation.latency.speedup import Speedup, measure_speedup
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
@@ -28,7 +28,7 @@ class QuantizedModel(Quantized):
     of the weights); `export` writes the integer model, `report` says whether to ship it.
     """
 
-    @takes_paths("path")
+    @accepts_paths("path")
     def export(
         self,
         path: str | Path,
@@ -64,7 +64,7 @@ class QuantizedModel(Quantized):
             return ()
         return (found.warning() or "",)
 
-    @takes_paths("folder")
+    @accepts_paths("folder")
     def report(
         self,
         data: Iterable[Any],
@@ -92,7 +92,7 @@ class QuantizedModel(Quantized):
 
         place, asked = Path(folder), options or ReportOptions()
         if not asked.title:
-            asked = replace(asked, title=resolved(place).name)
+            asked = replace(asked, title=resolve(place).name)
         with scratch_folder() as work:
             file = work / MODEL
 
@@ -103,7 +103,7 @@ class QuantizedModel(Quantized):
 
             return write_report(place, measure, file)
 
-    @takes_paths("path")
+    @accepts_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
         """Times an exported file beside the float model; None where its target runs elsewhere.
 

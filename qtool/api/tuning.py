@@ -19,7 +19,7 @@ from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, FileError, PlanError
 from qtool.core.graph import FloatGraph
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.machine import this_machine
@@ -82,7 +82,7 @@ class TunedModel(TuneResult):
         said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
         return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
 
-    @takes_paths("folder")
+    @accepts_paths("folder")
     def write_front(self, folder: str | Path) -> None:
         """Writes every model of the front, verified, each with its recipe beside it.
 
@@ -102,7 +102,7 @@ class TunedModel(TuneResult):
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
-@takes_paths("archive")
+@accepts_paths("archive")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -151,7 +151,7 @@ def tune(
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
         KeyboardInterrupt: it was interrupted before anything was evaluated.
     """
-    current().lead()
+    current().continue_on_rank_zero()
     wanted, asked = (goals or TuneGoals()).bounded, options or SearchOptions()
     if not runs_here(targets.target(target)):
         raise PlanError(
@@ -200,7 +200,7 @@ def tune(
     return found
 
 
-@takes_paths("file", "mended")
+@accepts_paths("file", "mended")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -292,7 +292,7 @@ def _calibration(
 def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
     """The first samples, a chunk at a time where the graph takes any number."""
     found: list[Batch] = []
-    splits = graph.splits
+    splits = graph.can_split_batches
     for batch in batches(data, graph.module):
         found += split_batch(batch, CHUNK) if splits else [batch]
         if sum(b.size for b in found) >= SAMPLES:

@@ -28,9 +28,9 @@ from qtool.blockwise.activation_store import Values
 from qtool.blockwise.layer_shards import Layer, Piece, gather, pieces_of, rounded
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.process_lock import give_back
-from qtool.core.progress import counted
-from qtool.distributed import Ranks, current, in_turn
+from qtool.core.graph.process_lock import trim_memory
+from qtool.core.progress import track
+from qtool.distributed import Ranks, current, interleave
 from qtool.planning.plan import Kind
 
 aten = torch.ops.aten
@@ -72,7 +72,7 @@ class _Walk:
     def alive(self, level: int) -> set[int]:
         """What is still read when all of this level is computed."""
         read = {
-            j for i, k in self.levels.items() if k > level for j in self.executor.steps[i].reads
+            j for i, k in self.levels.items() if k > level for j in self.executor.calls[i].reads
         }
         known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
         return (read | set(self.gives.values())) & known
@@ -104,14 +104,14 @@ def walk(
     """
     at = _begun(state, rounding)
     top = max(at.levels.values(), default=0)
-    for level in counted("levels", range(top + 1), top + 1):
+    for level in track("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
         pieces = pieces_of(at.ranks, at.executor, layers, len(sizes))
         _advance(at, level, values, scratch, after if level == top else None, sizes, pieces)
         for layer in layers:
             _round(at, layer, [piece for piece in pieces if piece.layer is layer])
         del pieces
-        give_back()
+        trim_memory()
     _add_up(at)
     return at.found
 
@@ -122,13 +122,13 @@ def _begun(state: ConversionState, rounding: bool) -> _Walk:
     layers = _layers(state, module, executor) if rounding else {}
     constant = set(executor.constants)
     fixed, levels = [], dict[int, int]()
-    for i, step in executor.steps.items():
+    for i, step in executor.calls.items():
         if set(step.reads) <= constant:
             constant.add(i)
             fixed.append(i)
             continue
         levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
-    ends = (executor.numbers[G.name_of(n)] for n in G.output_nodes(module.graph))
+    ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
     gives = dict(zip(state.graph.outputs, ends, strict=True))
     reads = [i.name for i in state.graph.inputs]
     return _Walk(state, executor, reads, gives, layers, levels, fixed, Walked(), current())
@@ -154,15 +154,15 @@ def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> di
         assert isinstance(source, fx.Node)
         assert isinstance(x, fx.Node)
         if uses[str(source.target)] == 1:
-            number, reads = run.numbers[G.name_of(node)], run.numbers[G.name_of(x)]
+            number, reads = run.indices[G.name_of(node)], run.indices[G.name_of(x)]
             places, beside = (
-                (number, reads, run.numbers[G.name_of(weight)]),
+                (number, reads, run.indices[G.name_of(weight)]),
                 residual_input(run, number),
             )
             if beside is not None and beside > number:  # not known yet in a walk
                 beside = None
             bias = G.argument(node, 2, "bias")
-            added = run.numbers[G.name_of(bias)] if isinstance(bias, fx.Node) else None
+            added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
             found[number] = Layer(node, *places, added, beside)
     return found
 
@@ -187,22 +187,22 @@ def _advance(
     early = layers.keys()  # computed in the float network alone
     firsts = [0, *accumulate(sizes)]  # the numbers of the batches' samples
     own = range(ranks.rank, len(sizes), ranks.size)
-    for index in counted("batches", own, len(own)):
+    for index in track("batches", own, len(own)):
         ranks.check()
         exact, coded = _loaded(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
         run.advance(exact, list(layers), frozenset(), kept | early)
-        if not ranks.several:
+        if not ranks.is_distributed:
             gather(pieces, exact, coded, firsts[index])
         if after is None:
             scratch.save(index, _named(exact, alive | early), _named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
             scratch.drop(index)
-    if ranks.several and pieces:
-        ranks.tell("")  # all batches are on the disk
-        for index in counted("batches", range(len(sizes)), len(sizes)):
+    if ranks.is_distributed and pieces:
+        ranks.all_gather("")  # all batches are on the disk
+        for index in track("batches", range(len(sizes)), len(sizes)):
             ranks.check()
             gather(pieces, *_loaded(at, level + 1, index, values, scratch), firsts[index])
 
@@ -220,7 +220,7 @@ def _loaded(
         early = {i for i in at.layers if at.levels[i] == level}
         known[1] = {i: v for i, v in known[1].items() if i not in early}
     for each, points in zip(known, (frozenset[str](), run.points), strict=True):
-        found.append(run.begun(each))
+        found.append(run.initial_values(each))
         run.advance(found[-1], at.fixed, points, at.constants)
     return found[0], found[1]
 
@@ -267,16 +267,16 @@ def _finish(
 
 def _add_up(at: _Walk) -> None:
     """How far results are from the float's, over all batches in their order."""
-    told = [json.loads(text) for text in at.ranks.tell(json.dumps(at.off))]
+    told = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.off))]
     for name in dict.fromkeys(name for off in told for name in off):
-        both = in_turn([off.get(name, []) for off in told])
+        both = interleave([off.get(name, []) for off in told])
         at.found.noise[name], at.found.power[name] = (sum(each) for each in zip(*both, strict=True))
 
 
 def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
     assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
-    weight = run.constants[run.steps[layer.weight].places[0][1]]
+    weight = run.constants[run.calls[layer.weight].operands[0][1]]
     found, alike = rounded(
         at.ranks, pieces, at.state.parameters.params[name], weight, at.state.plan
     )
@@ -284,7 +284,7 @@ def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
         at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
     if found is None:
         return
-    run.rounded[layer.weight] = found
+    run.quantized_constants[layer.weight] = found
     stored = at.state.graph.graph
     attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
     at.found.weights[str(attribute.target)] = found

@@ -66,7 +66,7 @@ class Record:
         if not ranks.rank:
             self._begin()
             self._clean()
-        ranks.tell("")
+        ranks.all_gather("")
         if not (folder / _START).is_file():
             raise FileError(
                 f"rank {ranks.rank} of {ranks.size} does not find {folder} that rank 0 has begun; "
@@ -155,7 +155,7 @@ class Record:
             write_atomic(self._file(index, "json"), done.to_json().encode())
             shutil.rmtree(self.values(index).folder, ignore_errors=True)
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        told = ranks.give(None if done is None else done.to_json().encode())
+        told = ranks.broadcast(None if done is None else done.to_json().encode())
         self.done.append(done or Done.of(json.loads(told)))
 
     def parts(self) -> list[onnx.ModelProto]:

@@ -13,7 +13,7 @@ from qtool.algorithms.layer_rows import as_matrix, reading_of
 from qtool.blockwise.layer_moments import Inputs, Moments, outputs_of
 from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
-from qtool.distributed import Ranks, dealt
+from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
 
 aten = torch.ops.aten
@@ -52,13 +52,13 @@ def pieces_of(ranks: Ranks, run: Executor, layers: Sequence[Layer], batches: int
     every = [
         (layer, weight, rows)
         for layer in layers
-        for weight in [as_matrix(layer.node, run.constants[run.steps[layer.weight].places[0][1]])]
+        for weight in [as_matrix(layer.node, run.constants[run.calls[layer.weight].operands[0][1]])]
         for rows in outputs_of(layer.node, weight)
     ]
     costs = [float(weight[:, rows].numel()) for _, weight, rows in every]
     inputs: dict[Hashable, Inputs] = {}
     found = []
-    for (layer, weight, rows), rank in zip(every, dealt(costs, ranks.size), strict=True):
+    for (layer, weight, rows), rank in zip(every, balance(costs, ranks.size), strict=True):
         moments = None
         if rank == ranks.rank:
             read = inputs.setdefault(layer.reading, Inputs(batches))
@@ -112,8 +112,8 @@ def rounded(
     found, taken, alike = torch.empty(weight.shape), False, False
     for i, piece in enumerate(pieces):
         result = own.get(i)
-        if ranks.several:
-            result = load(ranks.give(None if result is None else save(result), piece.rank))
+        if ranks.is_distributed:
+            result = load(ranks.broadcast(None if result is None else save(result), piece.rank))
         assert result is not None
         alike |= "alike" in result
         taken |= "rounded" in result

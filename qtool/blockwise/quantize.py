@@ -39,16 +39,16 @@ from qtool.core import formats
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable, write_atomic
 from qtool.core.data import Batch, batches
-from qtool.core.data.calibration_samples import mark_of
+from qtool.core.data.calibration_samples import content_hash
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.graph.cut import Block, cut
-from qtool.core.graph.process_lock import alone, give_back
-from qtool.core.graph.split_layers import Part, split
-from qtool.core.path_arguments import takes_paths
-from qtool.core.progress import counted
+from qtool.core.graph.process_lock import exclusive, trim_memory
+from qtool.core.graph.split_layers import LayerShard, split
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import track
 from qtool.core.types import Change
-from qtool.distributed import current, in_turn, together
-from qtool.distributed.first_batch import first_of
+from qtool.distributed import collective, current, interleave
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -106,9 +106,9 @@ class BlockResult:
         return "\n".join([head, f"on the data, against float: {near}", *notes])
 
 
-@takes_paths("folder", "path")
-@together
-@alone
+@accepts_paths("folder", "path")
+@collective
+@exclusive
 def quantize_by_blocks(
     folder: str | Path,
     data: Iterable[Any],
@@ -164,23 +164,23 @@ def quantize_by_blocks(
     parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": source.mark, "choice": json.dumps(choices)}
-    ranks.agree("another model, or other weights,", source.mark)
-    ranks.agree("other options", json.dumps(choices))
+    ranks.check_equal("another model, or other weights,", source.mark)
+    ranks.check_equal("other options", json.dumps(choices))
     with opened(path, said, ranks) as record:
         cuts = cut(whole, block, joints)
         work = _Work(whole, source, parts, layers, cuts, record, target, observer, chosen)
         sizes = _taken_in(work, stream)
-        for index in counted("blocks", range(len(work.blocks)), len(work.blocks)):
+        for index in track("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
                 _convert(work, index, sizes)
                 gc.collect()  # graphs hold themselves, and the weights of their block
-                give_back()
+                trim_memory()
                 source.give_back()
         blocks = tuple(record.done)
         if not ranks.rank:
             _publish(work, path)
             record.remove()
-        ranks.tell("")
+        ranks.all_gather("")
     return BlockResult(tuple(model_files(path)), blocks, _unused(work, blocks))
 
 
@@ -188,7 +188,7 @@ def quantize_by_blocks(
 class _Work:
     whole: G.FloatGraph
     source: Source
-    parts: Mapping[str, Part]
+    parts: Mapping[str, LayerShard]
     layers: Mapping[str, str]
     blocks: Sequence[Block]
     record: Record
@@ -202,7 +202,7 @@ class _Work:
         part = self.parts.get(name)
         if part is None:
             return self.source.read(name, held, None)
-        return self.source.read(part.source, held, part.place)
+        return self.source.read(part.source, held, part.slices)
 
 
 def _captured(
@@ -213,7 +213,7 @@ def _captured(
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
-    first = first_of(current(), own)
+    first = broadcast_first_batch(current(), own)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     if isinstance(model, OnnxModule):
@@ -236,25 +236,27 @@ def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
     batch of all ranks, in turn."""
     record, ranks, own = work.record, work.record.ranks, list[tuple[str, int]]()
     names = [i.name for i in work.whole.inputs]
-    place = record.taken if ranks.several else record.values(0)
+    place = record.taken if ranks.is_distributed else record.values(0)
     for index, batch in enumerate(data):
         tensors = work.whole.tensors_of(batch)
-        own.append((mark_of(tensors), batch.size))
+        own.append((content_hash(tensors), batch.size))
         if not record.done:
             passing = _passing(work, 0, index)
             found = {n: t for n, t in zip(names, tensors, strict=True) if n in passing}
             place.save(index, found, found)
-    told = [json.loads(text) for text in ranks.tell(json.dumps(own))]
-    numbers = in_turn([[(rank, i) for i in range(len(share))] for rank, share in enumerate(told)])
-    if ranks.several and not record.done:
+    told = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
+    numbers = interleave(
+        [[(rank, i) for i in range(len(share))] for rank, share in enumerate(told)]
+    )
+    if ranks.is_distributed and not record.done:
         for number, (rank, index) in enumerate(numbers):
             if rank == ranks.rank:
                 place.move(index, record.values(0), number)
-    every, marks = in_turn(told), hashlib.sha256()
+    every, marks = interleave(told), hashlib.sha256()
     for mark, _ in every:
         marks.update(mark.encode())
     record.begun_with("data", marks.hexdigest()[:32])
-    ranks.tell("")  # all of it is there
+    ranks.all_gather("")  # all of it is there
     return [size for _, size in every]
 
 
@@ -262,10 +264,10 @@ def _passing(work: _Work, index: int, batch: int = 0) -> list[str]:
     """What has to be at hand of a batch before a block: all that it and later ones read. Where a
     block joins outputs alone, which nobody waits for and are large, the first batch is enough.
     """
-    before = {b.called(n) for b in work.blocks[:index] for n in b.gives}
+    before = {b.tensor_name(n) for b in work.blocks[:index] for n in b.outputs}
     before |= {i.name for i in work.whole.inputs}
-    asked = [b for b in work.blocks[index:] if batch == 0 or not b.ends]
-    read = [b.called(n) for b in asked for n in b.reads]
+    asked = [b for b in work.blocks[index:] if batch == 0 or not b.only_outputs]
+    read = [b.tensor_name(n) for b in asked for n in b.inputs]
     return [name for name in dict.fromkeys(read) if name in before]
 
 
@@ -273,13 +275,13 @@ def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
     """One block, up to its record."""
     block, record = work.blocks[index], work.record
     values = record.values(index)
-    names = [block.called(n) for n in block.reads]
+    names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(0))
     start, plan = _started(work, block, exact)
-    calibration = _seen(work, start, plan, index, 1 if block.ends else len(sizes))
+    calibration = _seen(work, start, plan, index, 1 if block.only_outputs else len(sizes))
     solved = SOLVE.run(ConversionState.start(start, plan, calibration))
     rounding = GPTQ in select_steps(work.recipe)
-    sizes = sizes[:1] if block.ends else sizes
+    sizes = sizes[:1] if block.only_outputs else sizes
     after = record.values(index + 1), partial(_passing, work, index + 1)
     found = walk(solved, rounding, values, record.scratch, after, sizes)
     done = None if record.ranks.rank else _written(work, _with(solved, found), found, coded)

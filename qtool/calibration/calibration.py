@@ -22,10 +22,10 @@ import torch
 
 from qtool import observers
 from qtool.core.atomic import write_atomic
-from qtool.core.data.calibration_samples import Kept
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import CalibrationError, PlanError
 from qtool.core.graph import Input
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Statistic
@@ -60,7 +60,7 @@ class Calibration:
     samples: int
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
-    kept: Kept = field(default_factory=lambda: Kept(0))
+    kept: CalibrationSamples = field(default_factory=lambda: CalibrationSamples(0))
     notes: tuple[str, ...] = ()
 
     def merge(self, other: Calibration) -> Calibration:
@@ -81,7 +81,7 @@ class Calibration:
             statistic = observers.restore(self.specs[name], mine.axis, mine.state())
             statistic.merge(other.statistics[name])
             merged[name] = statistic
-        kept = Kept(self.kept.limit, self.kept)
+        kept = CalibrationSamples(self.kept.limit, self.kept)
         kept.merge(other.kept)
         total = self.samples + other.samples
         return replace(self, samples=total, statistics=merged, kept=kept, notes=())
@@ -96,7 +96,7 @@ class Calibration:
             found.append((name, float(low), float(high)))
         return found
 
-    @takes_paths("path")
+    @accepts_paths("path")
     def save(self, path: str | Path) -> None:
         """Writes the file, atomically."""
         write_atomic(path, self.to_bytes())
@@ -127,7 +127,7 @@ class Calibration:
         return safetensors.numpy.save(tensors, metadata)
 
     @classmethod
-    @takes_paths("path")
+    @accepts_paths("path")
     def load(cls, path: str | Path) -> Calibration:
         """Reads a file written by `save`.
 
@@ -160,7 +160,7 @@ class Calibration:
                 _count(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
-                Kept.from_state(int(header["kept"]), kept),
+                CalibrationSamples.from_state(int(header["kept"]), kept),
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error

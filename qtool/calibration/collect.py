@@ -20,10 +20,10 @@ from qtool.calibration.range_convergence import Growth
 from qtool.calibration.strip_padding import unpadded
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
-from qtool.core.data.calibration_samples import Kept, mark_of
+from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
-from qtool.core.graph.process_lock import ALONE
+from qtool.core.graph.process_lock import PROCESS_LOCK
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
 from qtool.observers import Histogram, Statistic
@@ -174,7 +174,7 @@ def observe(
     prepared = insert_points(graph.module, replace(plan, points=static))
     chosen = watched(prepared, plan, probes)
     overwrite(prepared)
-    kept, split = Kept(keep), _first_size(G.placeholders(prepared.graph)) is not None
+    kept, split = CalibrationSamples(keep), _first_size(G.placeholders(prepared.graph)) is not None
     specs = {name: watch.statistic for name, watch in chosen.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     gathered = Gathered()
@@ -187,13 +187,13 @@ def observe(
         for index, (bound, moved) in enumerate(ahead(bound_ones, device)):
             ranks.check()
             samples += bound.size
-            first = first or mark_of([t.detach().cpu() for t in graph.tensors_of(bound)])
+            first = first or content_hash([t.detach().cpu() for t in graph.tensors_of(bound)])
             parts = [list(unpadded(graph, each)) for each in (bound, moved)]
             gathered.parts = len(parts[0]) > 1
             for part, there in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
                 if chosen:  # else samples alone are kept
-                    with ALONE:
+                    with PROCESS_LOCK:
                         _run(prepared, there, index)
             with _of_batch(index):
                 gathered.end()

@@ -21,7 +21,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import EPS_POSITION, batch_norms
-from qtool.core.progress import counted
+from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
 from qtool.planning.fake_quantize import insert_probes
 from qtool.planning.plan import Probe
@@ -92,11 +92,11 @@ def distilled(graph: FloatGraph) -> Distilled:
     probes = [Probe(f"{s.tensor}.seen", s.tensor, ObserverSpec("mean")) for s in seen]
     watched = insert_probes(module, probes)
     targets = {watched[p.name]: s for p, s in zip(probes, seen, strict=True)}
-    sizes = [(BATCH, *t.shape[1:]) if graph.splits else tuple(t.shape) for t in tensors]
+    sizes = [(BATCH, *t.shape[1:]) if graph.can_split_batches else tuple(t.shape) for t in tensors]
     generator = torch.Generator().manual_seed(0)
     count = math.ceil(SAMPLES / sizes[0][0])
     made = []
-    for _ in counted("distilling inputs", range(count), count):
+    for _ in track("distilling inputs", range(count), count):
         start = [torch.randn(size, generator=generator) for size in sizes]
         made.append(graph.call_of(_optimised(graph, module, targets, start)))
     return Distilled(tuple(made), (UNKNOWN.format(count * sizes[0][0], len(seen)),))

@@ -24,7 +24,7 @@ def agree(ranks: Ranks, empty: Calibration) -> None:
     Raises:
         RanksError: they do not. CalibrationError: a statistic depends on the order of the data.
     """
-    if not ranks.several:
+    if not ranks.is_distributed:
         return
     for name, statistic in empty.statistics.items():
         if depends_on_order(statistic):
@@ -32,11 +32,11 @@ def agree(ranks: Ranks, empty: Calibration) -> None:
                 f"observer '{empty.specs[name].name}' depends on the order of the data, which "
                 "several processes do not have; choose another one, or run one process"
             )
-    ranks.agree("another model, or other weights,", empty.fingerprint)
+    ranks.check_equal("another model, or other weights,", empty.fingerprint)
     watched = {name: [str(spec), empty.statistics[name].axis] for name, spec in empty.specs.items()}
     inputs = [str(i) for i in empty.inputs]
     plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept.limit, watched]
-    ranks.agree("another plan, by its options or recipe,", _digest(json.dumps(plan).encode()))
+    ranks.check_equal("another plan, by its options or recipe,", _digest(json.dumps(plan).encode()))
 
 
 def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
@@ -46,9 +46,9 @@ def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
         own: on this rank's share, which may be empty. first: names its first batch; "" if none;
             None: nothing is said of shares.
     """
-    if not ranks.several:
+    if not ranks.is_distributed:
         return own
-    growth, notes = Growth(own.specs), () if first is None else _notes(ranks.tell(first))
+    growth, notes = Growth(own.specs), () if first is None else _notes(ranks.all_gather(first))
     growth.look(own.samples, own.statistics)
 
     def add(one: Calibration, other: Calibration) -> Calibration:
@@ -56,11 +56,11 @@ def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
         growth.look(both.samples, both.statistics)
         return both
 
-    found = ranks.fold(own, Calibration.to_bytes, Calibration.from_bytes, add)
+    found = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)
     if found is not None:
         notes += growth.notes(found.samples, found.statistics)
-    whole = Calibration.from_bytes(ranks.give(None if found is None else found.to_bytes()))
-    said = json.loads(ranks.give(json.dumps(notes).encode()))
+    whole = Calibration.from_bytes(ranks.broadcast(None if found is None else found.to_bytes()))
+    said = json.loads(ranks.broadcast(json.dumps(notes).encode()))
     return replace(whole, notes=tuple(said))
 
 

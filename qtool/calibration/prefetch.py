@@ -20,7 +20,7 @@ def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batc
     stream = torch.cuda.Stream(device)
     for batch in batches:
         with torch.cuda.stream(stream):
-            copied = batch.pinned().to(device)
+            copied = batch.pin_memory().to(device)
             done = stream.record_event()
         if waiting is not None:
             yield _ready(*waiting, device)

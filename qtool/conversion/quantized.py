@@ -29,9 +29,9 @@ from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError, describe
-from qtool.core.graph.fingerprint import mark_of
-from qtool.core.graph.process_lock import alone, give_back, rarely_collecting
-from qtool.core.path_arguments import takes_paths
+from qtool.core.graph.fingerprint import state_hash
+from qtool.core.graph.process_lock import exclusive, relaxed_gc, trim_memory
+from qtool.core.path_arguments import accepts_paths
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import Target, check_format, target
@@ -84,7 +84,7 @@ class Quantized:
             sample: a batch that exports are verified with, bound to the inputs of the graph.
         """
         assert state.parameters is not None
-        own = G.copied(state.graph.module)
+        own = G.clone_with_parameters(state.graph.module)
         self.graph = replace(state.graph, module=own)  # of no second copy of the weights
         self.reference = state.captured.graph  # what this model is compared with
         self.plan = state.plan
@@ -94,7 +94,7 @@ class Quantized:
         self.sample = sample
         learned = any(step.samples for step in select_steps(state.plan.recipe))
         self._aside = state.quick_batches(limit=ESTIMATE_SAMPLES, holdout=True if learned else None)
-        self._known = {} if state.calibration is None else state.calibration.kept.known
+        self._known = {} if state.calibration is None else state.calibration.kept.cache
         self._kept: dict[str, Any] = {}
         self.module = insert_points(own, state.plan)
         for name, point in quant_points(self.module).items():
@@ -110,7 +110,7 @@ class Quantized:
         found: fx.GraphModule = self._found("graph", self._lowered)
         return found
 
-    @alone
+    @exclusive
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """The ONNX model, unverified. Most people want `export`, which has the arguments."""
         copy = onnx.ModelProto()
@@ -148,16 +148,16 @@ class Quantized:
 
     def _found(self, what: str, make: Callable[[], Any]) -> Any:
         """What was made of this model before, unless it was trained since."""
-        mark = mark_of(self.module)
+        mark = state_hash(self.module)
         if self._kept.get("mark") != mark:
             self._kept = {"mark": mark}
         if what not in self._kept:
             self._kept[what] = make()
         return self._kept[what]
 
-    @takes_paths("path")
-    @alone
-    @rarely_collecting()
+    @accepts_paths("path")
+    @exclusive
+    @relaxed_gc()
     def export(
         self,
         path: str | Path,
@@ -210,16 +210,16 @@ class Quantized:
         artefact.close()
         if is_qoperator(artefact.file.outline):
             artefact = ExportedFile(artefact.path, qdq=self._model())
-        sample = self.graph.fewer(self.sample, SAMPLES)
+        sample = self.graph.smaller(self.sample, SAMPLES)
         return make_self_test(artefact, sample.arrays(), sum(d.macs for d in self.plan.nodes))
 
     def _make_room(self) -> None:
         """Where that is worth its time."""
         if sum(p.nbytes for p in self.reference.module.parameters()) >= LARGE:
-            give_back()
+            trim_memory()
 
-    @takes_paths("path")
-    @alone
+    @accepts_paths("path")
+    @exclusive
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
         """Checks an exported file (by default a fresh export) against this model.
 
@@ -238,7 +238,7 @@ class Quantized:
                 return self.verify(fresh, sample)
         return self._verified(ExportedFile(path), sample or self.sample)
 
-    @alone
+    @exclusive
     def check_file(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """What `verify` says of whether a file is right, and nothing of what the plan is worth."""
         return self._judged(ExportedFile(path), self.sample, self.sample.arrays())
@@ -270,7 +270,7 @@ class Quantized:
         check_structure(artefact.qdq, integer, wanted)
         asked, _ = _asked(chosen)
         known = asked is not None and asked.graph_readable
-        few = self.graph.fewer(batch, STEP_SAMPLES)
+        few = self.graph.smaller(batch, STEP_SAMPLES)
         coded, some = self._expected(batch), self._expected(few)
         if known:  # and then there is room for the engine
             artefact.run(inputs)
@@ -290,7 +290,7 @@ class Quantized:
     def _portability(self, artefact: ExportedFile) -> Portability | None:
         """How the file behaves on other CPUs, on as many samples as cost little."""
         macs = max(1, sum(d.macs for d in self.plan.nodes))
-        few = self.graph.fewer(self.sample, max(STEP_SAMPLES, min(OTHER_SAMPLES, WORK // macs)))
+        few = self.graph.smaller(self.sample, max(STEP_SAMPLES, min(OTHER_SAMPLES, WORK // macs)))
         same = bool(target(self.plan.target).agreement)
         return portability(artefact, machine_profile(), few.arrays(), same)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import FileError
-from qtool.core.shield import shielded
+from qtool.core.shield import defer_signals
 
 fcntl: Any = None  # without such locks on a system, what a kill leaves stays
 with suppress(ImportError):
@@ -30,7 +30,7 @@ _SCRATCH = ".qtool-scratch-"
 def check_writable(path: str | Path, *read: str | Path | None) -> None:
     """Raises FileError if no file can be written at `path`, or it is one of those that are `read`:
     said before long work, not after."""
-    target = resolved(path)
+    target = resolve(path)
     folder = target.parent
     for given in (r for r in read if r is not None and target.exists()):
         # a module's name may be too long for a path, for which Path.exists raises
@@ -49,7 +49,7 @@ def check_writable(path: str | Path, *read: str | Path | None) -> None:
         raise FileError(f"cannot write {path}: the directory {folder} is not writable")
 
 
-def resolved(path: str | Path) -> Path:
+def resolve(path: str | Path) -> Path:
     """Where links lead, so that a file is written and its link stays.
 
     Raises:
@@ -83,7 +83,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         FileError: it cannot be written; also where writing the temporary file fails.
     """
     check_writable(path)
-    target = resolved(path)
+    target = resolve(path)
     try:
         with _own(target.parent, _prefix(target), _PART, _new_file) as temporary:
             yield temporary
@@ -150,7 +150,7 @@ def is_abandoned(folder: Path) -> bool:
     return True
 
 
-def folder_beside(target: Path) -> AbstractContextManager[Path]:
+def sibling_folder(target: Path) -> AbstractContextManager[Path]:
     """A folder beside `target`, to take its place; what is there at the end is removed.
 
     Raises:
@@ -173,11 +173,11 @@ def _own(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[Path]:
     _sweep(place, prefix, suffix)
     held: list[tuple[int, Path]] = []
     try:
-        with shielded():
+        with defer_signals():
             held.append(_locked(lambda: make(place, prefix, suffix)))
         yield held[0][1]
     finally:
-        with shielded():
+        with defer_signals():
             for handle, path in held:
                 _remove(path)
                 os.close(handle)

@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 _NEVER = (bool, int, float, complex, bytes, bytearray, memoryview)
 
 
-def takes_paths(*names: str, besides: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def accepts_paths(*names: str, mixed: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """A function whose arguments of these names are looked at before it is called.
 
     Args:
@@ -34,7 +34,7 @@ def takes_paths(*names: str, besides: str = "") -> Callable[[Callable[_P, _R]], 
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
                 return function(*args, **kwargs)  # Python says what is missing
-            for name in (n for n in (*names, *besides.split()) if n in given):
+            for name in (n for n in (*names, *mixed.split()) if n in given):
                 value, usual = given[name], signature.parameters[name].default
                 if value is None and usual is None:
                     continue

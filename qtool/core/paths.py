@@ -14,7 +14,7 @@ def is_dir(path: str | os.PathLike[str]) -> bool:
     return _is_name(path) and os.path.isdir(path)  # noqa: PTH112
 
 
-def endless(path: str | os.PathLike[str]) -> bool:
+def is_special_file(path: str | os.PathLike[str]) -> bool:
     """Whether it is neither a file nor a folder: a pipe may wait for ever, a device never end."""
     return not _is_name(path) or (os.path.exists(path) and not (is_file(path) or is_dir(path)))  # noqa: PTH110
 

@@ -14,7 +14,7 @@ _BARS: ContextVar[Bars | None] = ContextVar("bars", default=None)
 
 
 @contextmanager
-def showing(bars: Bars) -> Iterator[None]:
+def show_progress(bars: Bars) -> Iterator[None]:
     """Work in this context is shown by `bars`: a title and a number of items (None: unknown) to
     what wraps an iterable. Work may contain other work."""
     token = _BARS.set(bars)
@@ -24,14 +24,14 @@ def showing(bars: Bars) -> Iterator[None]:
         _BARS.reset(token)
 
 
-def counted(title: str, items: Iterable[T], total: int | None = None) -> Iterable[T]:
+def track(title: str, items: Iterable[T], total: int | None = None) -> Iterable[T]:
     """The items, shown as they are done."""
     bars = _BARS.get()
     return items if bars is None else bars(title, total)(items)
 
 
 @contextmanager
-def during(title: str) -> Iterator[None]:
+def track_task(title: str) -> Iterator[None]:
     """Work of which nobody knows how far it is."""
-    for _ in counted(title, iter((None,))):
+    for _ in track(title, iter((None,))):
         yield

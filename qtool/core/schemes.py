@@ -45,7 +45,7 @@ class Scheme:
     weights: QType | None = None
     scales: Scales | int | None = None
 
-    def or_else(self, activations: QType, weights: QType) -> Scheme:
+    def with_defaults(self, activations: QType, weights: QType) -> Scheme:
         """With everything said: these types, a scale for each channel."""
         return Scheme(
             self.when,
@@ -54,7 +54,7 @@ class Scheme:
             self.scales or Scales.CHANNEL,
         )
 
-    def of(self, offered: Iterable[Scheme]) -> Scheme | None:
+    def first_match(self, offered: Iterable[Scheme]) -> Scheme | None:
         """The first of the offered schemes that fits what is said here; None without one."""
         return next((s for s in offered if self.when is s.when and self._fits(s)), None)
 
@@ -64,7 +64,7 @@ class Scheme:
         return all(a is None or a == g for a, g in zip(asked, given, strict=True))
 
     @property
-    def on_activations(self) -> Scheme:
+    def activations_only(self) -> Scheme:
         """What it says to an operator without weights, which nothing but the type concerns."""
         return Scheme(activations=self.activations)
 
@@ -101,5 +101,5 @@ WEIGHTS: Mapping[str, QType] = MappingProxyType(
 )
 """Types of weights by the names that a recipe gives them; the signed ones are symmetric."""
 
-BLOCKS = (16, 32, 64, 128, 256)
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 """How many weights may share a scale, where not all of an output do."""

@@ -15,7 +15,7 @@ _raise: list[Callable[[], None]] = []
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Signals wait until this is left; in the main thread, the only one that is given any."""
     global _depth  # noqa: PLW0603  # signals are of the whole process
     if threading.current_thread() is not threading.main_thread():
@@ -33,7 +33,7 @@ def shielded() -> Iterator[None]:
                 then()
 
 
-def postponed(then: Callable[[], None]) -> bool:
+def defer(then: Callable[[], None]) -> bool:
     """Whether signals wait now; `then`, which raises, is called when they no longer do."""
     if _depth:
         _raise.append(then)

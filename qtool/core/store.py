@@ -56,7 +56,7 @@ class Store:
         np.savez(buffer, key=np.array(f"{self.key}/{key}"), **arrays)  # type: ignore[arg-type]  # names are the caller's
         write_atomic(self.folder / f"{name}.npz", buffer.getvalue())
 
-    def once(self, name: str, kind: type[T], make: Callable[[], T], key: str = "") -> T:
+    def load_or_make(self, name: str, kind: type[T], make: Callable[[], T], key: str = "") -> T:
         """The dataclass that was saved under `name`, or a new one, which is saved."""
         kept = self.load(name, key)
         if kept is not None:

@@ -71,7 +71,7 @@ INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
 _BY_DTYPE = {t.torch_dtype: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
 
 
-def held_in(dtype: torch.dtype) -> QType:
+def storage_qtype(dtype: torch.dtype) -> QType:
     """The integer type that uses all codes of a torch dtype."""
     return _BY_DTYPE[dtype]
 

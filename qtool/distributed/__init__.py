@@ -1,32 +1,32 @@
 """Several processes that work as one: who is in, what they tell each other, how all end."""
 
-from qtool.distributed.data_shard import Share, dealt, in_turn, name_of
+from qtool.distributed.data_shard import DataShard, balance, data_name, interleave
 from qtool.distributed.messages import OtherRankError
 from qtool.distributed.process_group import within
 from qtool.distributed.session import (
-    Led,
+    RankDone,
     Ranks,
+    collective,
     current,
     session,
-    shared,
-    sharing,
-    solving,
-    together,
+    share_steps,
+    shares_steps,
+    step_ranks,
 )
 
 __all__ = [
-    "Led",
+    "DataShard",
     "OtherRankError",
+    "RankDone",
     "Ranks",
-    "Share",
+    "balance",
+    "collective",
     "current",
-    "dealt",
-    "in_turn",
-    "name_of",
+    "data_name",
+    "interleave",
     "session",
-    "shared",
-    "sharing",
-    "solving",
-    "together",
+    "share_steps",
+    "shares_steps",
+    "step_ranks",
     "within",
 ]

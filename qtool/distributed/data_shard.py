@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Share:
+class DataShard:
     """Every `size`-th batch of the data, beginning with the `rank`-th.
 
     The batches stay as they are for one process, so that each forward gives the same bits. Data
@@ -35,7 +35,7 @@ class Share:
         return len(range(self.rank, len(self.data), self.size))  # type: ignore[arg-type]  # see above
 
 
-def name_of(data: Any) -> str:
+def data_name(data: Any) -> str:
     """What tells whether two ranks have the same data in the same order, before it is read: what
     the data says of itself (`name`), else its type and number of batches."""
     if hasattr(data, "name"):
@@ -46,13 +46,13 @@ def name_of(data: Any) -> str:
         return type(data).__name__
 
 
-def in_turn(shares: Sequence[Sequence[T]]) -> list[T]:
+def interleave(shares: Sequence[Sequence[T]]) -> list[T]:
     """What ranks have made of their shares, in the order of the data."""
     longest = max(map(len, shares), default=0)
     return [share[i] for i in range(longest) for share in shares if i < len(share)]
 
 
-def dealt(costs: Sequence[float], size: int) -> list[int]:
+def balance(costs: Sequence[float], size: int) -> list[int]:
     """The rank of each task: the dearest first, each to the rank that has least so far."""
     found, loads = [0] * len(costs), [0.0] * size
     for task in sorted(range(len(costs)), key=lambda i: -costs[i]):

@@ -6,13 +6,13 @@ from qtool.core.data.batches import Batch
 from qtool.distributed import Ranks
 
 
-def first_of(ranks: Ranks, own: Batch | None) -> Batch | None:
+def broadcast_first_batch(ranks: Ranks, own: Batch | None) -> Batch | None:
     """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
-    if not ranks.several:
+    if not ranks.is_distributed:
         return own
-    told = ranks.tell("" if own is None else "some")
+    told = ranks.all_gather("" if own is None else "some")
     if "some" not in told:
         return None
     source = told.index("some")
     data = own.to_bytes() if own is not None and ranks.rank == source else None
-    return Batch.from_bytes(ranks.give(data, source))
+    return Batch.from_bytes(ranks.broadcast(data, source))

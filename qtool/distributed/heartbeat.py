@@ -17,8 +17,8 @@ from typing import Any
 from qtool.core.atomic import is_abandoned
 
 PERIOD = 0.5
-SWEPT = 5.0  # seconds without a sign of life that tell enough where the lock is gone, too
-FAREWELL = 4.0  # seconds in which the others take notice, before who failed goes
+REMOVED_TIMEOUT = 5.0  # seconds without a sign of life that tell enough where the lock is gone, too
+NOTICE_TIMEOUT = 4.0  # seconds in which the others take notice, before who failed goes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Failure:
     own: bool = False
 
 
-class Watch:
+class Heartbeat:
     """Watches the ranks of one session; rank 0 all others, which watch rank 0. `store` is a
     connection of its own."""
 
@@ -48,27 +48,27 @@ class Watch:
         self._store.set(f"beat/{self._rank}", "0")
         self._thread.start()
 
-    def know(self, lives: dict[int, Path]) -> None:
+    def watch(self, lives: dict[int, Path]) -> None:
         """All are here. lives: folders on this machine, locked as long as their ranks live."""
         others = range(1, self._size) if self._rank == 0 else (0,)
         now = time.monotonic()
         self._lives = {r: at for r, at in lives.items() if at.exists()}  # not in other containers
         self._seen = dict.fromkeys(others, (b"", now))
 
-    def find_out(self) -> None:
+    def wait_for_reason(self) -> None:
         """Waits a moment for the reason of what went wrong, if it has not come yet."""
-        self._wait_until(lambda: self.failure, FAREWELL)
+        self._wait_until(lambda: self.failure, NOTICE_TIMEOUT)
 
     def fail(self, failure: Failure) -> Failure:
         """Ends all. Returns the failure that counts, the first one of any rank, when the others
         took notice, or after a while."""
         try:
             if self._store.add("failures", 1) > 1:
-                self._wait_until(self._heard, FAREWELL)
+                self._wait_until(self._has_failed, NOTICE_TIMEOUT)
             else:
                 self.failure = failure
                 self._store.set("failure", json.dumps([failure.text, failure.code, self._rank]))
-                self._wait_until(lambda: self._all("noticed"), FAREWELL)
+                self._wait_until(lambda: self._all("noticed"), NOTICE_TIMEOUT)
         except RuntimeError:  # the store is gone, too
             pass
         return self.failure or failure
@@ -99,7 +99,7 @@ class Watch:
             self._store.check([f"{what}/{r}" for r in range(self._size) if r != self._rank])
         )
 
-    def _heard(self) -> bool:
+    def _has_failed(self) -> bool:
         """Whether a rank has failed; why is in `failure` then."""
         if self.failure is None and self._store.check(["failure"]):
             text, code, rank = json.loads(self._store.get("failure"))
@@ -109,46 +109,50 @@ class Watch:
     def _run(self) -> None:
         try:
             while not self._over.wait(PERIOD):
-                self._look()
+                self._beat()
         except RuntimeError:  # of torch's store; its text is a C++ stack
             if not self._over.is_set():
                 text = "the process that holds the group's store is gone"
                 self.failure = self.failure or Failure(text, own=True)
 
-    def _look(self) -> None:
+    def _beat(self) -> None:
         self._beats += 1
         self._store.set(f"beat/{self._rank}", str(self._beats))
-        if self._heard():
+        if self._has_failed():
             self._store.set(f"noticed/{self._rank}", "")
             return
-        for rank in self._gone(list(self._seen)):
+        for rank in self._dead_ranks(list(self._seen)):
             if self._store.add("failures", 1) == 1:
-                text = f"rank {rank} of {self._size} is gone: {self._why(rank)}"
+                text = f"rank {rank} of {self._size} is gone: {self._reason(rank)}"
                 self._store.set("failure", json.dumps([text, 2, self._rank]))
 
-    def _gone(self, others: Collection[int]) -> list[int]:
-        return [r for r in others if not self._is_well(r)]
+    def _dead_ranks(self, others: Collection[int]) -> list[int]:
+        return [r for r in others if not self._is_alive(r)]
 
-    def _is_well(self, rank: int) -> bool:
+    def _is_alive(self, rank: int) -> bool:
         if self._store.check([f"left/{rank}"]):
             return True
-        if self._ended(rank):
+        if self._has_exited(rank):
             return bool(self._store.check([f"left/{rank}"]))  # it may have left meanwhile
         beat, now = self._store.get(f"beat/{rank}"), time.monotonic()
         before, since = self._seen[rank]
         if beat != before:
             self._seen[rank] = (beat, now)
             return True
-        return now - since < (min(SWEPT, self._patience) if self._swept(rank) else self._patience)
+        return now - since < (
+            min(REMOVED_TIMEOUT, self._patience)
+            if self._folder_is_removed(rank)
+            else self._patience
+        )
 
-    def _ended(self, rank: int) -> bool:
+    def _has_exited(self, rank: int) -> bool:
         return rank in self._lives and is_abandoned(self._lives[rank])
 
-    def _swept(self, rank: int) -> bool:
+    def _folder_is_removed(self, rank: int) -> bool:
         """Whether somebody removed the folder: as a rule because its process had ended."""
         return rank in self._lives and not self._lives[rank].exists()
 
-    def _why(self, rank: int) -> str:
-        if self._ended(rank) or self._swept(rank):
+    def _reason(self, rank: int) -> str:
+        if self._has_exited(rank) or self._folder_is_removed(rank):
             return "its process ended"
         return f"no sign of life for {self._patience:g} s"

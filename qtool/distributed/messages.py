@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qtool.core.errors import RanksError, describe
-from qtool.distributed.heartbeat import Failure, Watch
+from qtool.distributed.heartbeat import Failure, Heartbeat
 from qtool.distributed.process_group import Group
 
 
@@ -20,7 +20,7 @@ class OtherRankError(RanksError):
         self.code = failure.code
 
 
-class Wire:
+class Channel:
     """Texts through the group's store, under a prefix of the session; bytes through its backend.
 
     Every wait ends as soon as a rank has failed.
@@ -29,25 +29,25 @@ class Wire:
     def __init__(self, group: Group, number: int) -> None:
         place = f"qtool/{group.name}/{number}"
         self.group = group
-        self.store = group.connected(place)
-        life = group.connected(f"{place}/life")
-        self.watch = Watch(life, group.rank, group.size, group.patience)
+        self.store = group.connect(place)
+        life = group.connect(f"{place}/life")
+        self.watch = Heartbeat(life, group.rank, group.size, group.patience)
         self.talks = 0  # so far, the same on all ranks
         self._transfers: Counter[tuple[int, int]] = Counter()
 
-    def say(self, key: str, text: str) -> None:
-        with self.opened():
+    def set(self, key: str, text: str) -> None:
+        with self.translate_errors():
             self.store.set(key, text)
 
-    def hear(self, key: str, late: str = "") -> str:
+    def wait_for(self, key: str, timeout_message: str = "") -> str:
         """What is said under a key; `late`: what is wrong where it is not within the group's wait,
         by default it may take any time."""
         started, pause = time.monotonic(), 0.0
-        with self.opened():
+        with self.translate_errors():
             while not self.store.check([key]):
                 self.check()
-                if late and time.monotonic() - started > self.group.wait:
-                    raise RanksError(late)
+                if timeout_message and time.monotonic() - started > self.group.wait:
+                    raise RanksError(timeout_message)
                 time.sleep(pause)  # a tenth of what it took so far
                 pause = min(max((time.monotonic() - started) / 10, 0.0005), 0.1)
             return str(self.store.get(key).decode())
@@ -57,12 +57,12 @@ class Wire:
             raise RanksError(failure.text) if failure.own else OtherRankError(failure)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Errors of torch's as ours: somebody ended, or closed the group."""
         try:
             yield
         except (RuntimeError, ValueError, TypeError) as error:  # what torch raises, as it comes
-            self.watch.find_out()
+            self.watch.wait_for_reason()
             self.check()
             raise RanksError(
                 "the process group was closed, or a rank ended, while all worked together "
@@ -70,20 +70,20 @@ class Wire:
             ) from error
 
     def send(self, data: bytes, to: int) -> None:
-        key = self._transfer(self.group.rank, to)
-        self.say(f"{key}/size", str(len(data)))
-        self.hear(f"{key}/taken")
+        key = self._transfer_key(self.group.rank, to)
+        self.set(f"{key}/size", str(len(data)))
+        self.wait_for(f"{key}/taken")
         if data:
-            with self.opened():
+            with self.translate_errors():
                 self.group.send(data, to)
 
     def receive(self, source: int) -> bytes:
-        key = self._transfer(source, self.group.rank)
-        size = int(self.hear(f"{key}/size"))
-        self.say(f"{key}/taken", "")
-        with self.opened():
+        key = self._transfer_key(source, self.group.rank)
+        size = int(self.wait_for(f"{key}/size"))
+        self.set(f"{key}/taken", "")
+        with self.translate_errors():
             return self.group.receive(size, source) if size else b""
 
-    def _transfer(self, source: int, to: int) -> str:
+    def _transfer_key(self, source: int, to: int) -> str:
         self._transfers[source, to] += 1
         return f"sends/{source}/{to}/{self._transfers[source, to]}"

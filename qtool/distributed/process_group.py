@@ -17,7 +17,7 @@ WAIT, PATIENCE = 600.0, 60.0
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Settings:
     """What `within` was given last. group: `...` for torch's default one, if it is open."""
 
     group: Any = ...
@@ -25,7 +25,7 @@ class _Asked:
     patience: float = PATIENCE
 
 
-_ASKED: ContextVar[_Asked] = ContextVar("asked", default=_Asked())  # noqa: B039  # frozen
+_SETTINGS: ContextVar[_Settings] = ContextVar("asked", default=_Settings())  # noqa: B039  # frozen
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Group:
     def name(self) -> str:
         return str(self.handle.group_name)
 
-    def connected(self, place: str) -> Any:
+    def connect(self, place: str) -> Any:
         """The store under a prefix, over a connection that nobody else waits on."""
         from torch.distributed.distributed_c10d import PrefixStore  # torch may be built without
 
@@ -96,11 +96,11 @@ def within(group: Any = ..., *, wait: float = WAIT, patience: float = PATIENCE) 
     Raises:
         RanksError: by the calls in it, where ranks do not fit each other, or one fails or ends.
     """
-    token = _ASKED.set(_Asked(group, wait, patience))
+    token = _SETTINGS.set(_Settings(group, wait, patience))
     try:
         yield
     finally:
-        _ASKED.reset(token)
+        _SETTINGS.reset(token)
 
 
 def find_group() -> Group | None:
@@ -109,7 +109,7 @@ def find_group() -> Group | None:
     Raises:
         RanksError: a group was named that is closed, or that this process is not in.
     """
-    asked = _ASKED.get()
+    asked = _SETTINGS.get()
     if asked.group is None or (asked.group is ... and not _is_open()):
         return None
     try:

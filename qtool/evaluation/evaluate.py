@@ -105,18 +105,18 @@ def evaluate_files(
     files, ranks = (float_file, int8_file), current()
     stream = iter(data)
     first = next(stream, None)
-    if first is None and not ranks.several:
+    if first is None and not ranks.is_distributed:
         raise DataError("the evaluation data is empty; give at least one batch")
     own = None
     if first is not None:
         own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
     numbers, measured = gather_labels(ranks, own, labels), gather_statistics(ranks, own)
     if measured is None:
-        return from_json(Evaluation, json.loads(ranks.give(None)))
+        return from_json(Evaluation, json.loads(ranks.broadcast(None)))
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     latency = median_latency(files, arrays, threads=threads, seconds=seconds)
     found = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
-    ranks.give(json.dumps(to_json(found)).encode())
+    ranks.broadcast(json.dumps(to_json(found)).encode())
     return found
 
 

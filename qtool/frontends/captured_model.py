@@ -20,9 +20,9 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import batch_norms
 from qtool.core.graph.fingerprint import fingerprint
-from qtool.core.graph.float_tolerance import COMPARED, own_noise
-from qtool.core.graph.process_lock import alone
-from qtool.core.path_arguments import takes_paths
+from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
+from qtool.core.graph.process_lock import exclusive
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import ObserverSpec
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.example_inputs import check_dynamic
@@ -72,7 +72,7 @@ class Captured:
                 "the model's weights were changed since it was captured; capture it again"
             )
 
-    @alone
+    @exclusive
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
         """The graph in the forms that a target is quick with, and what was rewritten."""
         rewrites = targets.target(name).rewrites
@@ -112,7 +112,7 @@ class Captured:
         found = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
         return replace(found, rewrites=rewrites)
 
-    @takes_paths("path")
+    @accepts_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
         """Writes the float model as ONNX in a target's operator set, and returns the path.
 
@@ -122,7 +122,7 @@ class Captured:
         return write_float(self.graph, path, target)
 
 
-@alone
+@exclusive
 def capture_model(
     model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:
@@ -203,7 +203,7 @@ def rewrite(
 def _noise_of(graph: FloatGraph) -> float:
     """Of either graph: what a pass folds may be what lost the digits."""
     few = _few(graph)
-    return own_noise(graph.module, few.args, few.kwargs)
+    return float_tolerance(graph.module, few.args, few.kwargs)
 
 
 def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
@@ -215,4 +215,4 @@ def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
 
 
 def _few(graph: FloatGraph) -> Batch:
-    return graph.fewer(Batch(*graph.example), COMPARED)
+    return graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)

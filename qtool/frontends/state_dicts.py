@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.data.archive_limits import bomb
+from qtool.core.data.archive_limits import archive_expansion_error
 from qtool.core.errors import CaptureError
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
@@ -27,13 +27,13 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     file = Path(path)
     if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
-    if (why := bomb(file)) is not None:
+    if (why := archive_expansion_error(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
     try:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)
         else:
-            with quiet():
+            with silence_logging():
                 state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         pickled = isinstance(error, pickle.UnpicklingError)  # torch's text advises to unpickle it

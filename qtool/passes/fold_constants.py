@@ -60,7 +60,7 @@ def _multiplied(module: fx.GraphModule, constant: Container[fx.Node]) -> set[fx.
         if node in found:
             given: list[Any] = node.all_input_nodes
         elif (row := row_of(node)) is not None and row.macs is not None:
-            places = [at for at in (row.weight, *row.more, row.bias) if at is not None]
+            places = [at for at in (row.weight, *row.extra_weights, row.bias) if at is not None]
             given = [*data_inputs(node), *(node.args[at] for at in places if at < len(node.args))]
         else:
             continue

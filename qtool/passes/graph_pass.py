@@ -11,7 +11,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.errors import PassError
-from qtool.core.graph.float_tolerance import TOLERANCE, worst
+from qtool.core.graph.float_tolerance import TOLERANCE, largest_distance
 from qtool.core.graph.unique_names import unique
 
 
@@ -46,7 +46,7 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
         before = _interface(module)
         try:
             counts[each.name] = each.rewrite(module)
-            G.finish(module, runs=False)
+            G.finish(module, recompile=False)
         except Exception as error:
             raise PassError(f"pass {each.name} failed: {error}") from error
         _check(module, each, before)
@@ -105,11 +105,12 @@ def same_function(
     Raises:
         PassError: it is above what float32 allows.
     """
-    where, difference = worst(expected, actual)
+    where, difference = largest_distance(expected, actual)
     beyond = not all(bool(t.isfinite().all()) for t in expected)
     if difference == math.inf and beyond:
         # where sums go beyond float32 depends on their order
-        where, difference = worst(*zip(*map(_finite_pairs, expected, actual), strict=True))
+        finite = zip(*map(_finite_pairs, expected, actual), strict=True)
+        where, difference = largest_distance(*finite)
     if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         if beyond:
             raise PassError(

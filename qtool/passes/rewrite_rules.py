@@ -42,7 +42,7 @@ def insert_before(node: fx.Node, target: Any, args: tuple[Any, ...], part: str =
 
 def clone_as(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
     """The node once more by another operator, before it: its value has the same shape and dtype."""
-    return G.add_call(node, target, args, G.name_of(node), node, valued=node)
+    return G.add_call(node, target, args, G.name_of(node), node, value_from=node)
 
 
 def leading_sizes(node: fx.Node, x: fx.Node, count: int) -> list[int | fx.Node]:

@@ -21,7 +21,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.graph.onnx_subgraph import kept_kind
+from qtool.core.graph.onnx_subgraph import subgraph_kind
 from qtool.core.ops import Op, Role, data_inputs, macs, row_of
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import ObserverSpec
@@ -91,7 +91,7 @@ def _operator_name(node: fx.Node) -> str:
         return row.key
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return "result"
-    if (kind := kept_kind(node)) is not None:
+    if (kind := subgraph_kind(node)) is not None:
         return kind
     return str(node.target).removeprefix("aten.")
 
@@ -104,7 +104,7 @@ def _choose_integer(decisions: NodeDecisions) -> None:
         elif row is None:
             if _operator_name(node) == "result":
                 decisions.reasons[node] = f"one of those of {G.name_of(node.args[0])}"  # type: ignore[arg-type]  # a node
-            elif kept_kind(node) is not None:
+            elif subgraph_kind(node) is not None:
                 decisions.reasons[node] = "kept as it is in the file"
             elif _gives_floats(node):
                 decisions.reasons[node] = f"no integer kernel on {decisions.target.name}"
@@ -123,7 +123,7 @@ def _choose_integer(decisions: NodeDecisions) -> None:
         elif (refusal := weight_only.refuse(node, row, choice, decisions.target)) is not None:
             decisions.reasons[node] = refusal
         else:
-            scheme = choice.scheme.of(decisions.target.schemes(row.key))
+            scheme = choice.scheme.first_match(decisions.target.schemes(row.key))
             assert scheme is not None
             decisions.weight_only[node] = scheme
 
@@ -152,7 +152,7 @@ def _weight_only_reason(decisions: NodeDecisions, row: Op) -> str:
     """Why the weights alone of an operator are stored as codes; "" where they are not."""
     target = decisions.target
     known = row.key in target.kernels or row.key in target.no_kernel
-    return target.weight_only.get(row.key, "" if known else row.stored)
+    return target.weight_only.get(row.key, "" if known else row.weight_only_reason)
 
 
 def _choose_weight_only(decisions: NodeDecisions, node: fx.Node, choice: Choice) -> None:
@@ -166,8 +166,9 @@ def _choose_weight_only(decisions: NodeDecisions, node: fx.Node, choice: Choice)
 
 def _choose_static(decisions: NodeDecisions, node: fx.Node, row: Op) -> None:
     choice = decisions.choices[G.name_of(node)]
-    asked = choice.scheme if row.weight is not None else choice.scheme.on_activations
-    scheme = (Scheme() if row.role is Role.PASS else asked).of(decisions.target.schemes(row.key))
+    asked = choice.scheme if row.weight is not None else choice.scheme.activations_only
+    requested = Scheme() if row.role is Role.PASS else asked
+    scheme = requested.first_match(decisions.target.schemes(row.key))
     objection = _refusal(decisions, node, row)
     if objection is None and scheme is None:
         objection = weight_only.no_kernel_reason(asked, choice, decisions.target)
@@ -330,7 +331,7 @@ def _decision(decisions: NodeDecisions, node: fx.Node, points: tuple[Point, ...]
         scheme = decisions.weight_only[node]
         execution, why = weight_only.execution_and_reason(scheme)
         row = row_of(node)
-        if row is not None and row.more and scheme.when is When.DYNAMIC:
+        if row is not None and row.extra_weights and scheme.when is When.DYNAMIC:
             why = "its inputs are quantized in each step"
         elif node in decisions.tied_tables:
             why = f"rows are looked up in the codes of {G.name_of(decisions.tied_tables[node])}"

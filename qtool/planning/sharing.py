@@ -81,7 +81,7 @@ def clamp_bounds(value: object) -> Bounds:
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
         if row.role is Role.CLIP:
             return row.bounds(value)
-        if row.role is not Role.PASS or row.factor is not None:
+        if row.role is not Role.PASS or row.scale_factor is not None:
             break
         value = value.args[0]
     return None, None
@@ -89,7 +89,7 @@ def clamp_bounds(value: object) -> Bounds:
 
 def _factor(node: fx.Node) -> float:
     row = row_of(node)
-    factor = 1.0 if row is None or row.factor is None else node.args[row.factor]
+    factor = 1.0 if row is None or row.scale_factor is None else node.args[row.scale_factor]
     assert isinstance(factor, float)
     return factor
 

@@ -25,12 +25,12 @@ from qtool.planning.targets import WEIGHT_ONLY_SCHEMES, Target
 
 def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
     """Why this layer cannot have the scheme that was chosen, or None."""
-    if choice.scheme.when not in row.otherwise:
+    if choice.scheme.when not in row.supported_modes:
         return f"only linear layers have a form for that ({choice.decided_by})"
     rule = target.kernels.get(row.key)
     if rule is None:
         return f"no integer kernel on {target.name}"
-    if choice.scheme.of(target.schemes(row.key)) is None:
+    if choice.scheme.first_match(target.schemes(row.key)) is None:
         return no_kernel_reason(choice.scheme, choice, target)
     return rule.refuse(node)
 
@@ -44,11 +44,14 @@ def storage_scheme(key: str, asked: Scheme, target: Target) -> Scheme:
     was asked for."""
     usual = (target.types.activation, target.types.weight)
     if key in target.dynamic:
-        each_run = (replace(s, when=When.DYNAMIC).or_else(*usual) for s in WEIGHT_ONLY_SCHEMES)
-        if (found := asked.of(each_run)) is not None:
+        each_run = (
+            replace(s, when=When.DYNAMIC).with_defaults(*usual) for s in WEIGHT_ONLY_SCHEMES
+        )
+        if (found := asked.first_match(each_run)) is not None:
             return found
-    offered = [s.or_else(*usual) for s in WEIGHT_ONLY_SCHEMES]
-    return Scheme(When.NEVER, weights=asked.weights, scales=asked.scales).of(offered) or offered[0]
+    offered = [s.with_defaults(*usual) for s in WEIGHT_ONLY_SCHEMES]
+    stored = Scheme(When.NEVER, weights=asked.weights, scales=asked.scales)
+    return stored.first_match(offered) or offered[0]
 
 
 def tied_table_scheme(
@@ -71,7 +74,7 @@ def tied_table_scheme(
         return None
     if choice.is_default:
         wanted = Scheme(When.NEVER, weights=target.types.weight, scales=scheme.scales)
-        scheme = wanted.of(target.schemes("linear")) or scheme
+        scheme = wanted.first_match(target.schemes("linear")) or scheme
     assert scheme.weights is not None
     whole_bytes = scheme.weights.signed or scheme.weights.bits == 8  # the zero points, if any
     return scheme if whole_bytes else None
@@ -106,12 +109,14 @@ def place_points(
     assert row.weight is not None
     assert scheme.weights is not None
     found: list[Point] = []
-    if scheme.when is When.DYNAMIC and not row.more:  # a recurrent kernel rounds its state, too
+    if (
+        scheme.when is When.DYNAMIC and not row.extra_weights
+    ):  # a recurrent kernel rounds its state, too
         seen = Dynamic(target.types.activation)
         found.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, seen))
     signed = scheme.weights.signed
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)
-    for at in row.more:
+    for at in row.extra_weights:
         if at < len(node.args) and isinstance(node.args[at], fx.Node):
             called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
             found.append(_point(node, at, called, Kind.WEIGHT, weight))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.atomic import resolved, write_atomic
+from qtool.core.atomic import resolve, write_atomic
 from qtool.core.data import batches
 from qtool.core.errors import FileError
 from qtool.core.records import from_json, to_json
@@ -85,7 +85,7 @@ class Archive:
 
 
 def _open(folder: Path, marks: Mapping[str, str]) -> None:
-    head = resolved(folder) / _HEAD
+    head = resolve(folder) / _HEAD
     try:
         if folder.is_dir() and any(folder.iterdir()) and not head.exists():
             raise FileError(f"{folder} is no archive of a search; name a new folder")

@@ -25,7 +25,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError, PlanError
 from qtool.core.formats import table
 from qtool.core.graph.executor import Executor, Values
-from qtool.core.progress import counted
+from qtool.core.progress import track
 from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.evaluation.restored_model import restore
@@ -119,7 +119,9 @@ class Explainer:
         self.file, self.model, self.captured = file, model, captured
         self.opened: dict[frozenset[int], Any] = {}
         self.executor = Executor(replace(plain.graph, module=plain.module))
-        self.executor.rounded = Executor(replace(model.graph, module=model.module)).rounded
+        self.executor.quantized_constants = Executor(
+            replace(model.graph, module=model.module)
+        ).quantized_constants
         self.reference = Executor(captured.graph)
         plan = model.plan
         self.items = find_items(search_space(model.graph, plan, observers_of(plan), ()))
@@ -161,7 +163,7 @@ class Explainer:
         """
         seen = changed = 0
         found: list[Flip] = []
-        for batch in counted("looking for flips", data):
+        for batch in track("looking for flips", data):
             expected, given = self._answers(batch)
             flips = np.flatnonzero(expected.argmax(1) != given.argmax(1))
             changed += len(flips)
@@ -313,7 +315,7 @@ class _FlipSearch:
         executor = self.of.executor
         off |= {bias for weight, bias in self.of.biases.items() if weight in off}
         output = executor.outputs[0]
-        new = executor.again(self.values, off, executor.points - off)
+        new = executor.rerun_changed(self.values, off, executor.points - off)
         found: torch.Tensor = (new[output] if output in new else self.values[output])[0]
         return found
 

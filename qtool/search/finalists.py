@@ -55,7 +55,9 @@ def time_finalists(
     if not found:
         return ()
     store = store_of(" ".join(e.key for e in found))
-    beside = store.once("finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(timed(found)))
+    beside = store.load_or_make(
+        "finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(timed(found))
+    )
     return tuple(
         replace(e, speedup=speed, speedup_low=low, speedup_high=high)
         for e, (speed, low, high) in zip(found, beside.speeds, strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
-from qtool.core.progress import counted
+from qtool.core.progress import track
 from qtool.core.types import Array
 from qtool.evaluation.measure.accuracy import check_labels
 from qtool.evaluation.metrics import CONFIDENCE, Metric, call_metrics, make_metric
@@ -99,7 +99,7 @@ class Judge:
         answers: list[tuple[Array, Array]] = []
         samples = 0
         opened, feeder = session(file), Feeder(self.file)
-        for index, item in enumerate(counted("evaluating", self.data)):
+        for index, item in enumerate(track("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
             before = self._float_outputs(index, arrays)
             after = self._padding.strip(arrays, run(opened, arrays))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from qtool.core.progress import during
+from qtool.core.progress import track_task
 from qtool.evaluation.latency.interleaved_timing import (
     Ratio,
     median_interval,
@@ -57,7 +57,7 @@ def measure_speedups(
         found = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, clock=thread_clock)
         return found.ratios[1:]
 
-    with during("timing"):
+    with track_task("timing"):
         found = repeat_sessions(one, whole)
     return tuple(map(_middle, zip(*found, strict=True)))
 

@@ -26,7 +26,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, PassError, PlanError, QtoolError
 from qtool.core.limits import Range, check_fields
-from qtool.core.progress import during
+from qtool.core.progress import track_task
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
@@ -312,8 +312,8 @@ class Search:
             recipe = (bare if known is None else plain).recipe_of(config)
             return self._write(recipe_key(recipe), lambda: known or self.convert(recipe))
 
-        with during("times of single nodes"):
-            costs = store.once(
+        with track_task("times of single nodes"):
+            costs = store.load_or_make(
                 "costs",
                 NodeCosts,
                 lambda: measure_costs(

@@ -15,7 +15,7 @@ import numpy as np
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
-from qtool.core.progress import counted
+from qtool.core.progress import track
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.measure.layer_facts import signal_and_noise
@@ -50,7 +50,7 @@ def point_errors(
         sums, done = kept["sums"], int(kept["done"])
     executors = [Executor(replace(m.graph, module=m.module)) for m in models]
     start = time.monotonic()
-    for number, chunk in enumerate(counted("errors of single tensors", chunks, len(chunks))):
+    for number, chunk in enumerate(track("errors of single tensors", chunks, len(chunks))):
         if number < done or (done and time.monotonic() - start > seconds):
             continue
         for which, executor in enumerate(executors):
@@ -72,7 +72,7 @@ def _signal_noise_sums(
         return sums
     real = executor.run(chunk, frozenset())
     for i, (point, _) in own.items():
-        only = executor.again(real, {point}, {point})
+        only = executor.rerun_changed(real, {point}, {point})
         for output in executor.outputs:
             after = only[output] if output in only else real[output]
             sums[i] += signal_and_noise(real[output], after)

@@ -25,7 +25,7 @@ from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
 from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
-from qtool.core.graph.process_lock import give_back
+from qtool.core.graph.process_lock import trim_memory
 from qtool.verification.disable_input_rounding import (
     depends_on_threads,
     disable_input_rounding,
@@ -140,7 +140,7 @@ class ExportedFile:
         with scratch_folder() as folder:
             self._write_with_outputs(more, folder / "seen.onnx")
             found = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
-        give_back()  # a session as written holds all weights in float
+        trim_memory()  # a session as written holds all weights in float
         tensors = map(torch.from_numpy, found)
         return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
 

@@ -207,10 +207,10 @@ def costliest_layers(
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
         layers.setdefault(layer, set()).add(point.name)
     run, tried = Executor(graph), min(TRIED, max(1, SUFFIXES // max(1, len(layers))))
-    real = run.run(graph.fewer(batch, tried), frozenset())
+    real = run.run(graph.smaller(batch, tried), frozenset())
     found = []
     for layer, points in layers.items():
-        new = run.again(real, points & run.points, points)
+        new = run.rerun_changed(real, points & run.points, points)
         pairs = [(real[i].numpy(force=True), new[i]) for i in run.outputs if i in new]
         kept = [_signal_to_noise(a, b.numpy(force=True)) for a, b in pairs]
         found.append((layer, min((db for db in kept if db is not None), default=float("inf"))))
@@ -231,10 +231,10 @@ def narrow_inputs(
     if not joins:
         return ()
     run = Executor(graph)
-    values = run.run(graph.fewer(batch, TRIED), frozenset())
+    values = run.run(graph.smaller(batch, TRIED), frozenset())
     for name in joins:
         scale = params[name].scale if name in params else None
-        for i in dict.fromkeys(run.steps[run.numbers[name]].reads):
+        for i in dict.fromkeys(run.calls[run.indices[name]].reads):
             value = values[i]
             if scale is None or not value.numel() or not value.is_floating_point():
                 continue

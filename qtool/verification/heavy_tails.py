@@ -18,7 +18,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.onnx_subgraph import kept_kind
+from qtool.core.graph.onnx_subgraph import subgraph_kind
 
 FEWEST, SHARE, HEAVY = 8, 8, 0.5
 """Of fewer samples nothing is said; of others the largest eighth (four at least) is looked at, and
@@ -63,7 +63,7 @@ def heavy_tails(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
             wanted[G.name_of(node)] = name
     if not wanted or batch.size < FEWEST:
         return ()
-    values = dict(Executor(graph, once=True).stream(batch, frozenset(), wanted))
+    values = dict(Executor(graph, single_run=True).stream(batch, frozenset(), wanted))
     return tuple(said for n, said in wanted.items() if _index(values.get(n), batch.size) > HEAVY)
 
 
@@ -76,13 +76,13 @@ def _degrees(module: fx.GraphModule) -> Mapping[fx.Node, float]:
         found[node] = 0.0 if node.op == "get_attr" else max(read, default=1.0)
         if node.op != "call_function":
             found[node] = min(found[node], 1.0)
-        elif node.target in _EXPONENTIAL or kept_kind(node) in _KEPT:
+        elif node.target in _EXPONENTIAL or subgraph_kind(node) in _KEPT:
             found[node] *= torch.inf if found[node] else 0.0
         elif node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
             found[node] *= max(node.args[1], 0)
         elif node.target in _PRODUCTS:
             found[node] = sum(found[a] for a in _arguments(node))
-        elif kept_kind(node) == "ReduceSumSquare":
+        elif subgraph_kind(node) == "ReduceSumSquare":
             found[node] *= 2
         elif node.target in _BOUNDED:
             found[node] = min(found[node], 1.0)

@@ -30,7 +30,7 @@ from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.backends.runtime import ExecutedKernel, Runtime
 from qtool.core import value_names
 from qtool.core.ops import OPS
-from qtool.core.ops.onnx_mac_counts import HEAVY, WEIGHT, onnx_macs
+from qtool.core.ops.onnx_mac_counts import MAC_FORMULAS, WEIGHT_INPUT, onnx_macs
 from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.verification.duplicate_nodes import find_duplicates
 from qtool.verification.exported_file import ExportedFile
@@ -145,11 +145,11 @@ def audit(file: ExportedFile | str | Path) -> Coverage:
         or (node.op_type in AUDITED and shapes.is_data(node.outputs[0]))
     )
     found = [(node, _name_in(node, planned)) for node in audited]
-    heavy = Counter(name for node, name in found if node.op_type in HEAVY)
+    heavy = Counter(name for node, name in found if node.op_type in MAC_FORMULAS)
     rows = (
         _row(node, name, heavy[name], source, running, shapes, planned.get(name, {}))
         for node, name in found
-        if node.op_type in HEAVY or not (name in planned and heavy[name])
+        if node.op_type in MAC_FORMULAS or not (name in planned and heavy[name])
     )
     return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
 
@@ -253,7 +253,7 @@ def _row(
     if node.op_type in ("Add", "Mul") and kernel in _TAKE_IN:
         return None
     # what is taken into another kernel: a convolution only where codes are planned
-    taken = bool(plan) or node.op_type not in WEIGHT
+    taken = bool(plan) or node.op_type not in WEIGHT_INPUT
     integer = taken if found is None else _is_integer(found)
     form = plan.get("form")
     if form == "weights" or (form == "float" and node.name not in running.nodes):
@@ -281,7 +281,7 @@ def _why_float(node: ir.Node, source: OnnxModel) -> str:
     """For a file of unknown origin: what is missing around the node."""
     for value in node.inputs[:2]:
         maker = None if value is None else value.producer()
-        if is_constant(value) and node.op_type in WEIGHT:
+        if is_constant(value) and node.op_type in WEIGHT_INPUT:
             return f"its weight {name_of(value)} is stored as float"
         if not is_constant(value) and (maker is None or maker.op_type != "DequantizeLinear"):
             return f"its input {name_of(value)} is not quantized"

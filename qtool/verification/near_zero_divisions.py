@@ -16,7 +16,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.onnx_subgraph import kept_kind, part_of
+from qtool.core.graph.onnx_subgraph import subgraph_kind, subgraph_of
 
 _SAMPLES = 8  # samples
 aten = torch.ops.aten
@@ -41,7 +41,7 @@ def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     made = [(node, *d) for node in G.calls(graph.module.graph) if (d := _divisor(node)) is not None]
     if not made:
         return ()
-    run, few = Executor(graph, once=True), graph.fewer(batch, _SAMPLES)
+    run, few = Executor(graph, single_run=True), graph.smaller(batch, _SAMPLES)
     wanted = {G.name_of(source) for _, source, _ in made}
     real, coded = (dict(run.stream(few, points, wanted)) for points in (frozenset(), run.points))
     found = []
@@ -54,14 +54,14 @@ def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
 
 def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """What a node divides by, as a function of what is computed in the graph."""
-    if kept_kind(node) in _KEPT:
+    if subgraph_kind(node) in _KEPT:
         return _kept_divisor(node)
-    inputs: Any = node.args[0] if kept_kind(node) is not None else node.args
+    inputs: Any = node.args[0] if subgraph_kind(node) is not None else node.args
     place = _DIVISORS.get(node.target)
     divisor: Divisor = _itself
     if node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
         place = 0 if node.args[1] < 0 else None
-    elif node.target in _TANGENTS or kept_kind(node) in _TANGENTS:
+    elif node.target in _TANGENTS or subgraph_kind(node) in _TANGENTS:
         place, divisor = 0, torch.Tensor.cos
     found = None if place is None else inputs[place]
     if not isinstance(found, fx.Node) or not found.op.startswith("call"):
@@ -71,7 +71,7 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
 
 def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """The second input of a node that is kept, where it is computed."""
-    part = part_of(str(node.args[1]))
+    part = subgraph_of(str(node.args[1]))
     (each,) = part.model.graph.node
     given: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
     found = given.get(each.input[1])

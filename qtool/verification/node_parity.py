@@ -33,8 +33,14 @@ from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction
 from qtool.core import value_names
 from qtool.core.data import Batch
-from qtool.core.graph.float_tolerance import NOISES, TOLERANCE, distance, last_bits_moved, own_noise
-from qtool.core.graph.perturbation import DRAWS, Moved, within
+from qtool.core.graph.float_tolerance import (
+    NOISE_FACTOR,
+    TOLERANCE,
+    distance,
+    float_tolerance,
+    last_bit_perturbation,
+)
+from qtool.core.graph.perturbation import DRAWS, PerturbedInterpreter, within_tolerance
 from qtool.core.types import QuantParams
 from qtool.planning.fake_quantize import QuantPoint, quant_points
 from qtool.verification.exported_file import ExportedFile
@@ -141,11 +147,11 @@ def _as_planned(
         high = {
             name: d
             for name, d in high.items()
-            if not d <= NOISES * allowed.get(name, 0.0)
+            if not d <= NOISE_FACTOR * allowed.get(name, 0.0)
             and not (value_names.quantize(name) in jumping and off[name][1] <= 1 / _SPAN)
         }
         with _given(module, seen), StableSort():
-            moved = own_noise(module, batch.args, batch.kwargs)
+            moved = float_tolerance(module, batch.args, batch.kwargs)
         far = {n: p for n, p in far.items() if not _near(*p, moved, n in jumping)}
     if high or far:
         high, far = _beyond_conditioning(module, batch, seen, high, far, list(outputs))
@@ -165,7 +171,7 @@ def _beyond_conditioning(
     """What is left of values too far off where each is allowed what its own rounding does."""
     if not isinstance(module, fx.GraphModule):
         return high, far
-    points, run = quant_points(module), Moved(module)
+    points, run = quant_points(module), PerturbedInterpreter(module)
     plain: dict[str, torch.Tensor] = {}
     open_: dict[str, torch.Tensor] = {}
 
@@ -180,11 +186,11 @@ def _beyond_conditioning(
 
     with _given(module, seen, look), StableSort():
         for draw in range(1 + DRAWS):
-            run.still = draw == 0
+            run.exact = draw == 0
             widen(far)
     counted = {name for name, (a, _) in far.items() if not a.is_floating_point()}
     with _given(module, seen), StableSort():
-        run.reach = NOISES  # a position jumps, as far as floats may be off
+        run.amplitude = NOISE_FACTOR  # a position jumps, as far as floats may be off
         for _ in range(DRAWS if counted else 0):
             widen(counted)
     left = {}
@@ -194,10 +200,10 @@ def _beyond_conditioning(
         beyond = _beyond(plain[name], seen[value_names.quantize(name)], points[name])
         step = float(params.scale) * params.qtype.levels
         if beyond.shape != open_[name].shape or not bool(
-            (beyond <= TOLERANCE + NOISES * open_[name] / step).all()
+            (beyond <= TOLERANCE + NOISE_FACTOR * open_[name] / step).all()
         ):
             left[name] = d
-    return left, {n: p for n, p in far.items() if not within(*p, open_[f"output {n}"])}
+    return left, {n: p for n, p in far.items() if not within_tolerance(*p, open_[f"output {n}"])}
 
 
 def _widen(
@@ -348,8 +354,8 @@ def _floats_apart(
     off = distance(written, mine)
     if off <= TOLERANCE:
         return ""
-    other = _run(step, list(map(last_bits_moved(), given)))[step.outputs.index(name)]
-    noise = NOISES * distance(mine, other) if mine.shape == other.shape else 0.0
+    other = _run(step, list(map(last_bit_perturbation(), given)))[step.outputs.index(name)]
+    noise = NOISE_FACTOR * distance(mine, other) if mine.shape == other.shape else 0.0
     if _near(written, mine, noise if noise < 1 else 0.0, jumps):
         return ""
     return f"{_SPAN * off:.3g} codes from what is written, in float"

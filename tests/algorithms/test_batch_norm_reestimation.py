@@ -14,7 +14,7 @@ from torch import nn
 import qtool
 from qtool.algorithms import batch_norm_reestimation
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.core.data.calibration_samples import Kept
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.evaluation.restored_model import restore
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -141,6 +141,6 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept=Kept(0))
+    calibration = replace(calibration, kept=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["renorm"])
     assert f"renorm: {batch_norm_reestimation.NO_SAMPLES}" in model.notes

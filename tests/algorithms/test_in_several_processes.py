@@ -13,7 +13,7 @@ from qtool.algorithms import acceptance
 from qtool.algorithms.learned_scales import training
 from qtool.algorithms.weight_rounding import rounding
 from qtool.api.conversion import quantize
-from qtool.core.graph.fingerprint import mark_of
+from qtool.core.graph.fingerprint import state_hash
 from qtool.frontends.captured_model import Captured, capture_model
 from tests.distributed.processes import run, values
 
@@ -62,7 +62,7 @@ def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
         made = quantize(captured(), data()[rank::size], recipe=few, recover=["round", "learn"])
     finally:
         rounding._solve, training.FEWEST, training.ROUNDS = real, *rounds
-    return mark_of(made.graph.module), count, [f"{c.step} {c.count}" for c in made.changes]
+    return state_hash(made.graph.module), count, [f"{c.step} {c.count}" for c in made.changes]
 
 
 def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:

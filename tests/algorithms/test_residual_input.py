@@ -28,8 +28,8 @@ class Block(nn.Module):
 def test_the_other_part_of_a_sum_is_found_where_nothing_else_reads_the_result() -> None:
     captured = qtool.capture_model(Block().eval(), (torch.randn(3, 4),))
     run = Executor(captured.graph)
-    other = residual_input(run, run.numbers["first"])
+    other = residual_input(run, run.indices["first"])
     assert other is not None
-    assert run.steps[other].reads == (run.numbers["x"],)
-    assert residual_input(run, run.numbers["second"]) is None
-    assert residual_input(run, run.numbers["third"]) is None
+    assert run.calls[other].reads == (run.indices["x"],)
+    assert residual_input(run, run.indices["second"]) is None
+    assert residual_input(run, run.indices["third"]) is None

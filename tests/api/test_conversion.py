@@ -22,7 +22,7 @@ from qtool.api import conversion
 from qtool.api.conversion import calibrate, convert, quantize
 from qtool.calibration.calibration import Calibration
 from qtool.core.errors import CalibrationError, DataError, PlanError
-from qtool.core.graph.edit import copied
+from qtool.core.graph.edit import clone_with_parameters
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, capture_model
 from tests.backends.onnx.export.networks import NETWORKS, Applied, network, run, samples
 
@@ -253,7 +253,7 @@ def test_what_the_last_step_left_is_gone_when_quantize_returns(
 
     def noted(*given: Any) -> Any:
         work = run_steps(*given)
-        module = copied(work.graph.module)  # as steps do that change weights
+        module = clone_with_parameters(work.graph.module)  # as steps do that change weights
         left.append(weakref.ref(module))
         return replace(work, graph=replace(work.graph, module=module))
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import qtool
 from qtool.blockwise import layer_moments, quantize
-from qtool.distributed import Share
+from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
 from tests.blockwise.test_by_blocks import Residual, content, made, samples
 from tests.distributed.processes import run, values
@@ -71,7 +71,7 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
         (folder, out / "net.onnx", {"data": []}),
     ):
         with pytest.raises(qtool.QtoolError) as caught:
-            made(source, path, **{"data": Share(samples(), rank, 3), **options})
+            made(source, path, **{"data": DataShard(samples(), rank, 3), **options})
         said.append(str(caught.value))
     return said
 
@@ -91,7 +91,9 @@ def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     for kind, (count, options) in KINDS.items():
         place = out / kind
         place.mkdir(exist_ok=True)
-        result = made(folder, place / "net.onnx", data=Share(samples(count), rank, 3), **options)
+        result = made(
+            folder, place / "net.onnx", data=DataShard(samples(count), rank, 3), **options
+        )
         found[kind] = result.sqnr, [b.notes for b in result.blocks]
     return {"told": found, "solved": solved, "misfits": misfits(rank, folder, out)}
 
@@ -126,7 +128,7 @@ def dies(rank: int, folder: Path, path: Path) -> None:
         return real(*given)
 
     quantize.walk = walk
-    made(folder, path, data=Share(samples(), rank, 2))
+    made(folder, path, data=DataShard(samples(), rank, 2))
 
 
 def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(

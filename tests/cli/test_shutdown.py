@@ -20,7 +20,7 @@ from qtool.cli import main
 from qtool.cli.shutdown import ended_in_order
 
 import qtool
-from qtool.core.shield import shielded
+from qtool.core.shield import defer_signals
 from tests.cli.conftest import ROOT, Cli
 
 M = "tests.cli.models:"
@@ -196,7 +196,7 @@ def test_a_signal_waits_while_torch_traces() -> None:
     done = []
 
     def body() -> None:
-        with shielded():
+        with defer_signals():
             hurt()
             done.append("traced")
         done.append("more")
@@ -211,7 +211,7 @@ def test_a_second_signal_does_not_wait() -> None:
     done = []
 
     def body() -> None:
-        with shielded():
+        with defer_signals():
             hurt()
             hurt()
             done.append("traced")

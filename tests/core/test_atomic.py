@@ -17,12 +17,12 @@ import pytest
 from qtool.core.atomic import (
     atomic_path,
     check_writable,
-    folder_beside,
     scratch_folder,
+    sibling_folder,
     write_atomic,
 )
 from qtool.core.errors import FileError
-from qtool.core.shield import postponed
+from qtool.core.shield import defer
 
 WRITERS = [
     pytest.param(lambda path: write_atomic(path, b"new"), id="write_atomic"),
@@ -188,12 +188,12 @@ from typing import Any
 from qtool.core.atomic import (
     atomic_path,
     check_writable,
-    folder_beside,
+    sibling_folder,
     scratch_folder,
     write_atomic,
 )
 target = Path(sys.argv[1])
-with atomic_path(target) as file, folder_beside(target) as folder, scratch_folder() as scratch:
+with atomic_path(target) as file, sibling_folder(target) as folder, scratch_folder() as scratch:
     for path in (file, folder / "half", scratch / "half"):
         path.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next(
 
 def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
     target = tmp_path / "file"
-    with atomic_path(target) as first, folder_beside(target) as folder:
+    with atomic_path(target) as first, sibling_folder(target) as folder:
         first.write_bytes(b"first")
         write_atomic(target, b"second")
         assert folder.is_dir()
@@ -261,7 +261,7 @@ def raised() -> Iterator[None]:
     """Signals raise as on the command line: not where it would leave something half done."""
 
     def end(*_: object) -> None:
-        if not postponed(_raise):
+        if not defer(_raise):
             _raise()
 
     old = signal.signal(signal.SIGINT, end)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from qtool.core.progress import counted, during, showing
+from qtool.core.progress import show_progress, track, track_task
 
 
 def test_nobody_asks() -> None:
     items = [1, 2]
-    assert counted("work", items) is items
-    with during("work"):
+    assert track("work", items) is items
+    with track_task("work"):
         pass
 
 
@@ -28,12 +28,12 @@ def test_work_in_work_is_shown() -> None:
 
         return around
 
-    with showing(bars):
-        with during("all"):
-            assert list(counted("part", [1, 2], 2)) == [1, 2]
-        with pytest.raises(ValueError, match="bad"), during("rest"):
+    with show_progress(bars):
+        with track_task("all"):
+            assert list(track("part", [1, 2], 2)) == [1, 2]
+        with pytest.raises(ValueError, match="bad"), track_task("rest"):
             raise ValueError("bad")
-    assert list(counted("later", [3])) == [3]
+    assert list(track("later", [3])) == [3]
     assert seen == [
         "all None of None", "part 1 of 2", "part 2 of 2", "part done", "all done",
         "rest None of None",

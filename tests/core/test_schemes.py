@@ -10,7 +10,7 @@ from qtool.core.schemes import SCHEMES, Scales, Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT8, UINT16
 
 OFFERED = tuple(
-    s.or_else(UINT8, INT8_NARROW)
+    s.with_defaults(UINT8, INT8_NARROW)
     for s in (
         Scheme(),
         Scheme(activations=UINT16),
@@ -36,20 +36,20 @@ ASKED: dict[str, tuple[Scheme, Scheme | None]] = {
 
 @pytest.mark.parametrize(("asked", "expected"), ASKED.values(), ids=ASKED.keys())
 def test_the_first_scheme_that_fits_is_taken(asked: Scheme, expected: Scheme | None) -> None:
-    assert asked.of(OFFERED) == expected
+    assert asked.first_match(OFFERED) == expected
 
 
 def test_what_is_left_open_is_the_targets() -> None:
-    assert Scheme(weights=INT4).or_else(UINT8, INT8_NARROW) == Scheme(
+    assert Scheme(weights=INT4).with_defaults(UINT8, INT8_NARROW) == Scheme(
         When.STATIC, UINT8, INT4, Scales.CHANNEL
     )
     everything = Scheme(When.NEVER, UINT16, UINT4, 32)
-    assert everything.or_else(UINT8, INT8_NARROW) == everything
+    assert everything.with_defaults(UINT8, INT8_NARROW) == everything
 
 
 def test_an_operator_without_weights_is_asked_for_a_type_alone() -> None:
     asked = Scheme(When.DYNAMIC, UINT16, INT4, 32)
-    assert asked.on_activations == Scheme(activations=UINT16)
+    assert asked.activations_only == Scheme(activations=UINT16)
 
 
 TEXTS = {

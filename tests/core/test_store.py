@@ -39,9 +39,9 @@ def test_once(tmp_path):
         made.append(1)
         return Figure(len(made))
 
-    assert Store(tmp_path, "a").once("x", Figure, make) == Figure(1)
-    assert Store(tmp_path, "a").once("x", Figure, make) == Figure(1)
-    assert Store(tmp_path, "b").once("x", Figure, make) == Figure(2)
+    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
+    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
+    assert Store(tmp_path, "b").load_or_make("x", Figure, make) == Figure(2)
     Store(tmp_path).clear()
     assert not tmp_path.exists()
 
@@ -50,7 +50,7 @@ def test_without_a_folder_nothing_is_kept():
     store = Store()
     store.save("x", {})
     assert store.load("x") is None
-    assert store.once("x", Figure, lambda: Figure(1.0)) == Figure(1.0)
+    assert store.load_or_make("x", Figure, lambda: Figure(1.0)) == Figure(1.0)
 
 
 def test_folder_that_cannot_be_made(tmp_path):

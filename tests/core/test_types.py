@@ -23,7 +23,7 @@ from qtool.core.types import (
     ObserverSpec,
     QType,
     QuantParams,
-    held_in,
+    storage_qtype,
 )
 
 QUICK = settings(deadline=None, derandomize=True, database=None, max_examples=100)
@@ -75,7 +75,7 @@ def test_codes_are_the_nearest_with_ties_to_even(x: float, exponent: int, qtype:
 def test_a_type_knows_its_bits_and_who_holds_all_of_its_codes() -> None:
     assert [t.bits for t in (INT4, UINT8, INT8_NARROW, UINT16, INT32)] == [4, 8, 8, 16, 32]
     for qtype in (UINT8, INT8, UINT16, INT16, INT32):
-        assert held_in(qtype.torch_dtype) is qtype
+        assert storage_qtype(qtype.torch_dtype) is qtype
 
 
 def test_codes_before_they_are_clamped_tell_what_is_outside() -> None:

@@ -11,13 +11,13 @@ import pytest
 from torch import distributed as dist
 
 from qtool.core.atomic import scratch_folder
-from qtool.distributed.heartbeat import Failure, Watch
+from qtool.distributed.heartbeat import Failure, Heartbeat
 
 
 @contextmanager
-def watches(size: int, patience: float = 60) -> Iterator[list[Watch]]:
+def watches(size: int, patience: float = 60) -> Iterator[list[Heartbeat]]:
     store = dist.HashStore()
-    found = [Watch(store, rank, size, patience) for rank in range(size)]
+    found = [Heartbeat(store, rank, size, patience) for rank in range(size)]
     for watch in found:
         watch.start()
     try:
@@ -46,7 +46,7 @@ def test_the_first_failure_counts_on_all() -> None:
 def test_ranks_that_leave_are_not_missed() -> None:
     with watches(2, patience=1) as (zero, one):
         for watch in (zero, one):
-            watch.know({})
+            watch.watch({})
         one.leave()
         one.stop()
         zero.leave()  # returns, since the other one left
@@ -57,7 +57,7 @@ def test_ranks_that_leave_are_not_missed() -> None:
 def test_silence_is_noticed_after_a_while() -> None:
     with watches(3, patience=1) as (zero, one, two):
         for watch in (zero, one, two):
-            watch.know({})
+            watch.watch({})
         two.stop()
         assert soon(lambda: zero.failure and one.failure)
         assert zero.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s", own=True)
@@ -67,26 +67,26 @@ def test_silence_is_noticed_after_a_while() -> None:
 def test_a_lock_tells_of_a_life(tmp_path: Path) -> None:
     with watches(2) as (zero, one):
         with scratch_folder() as life:
-            zero.know({1: life})
+            zero.watch({1: life})
             time.sleep(1.5)
             assert zero.failure is None
-        zero.know({1: tmp_path})  # there, and nobody holds it
+        zero.watch({1: tmp_path})  # there, and nobody holds it
         assert soon(lambda: one.failure)
         assert one.failure == Failure("rank 1 of 2 is gone: its process ended")
 
 
 def test_a_lock_that_another_process_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.distributed.heartbeat.SWEPT", 1)
+    monkeypatch.setattr("qtool.distributed.heartbeat.REMOVED_TIMEOUT", 1)
     with watches(2) as (zero, one):
         with scratch_folder() as life:
-            zero.know({1: life})
+            zero.watch({1: life})
         time.sleep(2)
         assert zero.failure is None  # its beats go on
-        zero.know({1: tmp_path / "never there"})
+        zero.watch({1: tmp_path / "never there"})
         one.stop()
         time.sleep(2)
         assert zero.failure is None  # nobody knows of a lock
         with scratch_folder() as life:
-            zero.know({1: life})
+            zero.watch({1: life})
         assert soon(lambda: zero.failure)
         assert zero.failure == Failure("rank 1 of 2 is gone: its process ended", own=True)

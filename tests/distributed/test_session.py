@@ -13,21 +13,21 @@ from torch import distributed as dist
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.distributed import current, session, together
+from qtool.distributed import collective, current, session
 from tests.distributed.processes import run, values
 
 
 def exchange(rank: int) -> list[Any]:
     with session("exchange") as ranks:
-        told = ranks.tell(f"I am {rank}")
-        folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
+        told = ranks.all_gather(f"I am {rank}")
+        folded = ranks.reduce([rank], bytes, list, lambda x, y: x + y)
         time.sleep(0.2 * rank)  # who is early does not hear what was said before
-        again = ranks.fold([rank, 9], bytes, list, lambda x, y: x + y)
+        again = ranks.reduce([rank, 9], bytes, list, lambda x, y: x + y)
         assert again is None or len(again) == 2 * ranks.size
         large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
-        given = ranks.give(large, ranks.size - 1)
-        nothing = ranks.give(b"" if rank == 0 else None)
-        ranks.agree("another number", "7")
+        given = ranks.broadcast(large, ranks.size - 1)
+        nothing = ranks.broadcast(b"" if rank == 0 else None)
+        ranks.check_equal("another number", "7")
     assert current().size == 1
     return [told, folded, len(given), given[-1], nothing]
 
@@ -43,20 +43,20 @@ def test_ranks_exchange(size: int) -> None:
 
 
 def test_a_process_alone_is_rank_0_of_1() -> None:
-    with session("anything", led=True) as ranks:
-        assert (ranks.rank, ranks.size, ranks.several) == (0, 1, False)
-        assert ranks.tell("a") == ["a"]
-        assert ranks.give(b"b") == b"b"
-        assert ranks.fold(3, bytes, len, max) == 3
-        ranks.agree("another number", "7")
+    with session("anything", rank_zero_finishes=True) as ranks:
+        assert (ranks.rank, ranks.size, ranks.is_distributed) == (0, 1, False)
+        assert ranks.all_gather("a") == ["a"]
+        assert ranks.broadcast(b"b") == b"b"
+        assert ranks.reduce(3, bytes, len, max) == 3
+        ranks.check_equal("another number", "7")
         ranks.check()
-        ranks.lead()
+        ranks.continue_on_rank_zero()
 
 
-@together
+@collective
 def twice(rank: int) -> list[str]:
     with session("inner") as ranks:
-        return ranks.tell(str(rank))
+        return ranks.all_gather(str(rank))
 
 
 def one_after_another(rank: int) -> list[list[str]]:
@@ -70,10 +70,14 @@ def test_sessions_follow_each_other_and_contain_each_other() -> None:
 def in_a_subgroup(rank: int) -> Any:
     group = dist.new_group([0, 2])
     with qtool.within(None), session("alone") as ranks:
-        assert not ranks.several
+        assert not ranks.is_distributed
     with qtool.within(group), session("together") as ranks:
-        folded = ranks.fold([rank], bytes, list, lambda x, y: x + y)
-        return [ranks.tell(str(rank)), folded, ranks.give(b"last" if rank == 2 else None, 1)]
+        folded = ranks.reduce([rank], bytes, list, lambda x, y: x + y)
+        return [
+            ranks.all_gather(str(rank)),
+            folded,
+            ranks.broadcast(b"last" if rank == 2 else None, 1),
+        ]
 
 
 def test_a_subgroup() -> None:
@@ -87,7 +91,7 @@ def in_files(rank: int, folder: Path) -> list[str]:
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     with session("with files") as ranks:
-        return ranks.tell(str(rank))
+        return ranks.all_gather(str(rank))
 
 
 def test_a_store_in_files(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def waits(rank: int) -> None:
     with session("work") as ranks:
         if rank == 1:
             raise ValueError("a bug")
-        ranks.tell("a")
+        ranks.all_gather("a")
 
 
 def test_an_error_of_one_rank_ends_all() -> None:
@@ -122,9 +126,9 @@ def test_an_error_of_one_rank_ends_all() -> None:
 
 def dies(rank: int, victim: int, how: str) -> None:
     with qtool.within(patience=2 if how == "stop" else 60), session("work") as ranks:
-        ranks.tell("here")
+        ranks.all_gather("here")
         if rank != victim:
-            ranks.fold([rank], bytes, list, lambda x, y: x + y)
+            ranks.reduce([rank], bytes, list, lambda x, y: x + y)
             while True:
                 ranks.check()
                 time.sleep(0.01)
@@ -152,7 +156,7 @@ def shows_no_life(rank: int) -> None:
             os.kill(os.getppid(), signal.SIGCONT)
             os._exit(0)
     with qtool.within(patience=2), session("work") as ranks:
-        ranks.tell("here")
+        ranks.all_gather("here")
         if rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         while True:
@@ -176,7 +180,7 @@ def test_a_rank_that_does_not_call() -> None:
     zero, one = run(2, comes_late)
     assert zero.error == (
         "RanksError: rank 1 of 2 did not call calibrate within 1 s; call it on every rank, or in "
-        "`with qtool.within(None)` to work alone"
+        "`with qtool.within(None)` to use one process"
     )
     assert one.error == ""
 
@@ -194,7 +198,7 @@ def another_version(rank: int) -> None:
 
 def another_number(rank: int) -> None:
     with session("calibrate") as ranks:
-        ranks.agree("another model", "abc" if rank < 2 else "d" * 99)
+        ranks.check_equal("another model", "abc" if rank < 2 else "d" * 99)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +218,17 @@ def closed_before(rank: int) -> None:
     group = dist.new_group([0, 1])
     dist.destroy_process_group()
     with session("alone") as ranks:
-        assert not ranks.several
+        assert not ranks.is_distributed
     with qtool.within(group), session("together"):
         pass
 
 
 def closed_meanwhile(rank: int) -> None:
     with session("together") as ranks:
-        ranks.tell("here")
+        ranks.all_gather("here")
         if rank == 0:
             dist.destroy_process_group()
-        ranks.give(b"a" if rank == 0 else None)
+        ranks.broadcast(b"a" if rank == 0 else None)
 
 
 def test_a_group_that_is_closed() -> None:

@@ -58,7 +58,7 @@ def _taken(graph: Graph, file: Any, data: Any, new: Any, truths: Any) -> Verdict
     captured = capture_model(module, batches[0])
     pairs = []
     for arrays, truth in zip(new, truths, strict=True):
-        if not captured.graph.any_number and len(arrays[names[0]]) != graph.batch:
+        if not captured.graph.any_batch_size and len(arrays[names[0]]) != graph.batch:
             continue  # what the file leaves open runs with the sizes of the example alone
         batch = tuple(tensor_of(arrays[n]) for n in names)
         if truth is None:  # the runtime itself does not take this number of samples

@@ -27,7 +27,7 @@ def test_a_widened_tolerance_of_the_product_is_seen(monkeypatch: pytest.MonkeyPa
     """A value that is off by a hundredth stays wrong, whatever the product accepts."""
     monkeypatch.setattr("qtool.core.graph.float_tolerance.TOLERANCE", 1.0)
     monkeypatch.setattr("qtool.core.graph.perturbation.TOLERANCE", 1.0)
-    monkeypatch.setattr("qtool.core.graph.perturbation.NOISES", 1e9)
+    monkeypatch.setattr("qtool.core.graph.perturbation.NOISE_FACTOR", 1e9)
     module = fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()).eval())
     batch = (torch.randn(16, 8, generator=torch.Generator().manual_seed(0)),)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.backends.onnxruntime.integer_engine import Program
-from qtool.core.graph.perturbation import Moved, within
+from qtool.core.graph.perturbation import PerturbedInterpreter, within_tolerance
 from qtool.verification import ExportedFile, NodeParity, compare_nodes
 from tests.backends.onnx.export.networks import NETWORKS, exported, model, quantized
 
@@ -203,22 +203,22 @@ def test_a_step_is_allowed_its_own_rounding_and_no_more(tmp_path: Path) -> None:
 
 def test_each_value_is_allowed_what_its_rounding_does() -> None:
     real, open_ = torch.tensor([1.0, -2.0, 500.0]), torch.tensor([1e-7, 1e-7, 1.0])
-    assert within(real, real + torch.tensor([0.0, 0.0, 8.0]), open_)  # beside a pole
-    assert not within(real, real + torch.tensor([0.0, 0.0, 12.0]), open_)
-    assert not within(real, real + torch.tensor([0.2, 0.0, 0.0]), open_)
-    assert not within(real, real.where(real > 0, torch.nan), open_)
-    assert not within(real, real[:2], open_)
+    assert within_tolerance(real, real + torch.tensor([0.0, 0.0, 8.0]), open_)  # beside a pole
+    assert not within_tolerance(real, real + torch.tensor([0.0, 0.0, 12.0]), open_)
+    assert not within_tolerance(real, real + torch.tensor([0.2, 0.0, 0.0]), open_)
+    assert not within_tolerance(real, real.where(real > 0, torch.nan), open_)
+    assert not within_tolerance(real, real[:2], open_)
     found, moves = torch.tensor([3, 3]), torch.tensor([2.0, 0.0])
-    assert within(found, torch.tensor([5, 3]), moves)
-    assert not within(found, torch.tensor([3, 4]), moves)
+    assert within_tolerance(found, torch.tensor([5, 3]), moves)
+    assert not within_tolerance(found, torch.tensor([3, 4]), moves)
 
 
 def test_what_moves_and_what_does_not() -> None:
     graph = qtool.capture_model(Tiny().eval(), torch.randn(4, 8)).graph
-    run, x = Moved(graph.module), torch.randn(4, 8)
-    run.still = True
+    run, x = PerturbedInterpreter(graph.module), torch.randn(4, 8)
+    run.exact = True
     (still,) = run.outputs((x,), {})
     assert torch.equal(still, graph.module(x))
-    run.still = False
+    run.exact = False
     (moved,) = run.outputs((x,), {})
     assert 1e-9 < float((moved - still).abs().max()) < 2e-7

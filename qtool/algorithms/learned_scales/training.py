@@ -34,7 +34,7 @@ from qtool.algorithms.pipeline import ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
-from qtool.core.progress import counted
+from qtool.core.progress import track
 from qtool.core.types import Change
 
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
@@ -88,13 +88,13 @@ def _learned(
             notes += _learn(state, found, groups)
         except RuntimeError as error:  # of autograd, which has no other
             refused = NO_GRADIENT.format(str(error).partition("\n")[0])
-    if ranks.several:
+    if ranks.is_distributed:
         own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.learned)}
-        values = load(ranks.give(None if ranks.rank else save(own)))
+        values = load(ranks.broadcast(None if ranks.rank else save(own)))
         with torch.no_grad():
             for i, parameter in enumerate(found.learned):
                 parameter.copy_(values[str(i)])
-        refused, notes = json.loads(ranks.tell(json.dumps([refused, notes]))[0])
+        refused, notes = json.loads(ranks.all_gather(json.dumps([refused, notes]))[0])
     return refused, notes
 
 
@@ -119,7 +119,7 @@ def _learn(state: ConversionState, found: Learnable, groups: Sequence[Batch]) ->
     )
     done, drawn = 0, _drawn(state, groups)
     try:
-        for i in counted("learning", range(count), count):
+        for i in track("learning", range(count), count):
             for group in optimizer.param_groups:
                 part = min(i / group["until"], 1.0)
                 group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
@@ -154,7 +154,7 @@ def _rounds(state: ConversionState) -> int:
 def _drawn(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
     """Batches of samples drawn by a fixed seed, each of samples of one shape."""
     generator = torch.Generator().manual_seed(0)
-    sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.splits
+    sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.can_split_batches
     while True:
         group = groups[int(torch.multinomial(sizes, 1, generator=generator))]
         tensors = state.graph.tensors_of(group)

@@ -58,7 +58,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor, Values
 from qtool.core.types import Change, QuantParams
-from qtool.distributed import Ranks, dealt, in_turn
+from qtool.distributed import Ranks, balance, interleave
 
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
 MEANS = "biases take on what rounding does to the means of their layers' results"
@@ -101,7 +101,10 @@ class _Work:
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Mapping[str, torch.Tensor]:
         """Solves layers, each where it was dealt to; gives what stands behind their points."""
-        solve, made = self._dealt if self.ranks.several else self._alone, dict[str, torch.Tensor]()
+        solve, made = (
+            self._dealt if self.ranks.is_distributed else self._alone,
+            dict[str, torch.Tensor](),
+        )
         for name, result in solve(names, values):
             made |= self._taken(name, result)
         return made
@@ -122,21 +125,21 @@ class _Work:
         """All of them known first, so that no rank waits for what another one solves."""
         ranks, seen = self.ranks, dict[str, LayerSamples]()
         costs = [_cost(self.state, self.layers[name]) for name in names]
-        owners = dict(zip(names, dealt(costs, ranks.size), strict=True))
+        owners = dict(zip(names, balance(costs, ranks.size), strict=True))
         for name, owner in owners.items():
             shares = ranks.gather(written(self._parts(name, values)), owner)
             if owner == ranks.rank:
                 seen[name] = LayerSamples(
-                    self.layers[name], in_turn([read(data) for data in shares])
+                    self.layers[name], interleave([read(data) for data in shares])
                 )
         solved = {name: _solve(self, name, one).to_bytes() for name, one in seen.items()}
         for name, owner in owners.items():
-            yield name, _Solved.of(ranks.give(solved.get(name), owner))
+            yield name, _Solved.of(ranks.broadcast(solved.get(name), owner))
 
     def _parts(self, name: str, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
         """Of the own batches."""
         node, found = self.layers[name], list[BatchSlice]()
-        reads = self.executor.steps[self.executor.numbers[name]].places[0][1]
+        reads = self.executor.calls[self.executor.indices[name]].operands[0][1]
         wanted, most = _wanted(self, name, values), self._rows(node)
         for k, row in enumerate(values[1]):
             i = k * self.ranks.size + self.ranks.rank
@@ -213,7 +216,7 @@ def _solve(work: _Work, name: str, seen: LayerSamples) -> _Solved:
 def _wanted(work: _Work, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
     """The layer's float result, and what is missing of the tensor that it will be added to."""
     exact, coded = values
-    at, beside = work.executor.numbers[name], work.beside.get(name)
+    at, beside = work.executor.indices[name], work.beside.get(name)
     results = [row[at] for row in exact]
     if beside is None:
         return results
@@ -321,26 +324,26 @@ def _walk(state: ConversionState, weights: bool) -> _Work:
     work.beside |= _beside(executor, layers.keys())
     networks = [frozenset[str](), executor.points]
     stops = {name: [work.beside[name]] if name in work.beside else [] for name in layers}
-    executor.lockstep(own, networks, stops, work.visit)
+    executor.run_side_by_side(own, networks, stops, work.visit)
     return work
 
 
 def _beside(run: Executor, layers: Set[str]) -> dict[str, int]:
     """Layer -> the number of the tensor that its result is added to, where that is known then."""
-    place = {number: k for k, number in enumerate(run.order(layers))}
-    found = {name: residual_input(run, run.numbers[name]) for name in layers}
+    place = {number: k for k, number in enumerate(run.execution_order(layers))}
+    found = {name: residual_input(run, run.indices[name]) for name in layers}
     return {
         name: other
         for name, other in found.items()
-        if other is not None and place.get(other, -1) < place[run.numbers[name]]
+        if other is not None and place.get(other, -1) < place[run.indices[name]]
     }
 
 
 def _samples(state: ConversionState, executor: Executor) -> list[Batch]:
     """As many of the kept samples as can be held, in both networks."""
-    fit = max(ELEMENTS // max(1, 2 * executor.held()), 1)
+    fit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)
     assert state.calibration is not None
-    count = min(state.calibration.kept.learned, fit)
+    count = min(state.calibration.kept.n_train, fit)
     return state.quick_batches(max(1, min(BATCH, count // KEPT_ASIDE)), fit)
 
 

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from qtool.backends.onnx.storage import load_outline, outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.core.errors import FileError
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.core.types import Array
 
 
@@ -171,7 +171,7 @@ def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _parsed(message: onnx.ModelProto) -> ir.Model:
-    with quiet(logging.ERROR, "onnx_ir", errors=True):
+    with silence_logging(logging.ERROR, "onnx_ir", keep_stderr=True):
         return ir.from_proto(message)
 
 

@@ -28,8 +28,8 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
-from qtool.core.graph.expansion_limits import bomb_in
-from qtool.core.paths import endless
+from qtool.core.graph.expansion_limits import function_expansion_error
+from qtool.core.paths import is_special_file
 
 LIMIT = 2**31 - 1
 """Bytes of one message."""
@@ -79,13 +79,13 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         raise FileError(f"{path}: not a readable ONNX file (its data is elsewhere)") from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    if (bomb := bomb_in(model)) is not None:
+    if (bomb := function_expansion_error(model)) is not None:
         raise FileError(f"{path}: {bomb}")
     return model
 
 
 def _check_ordinary(path: str | Path) -> None:
-    if endless(path):
+    if is_special_file(path):
         raise FileError(f"{path}: not a readable ONNX file (it is no ordinary file; name one)")
 
 

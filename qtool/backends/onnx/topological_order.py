@@ -10,14 +10,14 @@ from collections import defaultdict
 
 import onnx
 
-from qtool.core.graph.onnx_subgraph import reads
+from qtool.core.graph.onnx_subgraph import read_names
 
 
 def in_order(graph: onnx.GraphProto) -> bool:
     """Whether every node comes after the nodes that make its inputs."""
     waiting = {name for node in graph.node for name in node.output if name}
     for node in graph.node:
-        if waiting.intersection(reads(node)):
+        if waiting.intersection(read_names(node)):
             return False
         waiting.difference_update(node.output)
     return True
@@ -32,7 +32,7 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
         return
     nodes = list(graph.node)
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    sources = [{maker[name] for name in reads(node) if name in maker} for node in nodes]
+    sources = [{maker[name] for name in read_names(node) if name in maker} for node in nodes]
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for i, needed in enumerate(sources):
         for source in needed:

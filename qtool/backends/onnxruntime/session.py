@@ -14,7 +14,7 @@ import onnxruntime as ort
 from qtool.backends.runtime import Arrays, Runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
-from qtool.core.paths import endless
+from qtool.core.paths import is_special_file
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 SILENT = 4  # fatal errors only: what matters is raised
@@ -44,7 +44,7 @@ def session(
     Raises:
         VerificationError: the runtime does not accept the file; with its own words.
     """
-    if endless(path):
+    if is_special_file(path):
         raise VerificationError(f"{path}: it is no ordinary file; name one")
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel

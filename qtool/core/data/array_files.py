@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.core.data.archive_limits import bomb
-from qtool.core.data.batches import tensor_of
+from qtool.core.data.archive_limits import archive_expansion_error
+from qtool.core.data.batches import to_tensor
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 
@@ -29,7 +29,7 @@ class ArrayFiles:
 
     path: Path
     batch_size: int = 32
-    without: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     def files(self) -> list[Path]:
         """Raises DataError where there is nothing to read."""
@@ -54,7 +54,7 @@ class ArrayFiles:
     def name(self) -> str:
         """Differs where the files, their sizes or the batches do."""
         files = [(f.name, f.stat().st_size) for f in self.files()]
-        return f"{files} in batches of {self.batch_size}, without {self.without}"
+        return f"{files} in batches of {self.batch_size}, without {self.exclude}"
 
     def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
         return self.every(0, 1)
@@ -63,7 +63,7 @@ class ArrayFiles:
         """Every `step`-th batch from the `first` on, and no copy of the others."""
         for index, (arrays, rows) in enumerate(self._cuts()):
             if index >= first and (index - first) % step == 0:
-                cut = {k: tensor_of(a[rows]) for k, a in arrays.items()}
+                cut = {k: to_tensor(a[rows]) for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
 
     def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], slice]]:
@@ -75,7 +75,7 @@ class ArrayFiles:
 
     def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
         arrays = read_arrays(file)
-        kept = {k: a for k, a in arrays.items() if k not in self.without}
+        kept = {k: a for k, a in arrays.items() if k not in self.exclude}
         if not kept:
             raise DataError(f"{file} holds no array of inputs")
         return kept
@@ -87,7 +87,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         DataError: the file cannot be read.
     """
-    if (why := bomb(file)) is not None:
+    if (why := archive_expansion_error(file)) is not None:
         raise DataError(f"{file} is not read: {why}")
     try:
         found = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)

@@ -45,7 +45,7 @@ class Batch:
         """The tensors, in order, as a runtime takes them."""
         return [t.detach().cpu().numpy() for _, t in self.tensors()]
 
-    def named(self, model: nn.Module) -> Mapping[str, Any]:
+    def arguments_of(self, model: nn.Module) -> Mapping[str, Any]:
         """Arguments by the names of the model's forward."""
         try:
             return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
@@ -61,7 +61,7 @@ class Batch:
 
         return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
 
-    def pinned(self) -> Batch:
+    def pin_memory(self) -> Batch:
         """In memory that a GPU copies from by itself; what is on one already stays."""
 
         def pin(x: Any) -> Any:
@@ -87,8 +87,8 @@ class Batch:
             found = torch.load(io.BytesIO(data), "cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             raise DataError(
-                f"a batch cannot be sent to other processes ({describe(error)}); let it hold "
-                "tensors, numbers, tuples, lists and dicts alone"
+                f"a batch cannot be sent to other processes ({describe(error)}); it may hold only "
+                "tensors, numbers, tuples, lists and dicts"
             ) from error
         return cls(*found)
 
@@ -195,10 +195,10 @@ def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
 
 
 def _tensor(x: Any) -> Any:
-    return tensor_of(x) if isinstance(x, np.ndarray) else x
+    return to_tensor(x) if isinstance(x, np.ndarray) else x
 
 
-def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """The array as a tensor; copied where torch cannot use its memory (read-only, byte order).
 
     Raises:

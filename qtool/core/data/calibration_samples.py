@@ -18,17 +18,17 @@ import torch
 
 from qtool.core.types import Array
 
-LARGEST = 32 << 20
+MAX_BYTES = 32 << 20
 """Bytes of all kept samples together; there are fewer of them where each is large."""
 
-ASIDE = 3  # one of so many samples judges what was learned from the others
+HOLDOUT_DIVISOR = 3  # one of so many samples judges what was learned from the others
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
     """One sample: its hash (hex) and its tensors, in the order of the model's inputs."""
 
-    mark: str
+    content_hash: str
     tensors: tuple[torch.Tensor, ...]
 
     @property
@@ -37,26 +37,26 @@ class Sample:
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
-class Kept:
+class CalibrationSamples:
     """At most `limit` samples of all that were seen, in order of their hashes."""
 
     def __init__(self, limit: int, samples: Iterable[Sample] = ()) -> None:
         self.limit = limit
-        self.known: dict[Any, Any] = {}  # what was found out by running samples; in no file
-        self._by_mark: dict[str, Sample] = {}
+        self.cache: dict[Any, Any] = {}  # what was found out by running samples; in no file
+        self._by_hash: dict[str, Sample] = {}
         self._bound: str | None = None  # the smallest hash that was ever dropped
-        self._take(samples)
+        self._add(samples)
 
     def __len__(self) -> int:
-        return len(self._by_mark)
+        return len(self._by_hash)
 
     @property
-    def learned(self) -> int:
+    def n_train(self) -> int:
         """How many of them may be learned from."""
-        return len(self) - len(self) // ASIDE
+        return len(self) - len(self) // HOLDOUT_DIVISOR
 
     def __iter__(self) -> Iterator[Sample]:
-        return iter(self._by_mark.values())
+        return iter(self._by_hash.values())
 
     def update(self, tensors: Sequence[torch.Tensor], split: bool) -> None:
         """Sees one batch.
@@ -70,20 +70,22 @@ class Kept:
         here = [t.detach().cpu() for t in tensors]
         count = len(here[0]) if split else 1
         rows = ([t[i : i + 1] for t in here] if split else here for i in range(count))
-        self._take(Sample(mark_of(row), tuple(row)) for row in rows)
+        self._add(Sample(content_hash(row), tuple(row)) for row in rows)
 
-    def merge(self, other: Kept) -> None:
+    def merge(self, other: CalibrationSamples) -> None:
         """Becomes what seeing the data of both would have made."""
-        self._take(other)
+        self._add(other)
 
     def state(self) -> dict[str, Array]:
         """Arrays by name; equal samples give equal bytes."""
         return {
-            f"{sample.mark}/{i}": t.numpy() for sample in self for i, t in enumerate(sample.tensors)
+            f"{sample.content_hash}/{i}": t.numpy()
+            for sample in self
+            for i, t in enumerate(sample.tensors)
         }
 
     @classmethod
-    def from_state(cls, limit: int, state: Mapping[str, Array]) -> Kept:
+    def from_state(cls, limit: int, state: Mapping[str, Array]) -> CalibrationSamples:
         """The inverse of `state`. Raises ValueError where a name or an array is damaged."""
         found: dict[str, dict[int, torch.Tensor]] = {}
         for name, array in state.items():
@@ -92,13 +94,13 @@ class Kept:
         samples = []
         for mark, by_place in found.items():
             sample = Sample(mark, tuple(by_place[i] for i in range(len(by_place))))
-            if mark_of(sample.tensors) != mark:
+            if content_hash(sample.tensors) != mark:
                 raise ValueError("a kept sample does not have its hash")
             samples.append(sample)
         return cls(limit, samples)
 
     def batches(
-        self, size: int, most: int | None = None, aside: bool | None = False
+        self, size: int, limit: int | None = None, holdout: bool | None = False
     ) -> list[tuple[torch.Tensor, ...]]:
         """Samples in batches of at most `size` of equal shapes, always the same ones; batches that
         were not split are as they came.
@@ -108,9 +110,11 @@ class Kept:
             aside: those that nothing may learn from, instead of the others: a third of all, with
                 the largest hashes. None: both, where nothing learns.
         """
-        ends = {None: slice(None), True: slice(self.learned, None), False: slice(self.learned)}
-        chosen = list(self)[ends[aside]]
-        by_shape = sorted(chosen[:most], key=lambda s: ([list(t.shape) for t in s.tensors], s.mark))
+        ends = {None: slice(None), True: slice(self.n_train, None), False: slice(self.n_train)}
+        chosen = list(self)[ends[holdout]]
+        by_shape = sorted(
+            chosen[:limit], key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash)
+        )
         found = []
         for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):
             samples = list(group)
@@ -122,15 +126,15 @@ class Kept:
                 found.append(tuple(torch.cat(column) for column in columns))
         return found
 
-    def _take(self, samples: Iterable[Sample]) -> None:
+    def _add(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
-            if self._bound is not None and sample.mark >= self._bound:
+            if self._bound is not None and sample.content_hash >= self._bound:
                 continue
-            if sample.mark not in self._by_mark:
+            if sample.content_hash not in self._by_hash:
                 dense = torch.contiguous_format  # as it will be where it is read back
                 own = tuple(t.clone(memory_format=dense) for t in sample.tensors)
-                self._by_mark[sample.mark] = Sample(sample.mark, own)
-            if len(self._by_mark) > 2 * self.limit:
+                self._by_hash[sample.content_hash] = Sample(sample.content_hash, own)
+            if len(self._by_hash) > 2 * self.limit:
                 self._cut()
         self._cut()
 
@@ -139,16 +143,16 @@ class Kept:
         can only move that place forward, so what is dropped would never have come back."""
         kept: dict[str, Sample] = {}
         total = 0
-        for mark in sorted(self._by_mark):
-            total += self._by_mark[mark].size
-            if len(kept) >= self.limit or (kept and total > LARGEST):
+        for mark in sorted(self._by_hash):
+            total += self._by_hash[mark].size
+            if len(kept) >= self.limit or (kept and total > MAX_BYTES):
                 self._bound = mark
                 break
-            kept[mark] = self._by_mark[mark]
-        self._by_mark = kept
+            kept[mark] = self._by_hash[mark]
+        self._by_hash = kept
 
 
-def mark_of(tensors: Sequence[torch.Tensor]) -> str:
+def content_hash(tensors: Sequence[torch.Tensor]) -> str:
     """A hash (hex) of the content of tensors on the CPU."""
     digest = hashlib.blake2b(digest_size=16)
     for t in tensors:

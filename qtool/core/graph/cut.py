@@ -25,13 +25,13 @@ _NEVER = 10**30  # bytes
 class Block:
     """Some calls of a graph, in order.
 
-    reads, gives: the tensors, as nodes of the whole graph, that go in and out.
+    inputs, outputs: the tensors, as nodes of the whole graph, that go in and out.
     """
 
     def __init__(self, whole: FloatGraph, calls: Sequence[fx.Node]) -> None:
         self.whole, self.calls = whole, tuple(calls)
-        self.reads = self._reads()
-        self.gives: tuple[fx.Node, ...] = ()
+        self.inputs = self._reads()
+        self.outputs: tuple[fx.Node, ...] = ()
 
     def _reads(self) -> tuple[fx.Node, ...]:
         own = set(self.calls)
@@ -53,7 +53,7 @@ class Block:
         return tuple(sorted(tensors, key=order.__getitem__))
 
     @property
-    def ends(self) -> bool:
+    def only_outputs(self) -> bool:
         """Whether nothing but outputs of the whole come of it, and it has no weights: nothing waits
         for its values."""
         stored = any(a.op == "get_attr" for c in self.calls for a in c.all_input_nodes)
@@ -61,8 +61,8 @@ class Block:
         inside = {*self.calls, self.whole.graph.output_node()}
         return (
             not stored
-            and given.issuperset(self.gives)
-            and all(inside.issuperset(n.users) for n in self.gives)
+            and given.issuperset(self.outputs)
+            and all(inside.issuperset(n.users) for n in self.outputs)
         )
 
     @property
@@ -85,9 +85,9 @@ class Block:
             for a in c.all_input_nodes
             if a.op == "get_attr"
         }
-        for node in self.reads:
+        for node in self.inputs:
             copies[node] = graph.placeholder(node.name)
-            copies[node].meta = {"val": value(node), NAME: self.called(node)}
+            copies[node].meta = {"val": value(node), NAME: self.tensor_name(node)}
         own = set(self.calls)
         for node in self.calls:
             for source in node.all_input_nodes:
@@ -96,19 +96,19 @@ class Block:
                 elif _is_size(source) and source not in own:
                     self._size(graph, source, copies)
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(tuple(copies[n] for n in self.gives))
+        graph.output(tuple(copies[n] for n in self.outputs))
         module = fx.GraphModule(tensors, graph)
         for node in module.graph.nodes:
             node.meta = dict(node.meta)
             if node.op == "get_attr":
                 set_attr_value(module, node)
-        inputs = tuple(self._input(n) for n in self.reads)
-        outputs = tuple(self.called(n) for n in self.gives)
+        inputs = tuple(self._input(n) for n in self.inputs)
+        outputs = tuple(self.tensor_name(n) for n in self.outputs)
         whole = self.whole
         called = (tuple(example), dict[str, Any]())
         return FloatGraph(module, inputs, outputs, called, whole.constraints, whole.dims)
 
-    def called(self, node: fx.Node) -> str:
+    def tensor_name(self, node: fx.Node) -> str:
         """A tensor between blocks: as the whole graph's input or output, or its node."""
         ends = zip(output_nodes(self.whole.graph), self.whole.outputs, strict=True)
         return next((name for end, name in ends if end is node), name_of(node))
@@ -117,7 +117,7 @@ class Block:
         dims = self.whole.dims
         sizes = (s if isinstance(s, int) else s.node.maybe_as_int() or str(s) for s in shape(node))
         dtype = str(value(node).dtype).removeprefix("torch.")
-        return Input(self.called(node), dtype, tuple(dims.get(str(s), s) for s in sizes))
+        return Input(self.tensor_name(node), dtype, tuple(dims.get(str(s), s) for s in sizes))
 
     def _size(self, graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> None:
         """A size of the whole graph, read off a tensor that goes in here."""
@@ -130,7 +130,7 @@ class Block:
             return
         wanted = str(value(node))
         tensor, axis = next(
-            (n, axis) for n in self.reads for axis, s in enumerate(shape(n)) if str(s) == wanted
+            (n, axis) for n in self.inputs for axis, s in enumerate(shape(n)) if str(s) == wanted
         )
         copies[node] = graph.call_function(aten.sym_size.int, (copies[tensor], axis))
         copies[node].meta = dict(node.meta)
@@ -147,17 +147,17 @@ def cut(whole: FloatGraph, most: int, alone: Container[fx.Node] = ()) -> list[Bl
         CaptureError: the model decides sizes by the values of its data.
     """
     calls = [n for n in whole.graph.nodes if n.op == "call_function" and not _is_size(n)]
-    weights = [inf if n in alone else weight_of(n) for n in calls]
+    weights = [inf if n in alone else weight_bytes(n) for n in calls]
     places = _cheapest(_alive(calls), weights, most)
     blocks = [Block(whole, calls[i:j]) for i, j in itertools.pairwise(places)]
     ends = dict.fromkeys(output_nodes(whole.graph))
     for index, block in enumerate(blocks):
-        later = {n for other in blocks[index + 1 :] for n in other.reads}
-        block.gives = tuple(n for n in block.calls if n in later or n in ends)
+        later = {n for other in blocks[index + 1 :] for n in other.inputs}
+        block.outputs = tuple(n for n in block.calls if n in later or n in ends)
     return blocks
 
 
-def weight_of(node: fx.Node) -> int:
+def weight_bytes(node: fx.Node) -> int:
     """Bytes of the stored tensors that a call reads, in float32."""
     stored = (value(n) for n in node.all_input_nodes if n.op == "get_attr")
     return sum(4 * t.numel() for t in stored)

@@ -42,7 +42,7 @@ def add_call(
     args: Sequence[Any],
     name: str,
     like: fx.Node | None = None,
-    valued: fx.Node | None = None,
+    value_from: fx.Node | None = None,
 ) -> fx.Node:
     """A new call before `anchor`, named; provenance is taken from `like`.
 
@@ -55,9 +55,9 @@ def add_call(
         if like is not None and key in like.meta:
             node.meta[key] = like.meta[key]
     node.meta[NAME] = name
-    if valued is None:
+    if value_from is None:
         return infer(node)
-    node.meta["val"] = value(valued)
+    node.meta["val"] = value(value_from)
     return node
 
 
@@ -121,7 +121,7 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-def copied(module: fx.GraphModule) -> fx.GraphModule:
+def clone_with_parameters(module: fx.GraphModule) -> fx.GraphModule:
     """A clone with parameters of its own, so that training it leaves the others alone."""
     module = clone(module)
     for node in module.graph.nodes:
@@ -135,7 +135,7 @@ def copied(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def finish(module: fx.GraphModule, runs: bool = True) -> None:
+def finish(module: fx.GraphModule, recompile: bool = True) -> None:
     """Removes dead nodes and unused tensors, checks the graph and recompiles it.
 
     `runs`: False leaves the compiling out, which takes longest: the module is edited on before it
@@ -152,5 +152,5 @@ def finish(module: fx.GraphModule, runs: bool = True) -> None:
                 full = f"{path}.{key}" if path else key
                 if full not in used and not full.startswith(prefixes):
                     del getattr(owner, store)[key]
-    if runs:
+    if recompile:
         module.recompile()

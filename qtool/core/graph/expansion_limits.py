@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import onnx
 
-from qtool.core.graph.onnx_subgraph import nodes_in
+from qtool.core.graph.onnx_subgraph import nested_nodes
 
-MOST = 1_000_000  # nodes, after functions are written out
+MAX_NODES = 1_000_000  # nodes, after functions are written out
 
 
-def bomb_in(model: onnx.ModelProto) -> str | None:
+def function_expansion_error(model: onnx.ModelProto) -> str | None:
     """What is wrong with its functions, as a sentence: they call themselves, or are too many nodes
     once ONNX Runtime has written them out."""
     functions = {(f.domain, f.name): f.node for f in model.functions}
@@ -19,7 +19,7 @@ def bomb_in(model: onnx.ModelProto) -> str | None:
 
     def size(nodes: Iterable[onnx.NodeProto], inside: frozenset[tuple[str, str]]) -> int:
         total = 0
-        for node in nodes_in(nodes):
+        for node in nested_nodes(nodes):
             key = (node.domain, node.op_type)
             if key in inside:
                 raise RecursionError(f"function {node.op_type} of the file calls itself")
@@ -34,9 +34,9 @@ def bomb_in(model: onnx.ModelProto) -> str | None:
         total = size(model.graph.node, frozenset())
     except RecursionError as error:
         return str(error)
-    if total <= MOST:
+    if total <= MAX_NODES:
         return None
     return (
-        f"the functions of the file are {total:,} nodes when written out, at most {MOST:,} are "
-        "taken; is it what you think it is?"
+        f"the functions of the file expand to {total:,} nodes, the limit is {MAX_NODES:,}; check "
+        "that this is the intended file"
     )

@@ -46,7 +46,7 @@ def _stable_name(target: object) -> str:
     return str(target)
 
 
-def mark_of(module: fx.GraphModule) -> str:
+def state_hash(module: fx.GraphModule) -> str:
     """Tells a model with points from itself with other points, weights or scales."""
     digest = hashlib.sha256()
     for _, wiring in _wired(module.graph):

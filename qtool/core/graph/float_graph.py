@@ -49,7 +49,7 @@ class FloatGraph:
     example: tuple[tuple[Any, ...], dict[str, Any]]
     constraints: dict[Any, Any]
     dims: dict[str, str]
-    decided: tuple[str, ...] = ()
+    size_conditions: tuple[str, ...] = ()
 
     @property
     def graph(self) -> fx.Graph:
@@ -76,13 +76,13 @@ class FloatGraph:
 
     def head(self, batch: Batch, count: int) -> Batch:
         """At most so many samples of a bound batch; all of it where `any_number` does not hold."""
-        if not self.any_number:
+        if not self.any_batch_size:
             return batch
-        count = max(count, self.numbers()[0])
+        count = max(count, self.batch_size_range()[0])
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
 
-    def fewer(self, batch: Batch, count: int) -> Batch:
+    def smaller(self, batch: Batch, count: int) -> Batch:
         """As `head`, of what it runs with: all of a batch in which an input, or what is stored,
         counts the samples of another, as the edges of a graph do its nodes."""
         few = self.head(batch, count)
@@ -102,17 +102,19 @@ class FloatGraph:
         return True
 
     @property
-    def any_number(self) -> bool:
+    def any_batch_size(self) -> bool:
         """Whether it takes any number of samples: not where that is fixed, or where inputs have
         numbers of their own."""
         return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
 
     @property
-    def splits(self) -> bool:
+    def can_split_batches(self) -> bool:
         """Whether a batch may be cut into parts of any number of samples: as `any_number`, and not
         where something counts them (see `fewer`)."""
         example = Batch(*self.example)
-        return self.any_number and (example.size < FEWEST or self.fewer(example, 1) is not example)
+        return self.any_batch_size and (
+            example.size < MIN_SAMPLES or self.smaller(example, 1) is not example
+        )
 
     def restrictions(self) -> tuple[str, ...]:
         """In sentences, which numbers of samples it was not captured for."""
@@ -120,15 +122,15 @@ class FloatGraph:
         if first is not None and not any(map(_is_open, self.inputs)):
             only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
             return (f"{only}: the model computes with it in a way that no graph holds",)
-        fewest, most = self.numbers()
+        fewest, most = self.batch_size_range()
         told: tuple[str, ...] = ()
         if most is not None:
             told = (f"the file is right for {fewest} to {most} samples: the model decides by that",)
-        elif fewest > FEWEST:
+        elif fewest > MIN_SAMPLES:
             told = (f"the file is right from {fewest} samples on: the model decides by that",)
-        return (*told, *self.decided)
+        return (*told, *self.size_conditions)
 
-    def numbers(self) -> tuple[int, int | None]:
+    def batch_size_range(self) -> tuple[int, int | None]:
         """The fewest and the most samples that the graph is right for; None: any number."""
         names = {i.shape[0] for i in self.inputs if _is_open(i)}
         for symbol, bounds in self.constraints.items():
@@ -180,7 +182,7 @@ class FloatGraph:
         )
 
 
-FEWEST = 2  # samples, from which on torch.export captures anything
+MIN_SAMPLES = 2  # samples, from which on torch.export captures anything
 
 
 class _Part(fx.Interpreter):

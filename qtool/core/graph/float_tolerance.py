@@ -10,13 +10,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-COMPARED = 8  # samples of an example on which two networks have to agree
+COMPARED_SAMPLES = 8  # samples of an example on which two networks have to agree
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
-_FLIPPED = 0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
-NOISES = 10  # how far apart roundings in other places may lie, in roundings at random
+_FLIPPED_SHARE = (
+    0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
+)
+NOISE_FACTOR = 10  # how far apart roundings in other places may lie, in roundings at random
 
 
-def tolerance(tensor: torch.Tensor) -> float:
+def dtype_tolerance(tensor: torch.Tensor) -> float:
     """What may lie between two ways to compute a tensor, as `distance` counts: where a type is
     coarser than that, two of its steps."""
     floats = tensor.is_floating_point() or tensor.is_complex()
@@ -32,7 +34,7 @@ def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
         return 0.0
     if not expected.is_floating_point() and not expected.is_complex():
         share = float((expected != actual).double().mean())
-        return 0.0 if share <= _FLIPPED else float("inf")
+        return 0.0 if share <= _FLIPPED_SHARE else float("inf")
     kind = torch.complex128 if expected.is_complex() else torch.float64
     a, b = expected.detach().to(kind), actual.detach().to(kind)
     finite = a[a.isfinite()] if bool(a.isfinite().any()) else torch.zeros(1)
@@ -45,25 +47,27 @@ def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
     return float(off.max()) / span
 
 
-def worst(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]) -> tuple[int, float]:
+def largest_distance(
+    expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]
+) -> tuple[int, float]:
     """The position of the pair that differs most, and by how much; (0, 0.0) of none."""
     pairs = [distance(a, b) for a, b in zip(expected, actual, strict=True)]
     return max(enumerate(pairs), key=lambda pair: pair[1], default=(0, 0.0))
 
 
-def own_noise(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
+def float_tolerance(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
     """What float32 leaves open in a network, relative to the range of its outputs: how far it is
     from itself in float64, or, where that is more, how far its outputs move where every weight and
     input moves by about its last bit; times the number of such distances that two orders of the
     same sums may be apart."""
-    moved = _moves(module, args, kwargs, last_bits_moved())
-    wide = _moves(module, args, kwargs, torch.Tensor.double)
+    moved = _output_change(module, args, kwargs, last_bit_perturbation())
+    wide = _output_change(module, args, kwargs, torch.Tensor.double)
     # what is another function in float64 (a mask of the lowest float32) tells nothing
     found = (moved if math.isfinite(moved) else 0.0, wide if wide < 1 else 0.0)
-    return NOISES * max(found)
+    return NOISE_FACTOR * max(found)
 
 
-def last_bits_moved() -> Callable[[torch.Tensor], torch.Tensor]:
+def last_bit_perturbation() -> Callable[[torch.Tensor], torch.Tensor]:
     """A function that moves each float of a tensor at random by about its last bit; what is not of
     floats stays as it is."""
     generator = torch.Generator().manual_seed(0)
@@ -77,7 +81,7 @@ def last_bits_moved() -> Callable[[torch.Tensor], torch.Tensor]:
     return moved
 
 
-def _moves(
+def _output_change(
     module: nn.Module,
     args: Sequence[Any],
     kwargs: dict[str, Any],

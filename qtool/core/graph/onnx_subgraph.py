@@ -41,7 +41,7 @@ TORCH_TYPES: Mapping[int, torch.dtype] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class OnnxSubgraph:
     """Nodes of a file as a small model: its inputs are the tensors that they read, in order.
 
     Every output has an element type of TORCH_TYPES and a rank.
@@ -127,10 +127,12 @@ class Part:
 
     def _failed(self, error: Exception) -> CaptureError:
         name = self.model.graph.name
-        return CaptureError(f"ONNX Runtime cannot run {name} ({self.kind}): {runtime_says(error)}")
+        return CaptureError(
+            f"ONNX Runtime cannot run {name} ({self.kind}): {runtime_message(error)}"
+        )
 
 
-def runtime_says(error: Exception) -> str:
+def runtime_message(error: Exception) -> str:
     """The runtime's own sentence, without its codes, places and signatures in C++."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     line = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
@@ -152,23 +154,23 @@ def _alike(seen: Sequence[tuple[int, ...]]) -> Sizes | None:
 
 
 @lru_cache(maxsize=1024)
-def part_of(text: str) -> Part:
-    return Part(onnx.ModelProto.FromString(zlib.decompress(base64.b85decode(text))))
+def subgraph_of(text: str) -> OnnxSubgraph:
+    return OnnxSubgraph(onnx.ModelProto.FromString(zlib.decompress(base64.b85decode(text))))
 
 
 @lru_cache(maxsize=512)
 def _session(text: str, types: tuple[Any, ...]) -> ort.InferenceSession:
     model = onnx.ModelProto()
-    model.CopyFrom(part_of(text).model)
+    model.CopyFrom(subgraph_of(text).model)
     for info, (kind, sizes) in zip(model.graph.input, types, strict=True):
         info.CopyFrom(helper.make_tensor_value_info(info.name, kind, sizes))
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")  # its sizes are for the runtime to say
-    return session(model)
+    return unoptimized_session(model)
 
 
-def session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
+def unoptimized_session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
     """The runtime on a model, or a file, as it is written: nothing fused, one thread.
 
     Raises:
@@ -192,22 +194,22 @@ def _free_names(graph: onnx.GraphProto) -> list[str]:
     own |= {i.values.name for i in graph.sparse_initializer}
     read: dict[str, None] = {}
     for node in graph.node:
-        read |= dict.fromkeys(n for n in reads(node) if n not in own)
+        read |= dict.fromkeys(n for n in read_names(node) if n not in own)
         own |= set(node.output)
     read |= dict.fromkeys(o.name for o in graph.output if o.name not in own)
     return list(read)
 
 
-def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes, and those of the subgraphs in them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                yield from nodes_in(graph.node)
+                yield from nested_nodes(graph.node)
 
 
-def reads(node: onnx.NodeProto) -> list[str]:
+def read_names(node: onnx.NodeProto) -> list[str]:
     """All that a node reads: its inputs, and what the subgraphs in it read from outside."""
     found = [n for n in node.input if n]
     for attribute in node.attribute:
@@ -219,7 +221,7 @@ def reads(node: onnx.NodeProto) -> list[str]:
 def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
     arrays = [t.detach().cpu().numpy() for t in inputs]
     device = inputs[0].device if inputs else torch.device("cpu")
-    return [tensor_of(a).to(device) for a in part_of(part).run(arrays)]
+    return [tensor_of(a).to(device) for a in subgraph_of(part).run(arrays)]
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -228,7 +230,7 @@ def tensor_of(array: Array) -> torch.Tensor:
 
 
 def _fake(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
-    held = part_of(part)
+    held = subgraph_of(part)
     codes = {dtype: code for code, dtype in TORCH_TYPES.items()}
     kinds = [codes[t.dtype] for t in inputs]
 
@@ -256,6 +258,6 @@ onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
 """The nodes of `part` (see Part.text) on the tensors that they read."""
 
 
-def kept_kind(node: fx.Node) -> str | None:
+def subgraph_kind(node: fx.Node) -> str | None:
     """The operators of a node that is kept as it was, None for any other node."""
-    return part_of(str(node.args[1])).kind if node.target is onnx_part else None
+    return subgraph_of(str(node.args[1])).kind if node.target is onnx_part else None

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from qtool.core.graph.float_tolerance import NOISES, TOLERANCE
+from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE
 
 aten = torch.ops.aten
 DRAWS = 8
@@ -40,7 +40,7 @@ def _itself(node: fx.Node, x: torch.Tensor) -> torch.Tensor:
     return x.abs()
 
 
-INSIDE: Mapping[Any, Inside] = {
+INTERMEDIATE_SIZES: Mapping[Any, Inside] = {
     aten.elu.default: _scaled,
     aten.celu.default: _scaled,
     aten.selu.default: _scaled,
@@ -60,7 +60,7 @@ INSIDE: Mapping[Any, Inside] = {
 _GATED = ("qtool.gru.default", "qtool.lstm.default", "qtool.rnn.default")  # sigmoids inside
 
 
-class Moved(fx.Interpreter):
+class PerturbedInterpreter(fx.Interpreter):
     """Runs a graph with each float moved by about its last bit, each run otherwise.
 
     Attributes:
@@ -70,7 +70,7 @@ class Moved(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.still, self.reach = False, 1.0
+        self.exact, self.amplitude = False, 1.0
         self.generator = torch.Generator().manual_seed(0)
 
     def outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -85,20 +85,20 @@ class Moved(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if self.still or n.op == "output":
+        if self.exact or n.op == "output":
             return result
         inside: torch.Tensor | float = 0.0
-        if n.op == "call_function" and n.target in INSIDE:
-            inside = INSIDE[n.target](n, self.fetch_args_kwargs_from_env(n)[0][0])
+        if n.op == "call_function" and n.target in INTERMEDIATE_SIZES:
+            inside = INTERMEDIATE_SIZES[n.target](n, self.fetch_args_kwargs_from_env(n)[0][0])
         elif str(n.target) in _GATED:
             inside = 1.0
-        return pytree.tree_map(lambda x: self._moved(x, inside), result)
+        return pytree.tree_map(lambda x: self._perturb(x, inside), result)
 
-    def _moved(self, x: Any, inside: torch.Tensor | float) -> Any:
+    def _perturb(self, x: Any, inside: torch.Tensor | float) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
         away = torch.rand(x.shape, generator=self.generator, dtype=torch.float32) * 2 - 1
-        bits = self.reach * torch.finfo(x.dtype).eps * away.to(x.device)
+        bits = self.amplitude * torch.finfo(x.dtype).eps * away.to(x.device)
         return (x.detach() * (1 + 2 * bits) + bits / 2 * inside).to(x.dtype)
 
 
@@ -110,7 +110,7 @@ def _keywords(graph: fx.Graph) -> list[str]:
     return list(info.in_spec.child(1).context or ())
 
 
-def within(expected: torch.Tensor, actual: torch.Tensor, open_: torch.Tensor) -> bool:
+def within_tolerance(expected: torch.Tensor, actual: torch.Tensor, spread: torch.Tensor) -> bool:
     """Whether each value is as near as the range of all allows, or its own conditioning.
 
     Args:
@@ -124,5 +124,5 @@ def within(expected: torch.Tensor, actual: torch.Tensor, open_: torch.Tensor) ->
     finite = a[a.isfinite()]
     span = float(finite.abs().max()) if floats and finite.numel() else 0.0
     off = (a - b).abs().where(a != b, 0.0).where(~(a.isnan() & b.isnan()), 0.0)
-    moves = open_.double().nan_to_num(nan=0.0, posinf=0.0)
-    return bool((off <= TOLERANCE * span + NOISES * moves).all())
+    moves = spread.double().nan_to_num(nan=0.0, posinf=0.0)
+    return bool((off <= TOLERANCE * span + NOISE_FACTOR * moves).all())

@@ -20,60 +20,62 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_YOUNG = 100_000
+_GC_THRESHOLD = 100_000
 """New objects after which garbage is looked for while torch traces, or a conversion runs: both make
 so many that Python, at its own 700, walks all of them and all of torch several times, for a tenth
 of the time."""
 
-ALONE = threading.RLock()
+PROCESS_LOCK = threading.RLock()
 """Held by whoever traces a model, or runs one while another thread might trace."""
 
 
-def alone(function: Callable[P, R]) -> Callable[P, R]:
+def exclusive(function: Callable[P, R]) -> Callable[P, R]:
     """The function, in one thread at a time with all others of this kind."""
 
     @wraps(function)
     def held(*args: P.args, **kwargs: P.kwargs) -> R:
-        with ALONE:
+        with PROCESS_LOCK:
             return function(*args, **kwargs)
 
     return held
 
 
 @contextmanager
-def quiet(level: int = logging.CRITICAL, *loggers: str, errors: bool = False) -> Iterator[None]:
+def silence_logging(
+    level: int = logging.CRITICAL, *loggers: str, keep_stderr: bool = False
+) -> Iterator[None]:
     """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised.
 
     Args:
         level: from which on loggers speak. loggers: by default that of torch.
         errors: standard error is left as it is.
     """
-    with ALONE, ExitStack() as stack, warnings.catch_warnings():
+    with PROCESS_LOCK, ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in loggers or ("torch",):
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(level)
-        if not errors:
+        if not keep_stderr:
             stack.enter_context(redirect_stderr(io.StringIO()))
         yield
 
 
 @contextmanager
-def rarely_collecting() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     """Inside, garbage is looked for rarely; never, where a person wants none."""
     young, *older = gc.get_threshold()
     if young:
-        gc.set_threshold(max(young, _YOUNG), *older)
+        gc.set_threshold(max(young, _GC_THRESHOLD), *older)
     try:
         yield
     finally:
         gc.set_threshold(young, *older)
-        if 0 < young < _YOUNG and gc.isenabled():
-            _grow_old()
+        if 0 < young < _GC_THRESHOLD and gc.isenabled():
+            _promote_survivors()
 
 
-def _grow_old() -> None:
+def _promote_survivors() -> None:
     """Collects what is new, and calls old what is left of it, without a walk through all that is:
     Python would take one as soon as it may, since so much is new."""
     gc.collect(1)
@@ -82,7 +84,7 @@ def _grow_old() -> None:
         gc.unfreeze()
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Collects what goes in circles (graphs do, with all of their weights), and gives free memory
     back to the system; glibc keeps it otherwise, and what comes next is on top."""
     gc.collect(1)

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 Reads = Mapping[int, Collection[int]]
 
 
-def order_of(reads: Reads, stops: Set[int]) -> list[int]:
+def execution_order(reads: Reads, stops: Set[int]) -> list[int]:
     """The steps in an order of computation in which stops come when nothing else can.
 
     Args:
@@ -36,14 +36,14 @@ def order_of(reads: Reads, stops: Set[int]) -> list[int]:
     return order
 
 
-def waves_of(reads: Reads, stops: Reads) -> list[list[int]]:
+def schedule(reads: Reads, stops: Reads) -> list[list[int]]:
     """The steps as waves of stops, and each other step by itself, in an order of computation.
 
     Args:
         stops: step -> what is looked at there, besides what it reads: of `order_of` what comes
             before the stop, and is as it is there.
     """
-    order = order_of(reads, stops.keys())
+    order = execution_order(reads, stops.keys())
     levels: dict[int, int] = {}  # how many stops one after the other are before it
     for i in order:
         seen = (*reads[i], *stops.get(i, ()))

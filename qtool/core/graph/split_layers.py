@@ -18,7 +18,7 @@ _MULTIPLE = 32  # of rows and columns in a part: whole vectors of the kernels
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerShard:
     """Where a stored tensor is taken from: another one, along an axis."""
 
     source: str
@@ -27,11 +27,13 @@ class Part:
     end: int
 
     @property
-    def place(self) -> tuple[slice, ...]:
+    def slices(self) -> tuple[slice, ...]:
         return (*[slice(None)] * self.axis, slice(self.start, self.end))
 
 
-def split(graph: FloatGraph, most: int) -> tuple[dict[str, Part], dict[str, str], set[fx.Node]]:
+def split(
+    graph: FloatGraph, most: int
+) -> tuple[dict[str, LayerShard], dict[str, str], set[fx.Node]]:
     """Splits in place: linear layers by their outputs, tables of embeddings by their columns.
 
     Args:
@@ -40,7 +42,7 @@ def split(graph: FloatGraph, most: int) -> tuple[dict[str, Part], dict[str, str]
     Returns the new attributes, the new nodes' names with those of their layers, and the nodes that
     join results.
     """
-    parts: dict[str, Part] = {}
+    parts: dict[str, LayerShard] = {}
     layers: dict[str, str] = {}
     joints = set()
     for node in calls(graph.graph):
@@ -83,11 +85,11 @@ def _part(
     axis: int,
     span: tuple[int, int],
     index: int,
-    parts: dict[str, Part],
+    parts: dict[str, LayerShard],
 ) -> fx.Node:
     def cut(stored: fx.Node, along: int) -> fx.Node:
-        part = Part(str(stored.target), along, *span)
-        data = tensor(graph.module, stored).detach()[part.place]
+        part = LayerShard(str(stored.target), along, *span)
+        data = tensor(graph.module, stored).detach()[part.slices]
         found = add_tensor(graph.module, node, data, f"{name_of(stored)}.{index}")
         parts[str(found.target)] = part
         return found

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from qtool.core.types import UINT8, held_in
+from qtool.core.types import UINT8, storage_qtype
 
 _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -44,7 +44,7 @@ def per_channel(t: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
 
 
 def _quantize(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    codes = held_in(zero_point.dtype).codes(x, scale, zero_point.to(torch.float32))
+    codes = storage_qtype(zero_point.dtype).codes(x, scale, zero_point.to(torch.float32))
     return codes.to(zero_point.dtype)
 
 

@@ -12,7 +12,7 @@ from qtool.core.ops import (
     recurrent,
     rotary,
 )
-from qtool.core.ops.custom import row_for
+from qtool.core.ops.custom import custom_op_row
 from qtool.core.ops.operator_table import (
     OPS,
     data_inputs,
@@ -25,21 +25,21 @@ from qtool.core.ops.operator_table import (
     rows,
     writers,
 )
-from qtool.core.ops.row import Kept, Op, Role, Writer
+from qtool.core.ops.row import CustomOp, Op, Role, Writer
 
 __all__ = [
     "OPS",
-    "Kept",
+    "CustomOp",
     "Op",
     "Role",
     "Writer",
+    "custom_op_row",
     "data_inputs",
     "functions_of",
     "kernel_of",
     "macs",
     "register",
     "register_writer",
-    "row_for",
     "row_of",
     "rows",
     "writers",

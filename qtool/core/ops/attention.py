@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import define
-from qtool.core.ops.onnx_forms import node_of, op
+from qtool.core.ops.onnx_forms import onnx_operator, op
 from qtool.core.types import INT8
 
 
@@ -74,7 +74,7 @@ def _write(
     groups: int,
     scale: float,
 ) -> Any:
-    write = node_of("com.microsoft", "GroupQueryAttention", _INPUTS, 3, _ATTRIBUTES)
+    write = onnx_operator("com.microsoft", "GroupQueryAttention", _INPUTS, 3, _ATTRIBUTES)
     total = op.Cast(op.Shape(mask, start=3, end=4), to=6)  # 6: int32
     last = op.Sub(total, op.Cast(op.Constant(value_ints=[1]), to=6))
     lengths = op.Expand(last, op.Shape(query, start=0, end=1))

@@ -11,8 +11,8 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.ops.onnx_forms import node_of
-from qtool.core.ops.row import Kept, Op, Writer
+from qtool.core.ops.onnx_forms import onnx_operator
+from qtool.core.ops.row import CustomOp, Op, Writer
 
 Body = Writer | onnx.FunctionProto | Sequence[Any]
 """What gives an operator its meaning in a file: see `qtool.register_operator`."""
@@ -31,7 +31,7 @@ _KINDS = {
 """Type in a torch schema -> kind of an ONNX attribute."""
 
 
-def row_for(
+def custom_op_row(
     operator: Any,
     body: Body,
     weights: Sequence[str] = (),
@@ -67,12 +67,12 @@ def row_for(
         targets=(target,),
         inputs=tuple(i for i in tensors if i not in stored),
         weight=stored[0] if stored else None,
-        more=stored[1:],
+        extra_weights=stored[1:],
         channel_axis=channel_axis,
-        stored=_REASON if stored else "",
+        weight_only_reason=_REASON if stored else "",
         macs=None if macs is None else _counted(macs),
         onnx=_whole(schema, first) if functions else body,  # type: ignore[arg-type]  # a callable, see above
-        kept=Kept(first.domain, first.name, functions, kernel),
+        custom_op=CustomOp(first.domain, first.name, functions, kernel),
     )
 
 
@@ -150,7 +150,7 @@ def _whole(schema: Any, function: onnx.FunctionProto) -> Writer:
     def write(*args: Any, **kwargs: Any) -> Any:
         given = {a.name: a.default_value for a in arguments if a.has_default_value()}
         given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
-        node = node_of(function.domain, function.name, inputs, len(schema.returns), kinds)
+        node = onnx_operator(function.domain, function.name, inputs, len(schema.returns), kinds)
         attributes = {name: given[name] for name, _ in kinds if given[name] is not None}
         return node(*(given[name] for name in inputs), **attributes)
 

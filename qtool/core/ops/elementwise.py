@@ -67,7 +67,7 @@ ELEMENTWISE = (
     Op(key="softmax", targets=(aten.softmax.int,)),
     Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_from_zero),
     Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamped),
-    Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, factor=1),
+    Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, scale_factor=1),
 )
 
 WRITERS = {aten.rms_norm.default: _rms_norm, aten.rsub.Scalar: _from_number}

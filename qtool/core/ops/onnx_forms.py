@@ -67,7 +67,7 @@ def contrib(
 
 
 @cache
-def node_of(
+def onnx_operator(
     domain: str,
     name: str,
     inputs: tuple[str, ...],

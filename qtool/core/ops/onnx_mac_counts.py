@@ -20,7 +20,7 @@ def onnx_macs(kind: str, inputs: Inputs, result: Sizes | None, attributes: Attri
         kind: the operator.
         inputs: the sizes of its inputs; None: not known, or left out. result: of its first output.
     """
-    found = HEAVY.get(kind)
+    found = MAC_FORMULAS.get(kind)
     try:
         return 0 if found is None else found(inputs, result, attributes)
     except (LookupError, TypeError, ValueError):  # left out, not known, or contradicting each other
@@ -74,18 +74,18 @@ def _known(sizes: Sizes | None) -> Sizes:
     return sizes
 
 
-WEIGHT: Mapping[str, int] = {
+WEIGHT_INPUT: Mapping[str, int] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
 """Operators with a weight -> the input where it stands."""
 
-_PRODUCTS = [kind for kind in WEIGHT if "Conv" not in kind]
-HEAVY: Mapping[str, _Count] = {
-    **{kind: _layer(WEIGHT[kind]) for kind in ("Conv", "ConvInteger", "QLinearConv")},
+_PRODUCTS = [kind for kind in WEIGHT_INPUT if "Conv" not in kind]
+MAC_FORMULAS: Mapping[str, _Count] = {
+    **{kind: _layer(WEIGHT_INPUT[kind]) for kind in ("Conv", "ConvInteger", "QLinearConv")},
     "ConvTranspose": _transposed,
-    **{kind: _product(WEIGHT[kind]) for kind in _PRODUCTS},
+    **{kind: _product(WEIGHT_INPUT[kind]) for kind in _PRODUCTS},
     "MatMulNBits": _in_bits,
     "Einsum": _einsum,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),

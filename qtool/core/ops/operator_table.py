@@ -9,7 +9,7 @@ import onnx
 from torch import fx
 
 from qtool.core.errors import PlanError
-from qtool.core.ops.row import Kept, Op, Writer
+from qtool.core.ops.row import CustomOp, Op, Writer
 
 OPS: dict[Any, Op] = {}
 _WRITERS: dict[Any, Writer] = {}  # of operators without a row
@@ -62,18 +62,18 @@ def rows() -> Iterable[Op]:
 
 def functions_of(nodes: Iterable[tuple[str, str]]) -> list[onnx.FunctionProto]:
     """What gives nodes of a file, (domain, name), their meaning: see Kept."""
-    kept = (_kept(*node) for node in dict.fromkeys(nodes))
+    kept = (_custom_op(*node) for node in dict.fromkeys(nodes))
     return [function for k in kept if k is not None for function in k.functions]
 
 
 def kernel_of(domain: str, name: str) -> Callable[..., Any] | None:
     """What the integer engine runs for a node of a file in place of the runtime."""
-    kept = _kept(domain, name)
+    kept = _custom_op(domain, name)
     return None if kept is None else kept.kernel
 
 
-def _kept(domain: str, name: str) -> Kept | None:
-    found = (r.kept for r in rows() if r.kept is not None)
+def _custom_op(domain: str, name: str) -> CustomOp | None:
+    found = (r.custom_op for r in rows() if r.custom_op is not None)
     return next((k for k in found if domain and (k.domain, k.name) == (domain, name)), None)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from qtool.core.graph.torch_ops import define
 from qtool.core.ops import mac_counts as count
-from qtool.core.ops.onnx_forms import node_of, op
+from qtool.core.ops.onnx_forms import onnx_operator, op
 from qtool.core.ops.row import Op, Writer
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
@@ -155,7 +155,9 @@ def _write_dynamic_lstm(
     h: Any = None,
     c: Any = None,
 ) -> Any:
-    write = node_of("com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES)
+    write = onnx_operator(
+        "com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES
+    )
     direction = "bidirectional" if w.shape[0] == 2 else "forward"
     scales, more = (w_scale, w_zero, r_scale, r_zero), {"hidden_size": int(r.shape[1])}
     return write(x, w, r, b, None, h, c, None, *scales, **more, direction=direction)
@@ -173,7 +175,7 @@ def _row(key: str, target: Any, onnx: Writer) -> Op:
         key=key,
         targets=(target,),
         weight=1,
-        more=(2,),
+        extra_weights=(2,),
         channel_axis=1,
         macs=count.recurrent,
         onnx=onnx,

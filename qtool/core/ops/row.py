@@ -31,7 +31,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class CustomOp:
     """An operator from outside that is kept whole in the file.
 
     Attributes:
@@ -83,16 +83,16 @@ class Op:
     inputs: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
-    more: tuple[int, ...] = ()
+    extra_weights: tuple[int, ...] = ()
     channel_axis: int = 0
-    otherwise: frozenset[When] = frozenset()
-    stored: str = ""
+    supported_modes: frozenset[When] = frozenset()
+    weight_only_reason: str = ""
     from_codes: Any = None
     from_blocks: Any = None
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None
-    factor: int | None = None
+    scale_factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded
     macs: Callable[[fx.Node], int] | None = None
     onnx: Writer | None = None
     contrib: Writer | None = None
-    kept: Kept | None = None
+    custom_op: CustomOp | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from qtool.core.errors import DataError
 from qtool.core.formats import table
 from qtool.core.limits import THREADS, Range
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Timing, time_files
@@ -80,7 +80,7 @@ class Bench:
         return found
 
 
-@takes_paths("files")
+@accepts_paths("files")
 def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,

@@ -14,7 +14,7 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.calibration.calibration import Calibration
 from qtool.core.errors import VerificationError
 from qtool.core.formats import table
-from qtool.core.path_arguments import takes_paths
+from qtool.core.path_arguments import accepts_paths
 from qtool.verification import Coverage, audit
 
 
@@ -92,7 +92,7 @@ class CalibrationContents:
         )
 
 
-@takes_paths("file")
+@accepts_paths("file")
 def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """What a file holds.
 

@@ -172,7 +172,7 @@ def _schedule(
 def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     """Memory of the values of one sample, of the two runs that are kept and one more."""
     values = replay.run(split_batch(batch, 1)[0], every)
-    kept = [v for i, v in enumerate(values) if i in replay.steps and isinstance(v, torch.Tensor)]
+    kept = [v for i, v in enumerate(values) if i in replay.calls and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
 
 
@@ -248,8 +248,8 @@ def _measure(
     )  # so that the logarithm of no error is a number
     for i in turns:
         layer = sums.layers[i]
-        only = replay.again(real, layer.points, layer.points)
-        left = replay.again(coded, layer.points, every - layer.points)
+        only = replay.rerun_changed(real, layer.points, layer.points)
+        left = replay.rerun_changed(coded, layer.points, every - layer.points)
         before, after = _tensor(replay, layer, real), _tensor(replay, layer, coded)
         sums.pairs["accumulated"][i] += signal_and_noise(before, after)
         sums.pairs["alone"][i] += signal_and_noise(before, _tensor(replay, layer, real, only))
@@ -270,7 +270,7 @@ def _tensor(
     replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
     """The layer's result: behind its point, where it has one."""
-    number = replay.numbers.get(value_names.quant_point(layer.tensor), replay.numbers[layer.tensor])
+    number = replay.indices.get(value_names.quant_point(layer.tensor), replay.indices[layer.tensor])
     found: torch.Tensor = new[number] if new and number in new else values[number]
     return found
 

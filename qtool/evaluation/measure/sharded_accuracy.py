@@ -22,9 +22,9 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
     Raises:
         DataError: nobody had any.
     """
-    if not ranks.several:
+    if not ranks.is_distributed:
         return own
-    shares = ranks.fold([_pack(own)], b"".join, _split, lambda one, other: one + other)
+    shares = ranks.reduce([_pack(own)], b"".join, _split, lambda one, other: one + other)
     if shares is None:
         return None
     found = [_read(s) for s in shares]
@@ -48,10 +48,10 @@ def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | No
     Raises:
         DataError: some ranks have labels, and others none.
     """
-    if not ranks.several:
+    if not ranks.is_distributed:
         return labels
     mine = own.sizes if own is not None else ()
-    told = ranks.tell(_label_kind(labels, sum(mine)))
+    told = ranks.all_gather(_label_kind(labels, sum(mine)))
     if "none" in told:
         if set(told) != {"none"}:
             raise DataError(
@@ -62,7 +62,9 @@ def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | No
     if "all" in told:
         return labels
     cut = np.split(labels, np.cumsum(mine)[:-1]) if mine else []
-    given = [ranks.give(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)]
+    given = [
+        ranks.broadcast(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)
+    ]
     parts = [list(np.load(io.BytesIO(g), allow_pickle=False).values()) for g in given]
     longest = max(map(len, parts))
     return np.concatenate([p[i] for i in range(longest) for p in parts if i < len(p)])

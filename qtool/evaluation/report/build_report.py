@@ -163,7 +163,7 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
 
 def _coverage(store: Store, index: int, file: Path) -> Coverage:
     """The audit; of a file without a quantized tensor no operator counts as integer."""
-    found = store.once(f"coverage{index}", Coverage, lambda: audit(file))
+    found = store.load_or_make(f"coverage{index}", Coverage, lambda: audit(file))
     if is_quantized(file):
         return found
     return replace(found, rows=tuple(replace(row, integer=False) for row in found.rows))
@@ -177,7 +177,9 @@ def _exactness(
         return None
     try:
         head = [a[:EXACT_SAMPLES] if a.ndim else a for a in batch]
-        return store.once(f"exactness{index}", Exactness, lambda: compare_codes(file, [head]))
+        return store.load_or_make(
+            f"exactness{index}", Exactness, lambda: compare_codes(file, [head])
+        )
     except KernelError:
         return None
 
@@ -203,7 +205,7 @@ def _latencies(
     last = found[-1]
     inputs = resized(files[0], batch, last.batch) or list(batch)
     name = f"profile-{last.batch}-{last.threads}"
-    profile = store.once(
+    profile = store.load_or_make(
         name,
         Profile,
         lambda: Profile(
@@ -217,7 +219,7 @@ def _latency(
     store: Store, files: Sequence[Path], inputs: Sequence[Any], threads: int, seconds: float
 ) -> Timing:
     size = len(inputs[0]) if inputs[0].ndim else 1
-    return store.once(
+    return store.load_or_make(
         f"latency-{size}-{threads}",
         Timing,
         lambda: time_files(files, inputs, threads=threads, seconds=seconds),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import DataError, describe
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_dir
 from qtool.frontends.data.encoders import MAX_LENGTH, Encode, Processed, Transformed, forward_of
 from qtool.frontends.data.rows import Row
@@ -117,7 +117,7 @@ def _processed(
 
 def _loaded(loader: Any, folder: Path, what: str) -> Any:
     try:
-        with quiet():
+        with silence_logging():
             return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (Exception, SystemExit) as error:
         raise DataError(

@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from qtool.core.errors import CaptureError, QtoolError
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.frontends.huggingface.encoder_decoder import half_of
 from qtool.frontends.huggingface.model_folder import (
     WITH_PAST,
@@ -71,7 +71,7 @@ def empty_folder(path: Path, task: str | None = None) -> nn.Module:
     """
     config = config_of(path)
     try:
-        with quiet(), without_weights():
+        with silence_logging(), without_weights():
             model = _made(path, config, task)
     except QtoolError:
         raise

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from qtool.core.errors import CaptureError, QtoolError
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import Decoder
 from qtool.frontends.huggingface.encoder_decoder import half_of
@@ -93,7 +93,7 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
     if is_timm and task is not None:
         raise CaptureError(f"{path} is a folder of timm, which has no tasks; leave out --task")
     try:
-        with quiet():
+        with silence_logging():
             return (_timm(path, config) if is_timm else _transformers(path, config, task)).eval()
     except QtoolError:
         raise

@@ -9,8 +9,8 @@ from onnx.inliner import inline_local_functions
 from qtool.backends.onnx.checker import check_model
 from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.core.errors import CaptureError
-from qtool.core.graph.expansion_limits import bomb_in
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nodes_in
+from qtool.core.graph.expansion_limits import function_expansion_error
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nested_nodes
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
 
@@ -39,7 +39,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
         model = inline_local_functions(model) if model.functions else model
     except Exception as error:
         raise CaptureError(f"not a valid ONNX file: {first_line(error)}") from error
-    for node in nodes_in(model.graph.node):
+    for node in nested_nodes(model.graph.node):
         if node.op_type in _QUANTIZED:
             raise CaptureError(
                 f"the file is quantized already ({node.op_type} at {label_of(node)}); give the "
@@ -59,7 +59,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
 def _refuse_training(model: onnx.ModelProto) -> None:
     """Dropouts that drop; statistics in the file, which the runtime writes over at each run."""
     stored = {i.name: i for i in model.graph.initializer}
-    for node in nodes_in(model.graph.node):
+    for node in nested_nodes(model.graph.node):
         if node.op_type == "Dropout" and _is_true(stored.get(("", *node.input[2:])[-1])):
             raise CaptureError(
                 f"{label_of(node)} (Dropout) is in training mode, in which it draws random "
@@ -76,7 +76,7 @@ def _refuse_training(model: onnx.ModelProto) -> None:
 def _refuse_of_nothing(model: onnx.ModelProto) -> None:
     """A GRU without features, with which ONNX Runtime ends the process."""
     empty = {i.name for i in model.graph.initializer if 0 in i.dims}
-    for node in nodes_in(model.graph.node):
+    for node in nested_nodes(model.graph.node):
         if node.op_type == "GRU" and empty & set(node.input[1:2]):
             raise CaptureError(f"{label_of(node)} (GRU) has no features to read; leave it out")
 
@@ -88,7 +88,7 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
 def _spell_out(model: onnx.ModelProto) -> None:
     """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without. Inputs
     left out at the end, which end the process when ONNX Runtime lays out a LayerNormalization."""
-    for node in nodes_in(model.graph.node):
+    for node in nested_nodes(model.graph.node):
         while node.input and not node.input[-1]:
             node.input.pop()
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
@@ -123,7 +123,7 @@ def _ranked(kind: onnx.TypeProto) -> bool:
 
 
 def _refuse_bombs(model: onnx.ModelProto) -> None:
-    if (bomb := bomb_in(model)) is not None:
+    if (bomb := function_expansion_error(model)) is not None:
         raise CaptureError(bomb)
 
 

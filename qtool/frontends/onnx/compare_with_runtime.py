@@ -9,7 +9,12 @@ import numpy as np
 import torch
 
 from qtool.core.errors import CaptureError
-from qtool.core.graph.float_tolerance import NOISES, distance, last_bits_moved, tolerance
+from qtool.core.graph.float_tolerance import (
+    NOISE_FACTOR,
+    distance,
+    dtype_tolerance,
+    last_bit_perturbation,
+)
 from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
@@ -44,7 +49,7 @@ def agree(
         CaptureError: an operator differs; names the first.
     """
     pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
-    if all(distance(a, b) <= tolerance(a) for a, b in pairs):
+    if all(distance(a, b) <= dtype_tolerance(a) for a, b in pairs):
         return
     values: dict[str, Any] = {"": None, **model.known, **inputs, **run(model.model, inputs, True)}
     given = {n: _tensor(v) if n not in model.known and n else v for n, v in values.items()}
@@ -58,7 +63,7 @@ def agree(
                 continue
             mine = _tensor(result, model.cast.get(name))
             off = distance(given[name], mine)
-            if off > tolerance(given[name]):
+            if off > dtype_tolerance(given[name]):
                 if node.key in _OF_ONE and _is_near(mine, given[name], arguments):
                     continue
                 if _is_noise(model, index, arguments, place, given[name]):
@@ -83,7 +88,7 @@ def _is_noise(
 ) -> bool:
     """Whether an operator's result moves as far with the last bits of what it reads: a norm of
     equal values divides what rounding left of them by its epsilon, and any of that is right."""
-    moved = last_bits_moved()
+    moved = last_bit_perturbation()
     other = {n: moved(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     plain, away = (_tensor(model.replay(index, v)[place]) for v in (arguments, other))
     if (
@@ -92,7 +97,7 @@ def _is_noise(
         or not plain.is_floating_point()
     ):
         return False
-    return float((plain - expected).abs().max()) <= NOISES * float((plain - away).abs().max())
+    return float((plain - expected).abs().max()) <= NOISE_FACTOR * float((plain - away).abs().max())
 
 
 def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES, reads, session
+from qtool.core.graph.onnx_subgraph import TORCH_TYPES, read_names, unoptimized_session
 from qtool.frontends.onnx.external_weights import Mapped
 from qtool.frontends.onnx.node_calls import Array, Call
 from qtool.frontends.onnx.operator_table import OPERATORS, Row
@@ -69,7 +69,7 @@ def nodes_of(
     rows = {id(p): _row_for(p, source.used) for p in protos}
     asked = any(rows[id(p)] is None or _casts_oddly(p) for p in protos)
     odd = odd_values(model) if asked else frozenset[str]()
-    readers = Counter(n for p in protos for n in reads(p))
+    readers = Counter(n for p in protos for n in read_names(p))
     readers.update(o.name for o in graph.output)
     nodes: list[Node] = []
     for group in grouped(protos, odd):
@@ -100,7 +100,9 @@ def key_of(node: onnx.NodeProto) -> str:
 
 
 def _used(graph: onnx.GraphProto) -> frozenset[str]:
-    return frozenset([*(n for p in graph.node for n in reads(p)), *(o.name for o in graph.output)])
+    return frozenset(
+        [*(n for p in graph.node for n in read_names(p)), *(o.name for o in graph.output)]
+    )
 
 
 def _left(graph: onnx.GraphProto, known: dict[str, Any], source: Source) -> Iterator[Any]:
@@ -122,7 +124,7 @@ def _alive(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProt
     for proto in reversed(protos):
         if wanted & set(proto.output):
             kept.append(proto)
-            wanted.update(reads(proto))
+            wanted.update(read_names(proto))
     return kept[::-1]
 
 
@@ -150,7 +152,7 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
             kind = kinds.get(proto.attribute[0].name, np.int64)
             return {proto.output[0]: np.asarray(value, kind)}
         return None
-    names = reads(proto)
+    names = read_names(proto)
     if not names or any(n not in known for n in names):
         return None
     given = {n: known[n] for n in names}
@@ -162,7 +164,7 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
     made = [o for o in proto.output if o]
     part = part_for([proto], made, [], given, source, label_of(proto))
     try:
-        values: Any = session(part.model).run(None, {})
+        values: Any = unoptimized_session(part.model).run(None, {})
     except Exception:  # noqa: BLE001  # the runtime raises what its code does
         try:  # the runtime has no kernel for every type
             values = ReferenceEvaluator(part.model).run(None, {})
@@ -222,7 +224,7 @@ def _node(
     row = rows[id(last)] if len(protos) == 1 else None
     inputs, outputs = tuple(last.input), tuple(last.output)
     if row is None:
-        inside = Counter(n for p in protos for n in reads(p))
+        inside = Counter(n for p in protos for n in read_names(p))
         inputs = tuple(read_by(protos))
         outputs = tuple(o for o in made_by(protos) if readers[o] > inside[o])
     attributes = {a.name: _attribute(a) for a in last.attribute}

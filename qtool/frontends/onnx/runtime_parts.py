@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper, numpy_helper
 
-from qtool.core.graph.onnx_subgraph import Part, reads
+from qtool.core.graph.onnx_subgraph import OnnxSubgraph, read_names
 from qtool.frontends.onnx.node_calls import Array
 
 
@@ -41,7 +41,7 @@ def made_by(protos: Iterable[onnx.NodeProto]) -> list[str]:
 def read_by(protos: Sequence[onnx.NodeProto]) -> list[str]:
     """What nodes read that none of them makes, in order."""
     made = set(made_by(protos))
-    return list(dict.fromkeys(n for p in protos for n in reads(p) if n not in made))
+    return list(dict.fromkeys(n for p in protos for n in read_names(p) if n not in made))
 
 
 def part_for(
@@ -51,7 +51,7 @@ def part_for(
     stored: Mapping[str, Array],
     source: Source,
     label: str,
-) -> Part:
+) -> OnnxSubgraph:
     """The part of these nodes.
 
     Args:
@@ -69,7 +69,7 @@ def part_for(
     arrays = [numpy_helper.from_array(a, n) for n, a in stored.items()]
     graph = helper.make_graph([_bare(p) for p in protos], label, inputs, infos, arrays)
     model = helper.make_model(graph, opset_imports=source.opsets, ir_version=source.ir_version)
-    return Part(model)
+    return OnnxSubgraph(model)
 
 
 def _bare(proto: onnx.NodeProto) -> onnx.NodeProto:
@@ -87,10 +87,10 @@ def grouped(
     """Nodes in an order in which they run, those together that one of the `joined` values joins;
     and what lies between them."""
     makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
-    before = [{makers[n] for n in reads(node) if n in makers} for node in nodes]
+    before = [{makers[n] for n in read_names(node) if n in makers} for node in nodes]
     group = list(range(len(nodes)))
     for i, node in enumerate(nodes):
-        for name in reads(node):
+        for name in read_names(node):
             if name in joined and name in makers:
                 _join(group, group[makers[name]], group[i])
     while (between := _between(before, group)) is not None:

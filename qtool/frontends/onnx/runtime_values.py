@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from qtool.backends.onnx.storage import fits_one_message, save
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import runtime_says, session
+from qtool.core.graph.onnx_subgraph import runtime_message, unoptimized_session
 from qtool.frontends.onnx.node_calls import Array
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
@@ -59,11 +59,11 @@ def run(
 
 def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
     if fits_one_message(model):
-        return session(model)
+        return unoptimized_session(model)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         save(model, path)
-        return session(path)
+        return unoptimized_session(path)
 
 
 def _between(model: onnx.ModelProto) -> list[str]:
@@ -73,4 +73,4 @@ def _between(model: onnx.ModelProto) -> list[str]:
 
 
 def _failed(error: Exception) -> CaptureError:
-    return CaptureError(f"ONNX Runtime cannot run the file: {runtime_says(error)}")
+    return CaptureError(f"ONNX Runtime cannot run the file: {runtime_message(error)}")

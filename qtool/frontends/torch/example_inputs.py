@@ -43,7 +43,7 @@ def at_least_two(
     """torch.export takes a size of 1 for a constant: a batch of one is doubled."""
     if example.size != 1:
         return example
-    named = example.named(model)
+    named = example.arguments_of(model)
     batched = named if dynamic is None else [n for n in named if 0 in dynamic.get(n, {})]
     chosen = {id(leaf) for n in batched for leaf in pytree.tree_leaves(named[n])}
 

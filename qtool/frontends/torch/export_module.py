@@ -19,9 +19,14 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
-from qtool.core.graph.float_tolerance import COMPARED, TOLERANCE, own_noise, worst
-from qtool.core.graph.process_lock import quiet, rarely_collecting
-from qtool.core.shield import shielded
+from qtool.core.graph.float_tolerance import (
+    COMPARED_SAMPLES,
+    TOLERANCE,
+    float_tolerance,
+    largest_distance,
+)
+from qtool.core.graph.process_lock import relaxed_gc, silence_logging
+from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import apart, at_least_two, spell_out
 from qtool.frontends.torch.exported_program import first_line, from_program
 from qtool.frontends.torch.fast_shapes import quick_shapes
@@ -75,7 +80,7 @@ _REMEDIES = (
 """What torch.export cannot trace, and what to do about it instead."""
 
 
-@rarely_collecting()
+@relaxed_gc()
 def capture_module(
     model: nn.Module,
     example: Batch,
@@ -108,11 +113,11 @@ def capture_module(
         spell_out(model, example)
         two = apart(at_least_two(model, example, dynamic))
         graph = from_program(_exported(model, example, two, dynamic))
-        _name_dims(graph, two.named(model), dynamic)
+        _name_dims(graph, two.arguments_of(model), dynamic)
     if filled:
         with kept_as_it_was(model):
             _show(model, graph)
-            graph.decided = conditions(model, graph, ranges=dynamic is not None)
+            graph.size_conditions = conditions(model, graph, ranges=dynamic is not None)
     return graph
 
 
@@ -121,7 +126,13 @@ def _exported(
 ) -> ExportedProgram:
     spec = _dynamic_spec(model, two, dynamic)
     try:
-        with kept_as_it_was(model), quiet(), _plain_transformers(), quick_shapes(), shielded():
+        with (
+            kept_as_it_was(model),
+            silence_logging(),
+            _plain_transformers(),
+            quick_shapes(),
+            defer_signals(),
+        ):
             return torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
@@ -135,7 +146,7 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
     Raises:
         CaptureError: it does not.
     """
-    batch = graph.fewer(Batch(*graph.example), COMPARED)
+    batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
     before = counts_of(model)
     try:
         expected = called(model, batch)
@@ -144,7 +155,7 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
         raise CaptureError(
             f"the model was captured, and fails when it is called again: {describe(error)}"
         ) from error
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silence_logging():
         runner = _Sized(graph.module)
         given = graph.leaves_of(batch)
         found = pytree.tree_leaves(runner.run(*given, enable_io_processing=False))
@@ -155,8 +166,12 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
             f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
             "write that size as a number in the model, or give an example in which it is more"
         )
-    index, off = max(worst(expected, found), worst(expected, again), key=lambda pair: pair[1])
-    if off > TOLERANCE and off > own_noise(graph.module, batch.args, batch.kwargs):
+    index, off = max(
+        largest_distance(expected, found),
+        largest_distance(expected, again),
+        key=lambda pair: pair[1],
+    )
+    if off > TOLERANCE and off > float_tolerance(graph.module, batch.args, batch.kwargs):
         name = graph.outputs[index]
         raise CaptureError(
             f"the captured graph gives another output '{name}' than the model does when it is "
@@ -224,7 +239,7 @@ def _refuse_empty(model: nn.Module) -> None:
 
 
 def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:
-    named = example.named(model)
+    named = example.arguments_of(model)
     if dynamic is not None:
         unknown = sorted(set(dynamic) - set(named))
         if unknown:

@@ -16,12 +16,12 @@ from torch.export import ExportedProgram, ExportGraphSignature
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.data.archive_limits import bomb
+from qtool.core.data.archive_limits import archive_expansion_error
 from qtool.core.errors import CaptureError
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.core.graph.unique_names import all_unique
 from qtool.core.paths import is_file
-from qtool.core.shield import shielded
+from qtool.core.shield import defer_signals
 from qtool.frontends.torch.attribute_names import writable
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
@@ -52,10 +52,10 @@ def load_program(path: str | Path) -> ExportedProgram:
     """
     if not is_file(path):
         raise CaptureError(f"{path}: no such file")
-    if (why := bomb(Path(path))) is not None:
+    if (why := archive_expansion_error(Path(path))) is not None:
         raise CaptureError(f"{path} is not read: {why}")
     try:
-        with quiet(), _no_unpickling():
+        with silence_logging(), _no_unpickling():
             return torch.export.load(path)
     except Exception as error:
         raise CaptureError(
@@ -115,7 +115,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         raise CaptureError("the program holds no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
     try:
-        with quiet(), shielded():
+        with silence_logging(), defer_signals():
             program = writable(program)
             module = program.module(check_guards=False)
             if not make_functional(module):

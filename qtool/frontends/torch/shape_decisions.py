@@ -20,8 +20,8 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.graph.float_tolerance import COMPARED, worst
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
+from qtool.core.graph.process_lock import silence_logging
 
 LEAST = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
 RUNS = 6  # of the model, at most
@@ -31,7 +31,7 @@ APART = 0.01  # of the range: another function, not another rounding
 def called(model: nn.Module, batch: Batch) -> list[Any]:
     """What a model gives; it may write to what it is given."""
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silence_logging():
         return pytree.tree_leaves(model(*args, **kwargs))
 
 
@@ -42,7 +42,7 @@ def conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str
         ranges: also the bounds that `FloatGraph.constraints` has.
     """
     guards, found, runs = _guards(graph), dict[Any, None](), 0
-    batch = graph.fewer(Batch(*graph.example), COMPARED)
+    batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
     for sizes in _near(graph, batch, ranges) if guards else ():
         failing = [g for g in guards if not _holds(g, graph, sizes)]
         if not failing or not found.keys().isdisjoint(failing):
@@ -109,7 +109,7 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
         found = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
     except Exception:  # noqa: BLE001  # torch's, by operator
         return True
-    return len(expected) != len(found) or worst(expected, found)[1] > APART
+    return len(expected) != len(found) or largest_distance(expected, found)[1] > APART
 
 
 def _told(guard: Any, graph: G.FloatGraph) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from qtool import observers
 from qtool.core.errors import CalibrationError, PlanError
-from qtool.core.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme
+from qtool.core.schemes import ACTIVATIONS, BLOCK_SIZES, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.core.types import ObserverSpec
 from qtool.planning.recipe.safe_regex import check_regex
 
@@ -31,7 +31,7 @@ _KNOWN: Mapping[str, Collection[Any]] = {
     "as": SCHEMES,
     "weights": WEIGHTS,
     "activations": ACTIVATIONS,
-    "block": ("channel", *BLOCKS),
+    "block": ("channel", *BLOCK_SIZES),
 }
 REGEX = "re:"
 
@@ -46,7 +46,7 @@ class Rule:
         scheme: One of SCHEMES; `as` in files.
         weights: One of WEIGHTS: replaces the weight type of the scheme so far.
         activations: One of ACTIVATIONS: replaces the activation type of the scheme so far.
-        block: Number of weights per scale, one of BLOCKS, or "channel": one scale per output.
+        block: Number of weights per scale, one of BLOCK_SIZES, or "channel": one scale per output.
         observer: Observer of the tensors that the nodes compute, as for `calibrate`; for instance
             "percentile:99.99".
         weight_observer: Observer of their weights; "minmax" by default.

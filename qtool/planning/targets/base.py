@@ -150,4 +150,4 @@ class Target:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""
         rule = self.kernels.get(key)
         offered = rule.schemes if rule is not None else ()
-        return tuple(s.or_else(self.types.activation, self.types.weight) for s in offered)
+        return tuple(s.with_defaults(self.types.activation, self.types.weight) for s in offered)

@@ -57,7 +57,7 @@ def stored_weights(node: fx.Node) -> str | None:
     """For operators whose weights alone are stored as codes; their arithmetic stays as it is."""
     row = row_of(node)
     assert row is not None
-    for at in (row.weight, *row.more, row.bias):
+    for at in (row.weight, *row.extra_weights, row.bias):
         given = node.args[at] if at is not None and at < len(node.args) else None
         if not isinstance(given, fx.Node):
             if at == row.weight:

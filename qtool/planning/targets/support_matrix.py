@@ -27,7 +27,7 @@ def treatment(op: Op, target: Target) -> str:
     if op.role is Role.CLIP:
         return "fused"
     if rule is None:
-        return "weights" if op.stored and op.key not in target.no_kernel else "float"
+        return "weights" if op.weight_only_reason and op.key not in target.no_kernel else "float"
     if op.role is Role.PASS:
         return "moves"
     if rule.float_between_qdq:

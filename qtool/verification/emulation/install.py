@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
-from qtool.core.atomic import folder_beside
+from qtool.core.atomic import sibling_folder
 from qtool.core.errors import EmulationError, FileError
-from qtool.core.progress import during
+from qtool.core.progress import track_task
 from qtool.verification.emulation.available import QEMU_ARM, QEMU_X86, emulators
 from qtool.verification.emulation.cache_folder import (
     SYSROOT,
@@ -82,9 +82,9 @@ def _sysroot() -> str:
     _need("apt-get", "the aarch64 sysroot is made of packages of Debian or Ubuntu")
     _need("dpkg", "the aarch64 sysroot is made of packages of Debian or Ubuntu")
     with _published(arm_folder(version)) as folder:
-        with during("unpacking aarch64 packages"):
+        with track_task("unpacking aarch64 packages"):
             python = _unpack_packages(folder)
-        with during("unpacking aarch64 wheels"):
+        with track_task("unpacking aarch64 wheels"):
             _unpack_wheels(folder / "site", python, version)
         facts = {"python": python, "onnxruntime": version}
         (folder / SYSROOT).write_text(json.dumps(facts), encoding="utf-8")
@@ -98,7 +98,7 @@ def _web() -> str:
         _install_packages("nodejs", "npm")
     _need("node", "install Node.js (`sudo apt-get install nodejs npm`)")
     npm = _need("npm", "install npm (`sudo apt-get install npm`)")
-    with _published(web_folder()) as folder, during("installing onnxruntime-web"):
+    with _published(web_folder()) as folder, track_task("installing onnxruntime-web"):
         quiet = ("--no-audit", "--no-fund", "--ignore-scripts")
         words = (npm, "install", *quiet, "--prefix", str(folder), "onnxruntime-web")
         run_command(words, "npm install onnxruntime-web", _SECONDS)
@@ -182,7 +182,7 @@ def _install_packages(*names: str) -> None:
     install = ("install", "--yes", "--no-install-recommends", *names)
     for words in (("update",), install):
         title = f"apt-get {words[0]}"
-        with during(f"apt-get: {', '.join(names)}"):
+        with track_task(f"apt-get: {', '.join(names)}"):
             run_command(
                 ("apt-get", "-qq", *words), title, _SECONDS, environment=quiet, grace=_PATIENCE
             )
@@ -203,7 +203,7 @@ def _need(program: str, why: str) -> str:
 def _published(target: Path) -> Iterator[Path]:
     """A folder that takes the place of `target` at the end, whole, and is gone after a failure."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with folder_beside(target) as folder:
+    with sibling_folder(target) as folder:
         yield folder
         folder.chmod(0o755)  # temporary folders are private
         if target.exists():  # of another version, or damaged

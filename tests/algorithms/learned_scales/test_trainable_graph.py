@@ -13,7 +13,7 @@ import qtool
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.learned_scales.trainable_graph import Learnable, _Rounded, learnable
 from qtool.algorithms.pipeline import SOLVE, ConversionState
-from qtool.core.data.calibration_samples import Kept
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.types import UINT8, QuantParams
 from qtool.planning.recipe import Recipe
 
@@ -92,7 +92,7 @@ def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
     assert "x" in found.scales
     assert state.parameters is not None
     assert state.calibration is not None
-    params, fitting = state.parameters.params["x"], Kept(16)
+    params, fitting = state.parameters.params["x"], CalibrationSamples(16)
     fitting.update([params.round_trip(images())], split=True)
     calibration = replace(state.calibration, kept=fitting)
     assert "x" not in learnable(replace(state, calibration=calibration)).scales

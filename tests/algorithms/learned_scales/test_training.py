@@ -15,8 +15,8 @@ from torch import nn
 import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.core.data.calibration_samples import Kept
-from qtool.core.progress import showing
+from qtool.core.data.calibration_samples import CalibrationSamples
+from qtool.core.progress import show_progress
 from qtool.evaluation.restored_model import restore
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -131,7 +131,7 @@ def raising(error: type[BaseException], after: int) -> Any:
 
 
 def test_who_interrupts_it_keeps_what_was_reached() -> None:
-    with showing(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
+    with show_progress(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
         model = made(FOUR_BITS, "learn")
     assert f"learn: {training.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
@@ -141,7 +141,7 @@ def test_another_signal_ends_everything() -> None:
     class Ended(KeyboardInterrupt):
         """As the command line makes one of SIGTERM."""
 
-    with pytest.raises(Ended), showing(raising(Ended, 2)):
+    with pytest.raises(Ended), show_progress(raising(Ended, 2)):
         made(None, "learn")
 
 
@@ -170,7 +170,7 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept=Kept(0))
+    calibration = replace(calibration, kept=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["learn"])
     assert f"learn: {training.NO_SAMPLES}" in model.notes
 

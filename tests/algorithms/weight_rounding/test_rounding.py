@@ -16,7 +16,7 @@ from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding.rounding import _error, _solved
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.data.calibration_samples import Kept
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import PlanError
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.torch_ops import groups_of
@@ -119,7 +119,7 @@ def test_a_layer_repairs_the_tensor_that_its_result_is_added_to(step: str) -> No
     runs = [Executor(net.graph), Executor(replace(model.graph, module=model.module))]
     values = [r.run(model.graph.call_of(learned), r.points) for r in runs]
     for node in G.calls(net.graph.graph):
-        exact, coded = (v[r.numbers[G.name_of(node)]] for r, v in zip(runs, values, strict=True))
+        exact, coded = (v[r.indices[G.name_of(node)]] for r, v in zip(runs, values, strict=True))
         if node.target in (ADD, RELU) and node.target not in off:
             off[node.target] = float((exact - coded).mean((0, 2, 3)).abs().max())
     assert off[ADD] < 0.2 * off[RELU]
@@ -154,7 +154,7 @@ def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
     whole = qtool.calibrate(captured(), [grid], accuracy="balanced")
     parts = [qtool.calibrate(captured(), [p], accuracy="balanced") for p in grid.split(40)]
     merged = parts[2].merge(parts[0]).merge(parts[1])
-    assert {s.mark for s in merged.kept} == {s.mark for s in whole.kept}
+    assert {s.content_hash for s in merged.kept} == {s.content_hash for s in whole.kept}
     if all(  # torch's sums may differ in the last bit between sizes of batches
         (a[1:] == b[1:]) for a, b in zip(merged.ranges(), whole.ranges(), strict=True)
     ):
@@ -162,7 +162,7 @@ def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_without_kept_samples_it_says_so_and_is_left_out() -> None:
-    calibration = replace(qtool.calibrate(captured(), [smooth(1)]), kept=Kept(0))
+    calibration = replace(qtool.calibrate(captured(), [smooth(1)]), kept=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["round"])
     assert any("kept no samples" in note for note in model.notes)
     assert "round" not in {r.name for r in model.plan.rewrites}
@@ -221,13 +221,13 @@ def test_a_transposed_convolution_is_rounded_for_its_results() -> None:
 
 def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    lockstep = Executor.lockstep
+    side_by_side = Executor.run_side_by_side
 
     def counted(self: Executor, batches: list[Batch], *rest: Any) -> None:
         seen.append(sum(b.size for b in batches))
-        lockstep(self, batches, *rest)
+        side_by_side(self, batches, *rest)
 
-    monkeypatch.setattr(Executor, "lockstep", counted)
+    monkeypatch.setattr(Executor, "run_side_by_side", counted)
     for elements in (1 << 27, 2 * 24 * 12 * 12 * 20):  # 24 channels are the most at once
         monkeypatch.setattr("qtool.algorithms.weight_rounding.rounding.ELEMENTS", elements)
         qtool.quantize(captured(), smooth(1).split(16), recover=["bias"])

@@ -56,11 +56,11 @@ def test_batches_are_the_users_to_change(folder: Path) -> None:
 
 def test_several_arrays_come_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=X, b=X[:, :1], labels=np.arange(10))
-    files = ArrayFiles(tmp_path / "x.npz", batch_size=8, without=("labels",))
+    files = ArrayFiles(tmp_path / "x.npz", batch_size=8, exclude=("labels",))
     first, second = files
     assert {k: list(v.shape) for k, v in first.items()} == {"a": [8, 3], "b": [8, 1]}
     assert {k: list(v.shape) for k, v in second.items()} == {"a": [2, 3], "b": [2, 1]}
-    alone = ArrayFiles(tmp_path / "x.npz", without=("labels", "b"))
+    alone = ArrayFiles(tmp_path / "x.npz", exclude=("labels", "b"))
     assert joined(list(alone)) == X.tolist()
     assert read_labels(tmp_path / "x.npz", "labels").tolist() == list(range(10))
 
@@ -144,7 +144,7 @@ def test_what_is_no_data(
     path = tmp_path / name
     path.write_bytes(content(path))
     with pytest.raises(DataError, match=message) as raised:
-        list(ArrayFiles(path, without=("labels",)))
+        list(ArrayFiles(path, exclude=("labels",)))
     assert name in str(raised.value) or "of type" in str(raised.value)
 
 

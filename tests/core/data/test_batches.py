@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from qtool.core.data import Batch, batches, tensor_of, to_batch
+from qtool.core.data import Batch, batches, to_batch, to_tensor
 from qtool.core.errors import DataError
 from tests.models.small import NETWORKS
 from tests.passes.differential import Function
@@ -165,9 +165,9 @@ def test_size(batch: Batch, size: int) -> None:
 def test_named() -> None:
     model = NETWORKS["two_inputs"].make()
     batch = Batch((X,), {"vector": LABELS})
-    assert list(batch.named(model)) == ["image", "vector"]
+    assert list(batch.arguments_of(model)) == ["image", "vector"]
     with pytest.raises(DataError, match=r"TwoInputs.forward\(image.*missing a required"):
-        Batch((X,)).named(model)
+        Batch((X,)).arguments_of(model)
 
 
 def test_moving_keeps_what_is_no_tensor() -> None:
@@ -188,17 +188,17 @@ def test_moving_keeps_what_is_no_tensor() -> None:
     ],
 )
 def test_arrays_of_any_layout(array: np.ndarray) -> None:
-    found = tensor_of(array)
+    found = to_tensor(array)
     assert found.shape == array.shape
     assert np.array_equal(found.numpy(), array)
 
 
 def test_memory_is_shared_where_it_can_be() -> None:
     array = np.zeros(3)
-    tensor_of(array)[0] = 1
+    to_tensor(array)[0] = 1
     assert array[0] == 1
     array.flags.writeable = False
-    tensor_of(array)[1] = 1
+    to_tensor(array)[1] = 1
     assert array[1] == 0
 
 

@@ -8,21 +8,21 @@ import pytest
 import torch
 
 from qtool.core.data import calibration_samples as kept
-from qtool.core.data.calibration_samples import Kept
+from qtool.core.data.calibration_samples import CalibrationSamples
 
 
 def data(count: int = 40, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 3, 2, generator=torch.Generator().manual_seed(seed))
 
 
-def of(*batches: torch.Tensor, limit: int = 8) -> Kept:
-    found = Kept(limit)
+def of(*batches: torch.Tensor, limit: int = 8) -> CalibrationSamples:
+    found = CalibrationSamples(limit)
     for batch in batches:
         found.update([batch], split=True)
     return found
 
 
-def same(a: Kept, b: Kept) -> bool:
+def same(a: CalibrationSamples, b: CalibrationSamples) -> bool:
     left, right = a.state(), b.state()
     return list(left) == list(right) and all((left[k] == right[k]).all() for k in left)
 
@@ -55,7 +55,7 @@ def test_equal_samples_count_once() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_sizes_that_differ_are_bounded_in_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGEST", 400)
+    monkeypatch.setattr(kept, "MAX_BYTES", 400)
     draw = random.Random(seed)
     rows = [torch.full((1, n), float(n)) for n in range(1, 60)]
     whole = of(*rows, limit=50)
@@ -68,11 +68,11 @@ def test_sizes_that_differ_are_bounded_in_bytes(seed: int, monkeypatch: pytest.M
 
 def test_the_state_reads_back_and_damage_is_noticed() -> None:
     found = of(data())
-    assert same(Kept.from_state(8, found.state()), found)
+    assert same(CalibrationSamples.from_state(8, found.state()), found)
     state = found.state()
     state[next(iter(state))][0, 0] += 1
     with pytest.raises(ValueError, match="hash"):
-        Kept.from_state(8, state)
+        CalibrationSamples.from_state(8, state)
 
 
 def test_strides_leave_no_trace() -> None:
@@ -85,7 +85,7 @@ def test_strides_leave_no_trace() -> None:
 def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
     rows = [*data(5).split(1), *torch.randn(6, 3, 4).split(1)]
     found = of(*rows, limit=20)
-    learned, aside = found.batches(3), found.batches(3, aside=True)
+    learned, aside = found.batches(3), found.batches(3, holdout=True)
     assert all(len(b[0]) <= 3 for b in learned + aside)
     assert [sum(len(b[0]) for b in part) for part in (learned, aside)] == [8, 3]
     each = [x for (b,) in learned + aside for x in b]
@@ -96,16 +96,16 @@ def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
 
 
 def test_a_batch_without_a_sample_dimension_is_one_sample() -> None:
-    found = Kept(4)
+    found = CalibrationSamples(4)
     found.update([data(5), torch.ones(())], split=False)
     assert [t.shape for t in next(iter(found)).tensors] == [(5, 3, 2), ()]
 
 
 def test_batches_that_were_not_split_are_as_they_came() -> None:
     given = [(torch.full((3, 2), float(i)), torch.tensor(float(i))) for i in range(4)]
-    kept = Kept(8)
+    kept = CalibrationSamples(8)
     for tensors in given:
         kept.update(tensors, split=False)
-    found = kept.batches(32, aside=None)
+    found = kept.batches(32, holdout=None)
     assert sorted(float(scalar) for _, scalar in found) == [0.0, 1.0, 2.0, 3.0]
     assert all(x.shape == (3, 2) for x, _ in found)

@@ -34,11 +34,11 @@ def captured() -> tuple[nn.Module, G.FloatGraph]:
 def test_blocks_are_cut_where_least_is_alive_and_compute_the_same() -> None:
     model, whole = captured()
     blocks = cut(whole, 4 * 850)  # two layers, not three
-    assert [[b.called(n) for n in b.gives] for b in blocks] == [["relu_2"], ["output"]]
+    assert [[b.tensor_name(n) for n in b.outputs] for b in blocks] == [["relu_2"], ["output"]]
     x = torch.randn(5, 8)
     values = {"x": x}
     for block in blocks:
-        given = [values[block.called(n)] for n in block.reads]
+        given = [values[block.tensor_name(n)] for n in block.inputs]
         graph = block.graph(lambda n: G.tensor(whole.module, n).detach(), given)
         values |= dict(zip(graph.outputs, graph.module(*given), strict=True))
     assert torch.equal(values["output"], model(x))

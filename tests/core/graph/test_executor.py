@@ -53,13 +53,13 @@ def bound(x: torch.Tensor) -> Batch:
 
 
 def test_a_run_that_is_the_only_one_keeps_no_rounded_weights() -> None:
-    once, x = Executor(coded(), once=True), batch(1)
+    once, x = Executor(coded(), single_run=True), batch(1)
     with torch.no_grad():
         expected = quantized()(x)
     (output,) = once.outputs
     assert torch.equal(once.run(bound(x), once.points)[output], expected)
-    assert executor().rounded
-    assert not once.rounded
+    assert executor().quantized_constants
+    assert not once.quantized_constants
 
 
 def test_all_points_on_is_the_quantized_network_and_none_the_float_one() -> None:
@@ -75,15 +75,15 @@ def test_switching_a_point_computes_only_what_differs() -> None:
     run, x = executor(), batch(1)
     changed = frozenset({"body"})
     values = run.run(bound(x), run.points)
-    new = run.again(values, changed, run.points - changed)
+    new = run.rerun_changed(values, changed, run.points - changed)
     whole = run.run(bound(x), run.points - changed)
     assert torch.equal(new[run.outputs[0]], whole[run.outputs[0]])
-    assert 0 < len(new) < len(run.steps)
+    assert 0 < len(new) < len(run.calls)
     assert run.cost(changed) < run.cost()
 
 
 def names() -> list[str]:
-    return [n for n in executor().numbers if n.endswith(".quant") or n in ("stem", "head")]
+    return [n for n in executor().indices if n.endswith(".quant") or n in ("stem", "head")]
 
 
 @pytest.mark.parametrize("points", ["all", "none"])
@@ -93,7 +93,7 @@ def test_a_stream_gives_the_values_of_a_whole_run(points: str) -> None:
     values = run.run(bound(x), on)
     found = dict(run.stream(bound(x), on, names()))
     assert found.keys() == set(names())
-    assert all(torch.equal(v, values[run.numbers[n]]) for n, v in found.items())
+    assert all(torch.equal(v, values[run.indices[n]]) for n, v in found.items())
 
 
 def test_a_stream_drops_what_nobody_reads_any_more() -> None:
@@ -111,12 +111,12 @@ def test_a_stream_drops_what_nobody_reads_any_more() -> None:
 def test_a_part_begins_at_values_at_hand() -> None:
     run, x = executor(), batch(4)
     values = run.run(bound(x), run.points)
-    at: Mapping[str, torch.Tensor] = {"stem.quant": values[run.numbers["stem.quant"]]}
-    if "stem.quant" not in run.numbers:
+    at: Mapping[str, torch.Tensor] = {"stem.quant": values[run.indices["stem.quant"]]}
+    if "stem.quant" not in run.indices:
         pytest.fail("the network has other points")
-    assert torch.equal(run.part(at, run.points, "head"), values[run.numbers["head"]])
+    assert torch.equal(run.compute_from(at, run.points, "head"), values[run.indices["head"]])
     with pytest.raises(KeyError, match="x"):
-        run.part({}, run.points, "head")
+        run.compute_from({}, run.points, "head")
 
 
 def test_what_is_asked_of_the_inputs_is_given() -> None:
@@ -126,22 +126,24 @@ def test_what_is_asked_of_the_inputs_is_given() -> None:
 
 def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
     run, stops = executor(), {"stem", "body", "head"}
-    assert run.order(set()) == sorted(run.steps)
-    assert sorted(run.order(stops)) == sorted(run.steps)
+    assert run.execution_order(set()) == sorted(run.calls)
+    assert sorted(run.execution_order(stops)) == sorted(run.calls)
     seen: dict[str, list[bool]] = {}
 
     def visit(names: list[str], values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
         (name,) = names
-        number = run.numbers[name]
+        number = run.indices[name]
         seen[name] = [network[0][number] is not None for network in values]
         return {}
 
-    run.lockstep([bound(batch(1))], [frozenset(), run.points], dict.fromkeys(stops, ()), visit)
+    run.run_side_by_side(
+        [bound(batch(1))], [frozenset(), run.points], dict.fromkeys(stops, ()), visit
+    )
     assert list(seen) == ["stem", "body", "head"]
     assert all(known == [True, False] for known in seen.values())
 
 
 def test_what_is_held_is_the_most_of_a_stream() -> None:
-    most = executor().held()
+    most = executor().live_elements()
     plane = 6 * 6
     assert 3 * 8 * plane <= most <= 4 * 8 * plane

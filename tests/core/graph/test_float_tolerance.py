@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from qtool.core.graph.float_tolerance import TOLERANCE, distance, own_noise, tolerance, worst
+from qtool.core.graph.float_tolerance import (
+    TOLERANCE,
+    distance,
+    dtype_tolerance,
+    float_tolerance,
+    largest_distance,
+)
 
 INF, NAN = float("inf"), float("nan")
 
@@ -37,8 +43,8 @@ def test_few_integers_may_differ() -> None:
 
 def test_the_worst_is_named() -> None:
     a = torch.tensor([0.0, 1.0])
-    assert worst([a, a], [a, a + 0.5]) == (1, 0.5)
-    assert worst([], []) == (0, 0.0)
+    assert largest_distance([a, a], [a, a + 0.5]) == (1, 0.5)
+    assert largest_distance([], []) == (0, 0.0)
 
 
 def test_a_network_that_amplifies_roundings_has_more_noise() -> None:
@@ -50,15 +56,15 @@ def test_a_network_that_amplifies_roundings_has_more_noise() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x + 1e4) - 1e4
 
-    assert own_noise(calm, [x], {}) < TOLERANCE
-    assert own_noise(nn.Sequential(calm, Differences()), [x], {}) > TOLERANCE
+    assert float_tolerance(calm, [x], {}) < TOLERANCE
+    assert float_tolerance(nn.Sequential(calm, Differences()), [x], {}) > TOLERANCE
 
 
 def test_a_network_whose_output_is_nothing_but_rounding_has_all_of_it_for_noise() -> None:
     alone = nn.Sequential(nn.Linear(16, 1), nn.GroupNorm(1, 1)).eval()  # of one value: x - x
     alone[0].weight.data.zero_()
     alone[0].bias.data.fill_(-14.15)
-    assert own_noise(alone, [torch.randn(4, 16)], {}) > 1
+    assert float_tolerance(alone, [torch.randn(4, 16)], {}) > 1
 
 
 def test_what_is_another_function_in_float64_tells_nothing_of_float32() -> None:
@@ -66,10 +72,10 @@ def test_what_is_another_function_in_float64_tells_nothing_of_float32() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.masked_fill(x > 0, torch.finfo(x.dtype).max / 2)
 
-    assert own_noise(Lowest(), [torch.randn(4, 16)], {}) < TOLERANCE
+    assert float_tolerance(Lowest(), [torch.randn(4, 16)], {}) < TOLERANCE
 
 
 def test_the_tolerance_is_two_steps_of_coarse_types() -> None:
     steps = {torch.float16: 2**-9, torch.bfloat16: 2**-6, torch.float32: 1e-4, torch.int64: 1e-4}
     for dtype, expected in steps.items():
-        assert tolerance(torch.zeros(1, dtype=dtype)) == expected
+        assert dtype_tolerance(torch.zeros(1, dtype=dtype)) == expected

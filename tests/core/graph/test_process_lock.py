@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core.graph.process_lock import give_back, quiet, rarely_collecting
+from qtool.core.graph.process_lock import relaxed_gc, silence_logging, trim_memory
 
 
 class Circle:
@@ -70,7 +70,7 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
     before = state()
 
     def fail() -> None:
-        with quiet():
+        with silence_logging():
             assert state() != before
             raise error
 
@@ -85,7 +85,7 @@ def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
     for trim in (None, lambda _: 1):
         monkeypatch.setattr("qtool.core.graph.process_lock._TRIM", trim)
         gone = weakref.ref(Circle())
-        give_back()
+        trim_memory()
         assert gone() is None
 
 
@@ -94,7 +94,7 @@ def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> N
     try:
         for young, meanwhile in ((700, 100_000), (200_000, 200_000), (0, 0)):
             gc.set_threshold(young, 5, 6)
-            with rarely_collecting():
+            with relaxed_gc():
                 assert gc.get_threshold() == (meanwhile, 5, 6)
             assert gc.get_threshold() == (young, 5, 6)
     finally:
@@ -108,7 +108,7 @@ def test_what_was_made_is_old_afterwards_and_what_is_frozen_stays() -> None:
         if frozen:
             gc.freeze()
         try:
-            with rarely_collecting():
+            with relaxed_gc():
                 gone.append(weakref.ref(Circle()))
             assert gone.pop()() is None
             assert frozen or gc.get_count()[2] == 0  # no walk through all that is comes next

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core.ops import row_for
+from qtool.core.ops import custom_op_row
 from tests.core.ops.outside import Gate, gate, restored
 
 library = torch.library.Library("qtool_tests_custom", "DEF")
@@ -74,17 +74,24 @@ def _tables() -> Iterator[None]:
 
 
 def test_positions_come_from_the_schema() -> None:
-    row = row_for(OPERATOR, PLAIN, weights=("scale",))
+    row = custom_op_row(OPERATOR, PLAIN, weights=("scale",))
     assert (row.key, row.targets) == ("qtool_tests_custom::mix", (OPERATOR,))
-    assert (row.inputs, row.weight, row.more) == ((0, 1), 2, ())
-    assert (row.kept.domain, row.kept.name) == ("tests.mix", "Mix")
-    two = row_for(gate, Gate, weights=("r", "weight"))
-    assert (two.inputs, two.weight, two.more) == ((0, 3), 1, (2,)), "a weight of that name is first"
+    assert (row.inputs, row.weight, row.extra_weights) == ((0, 1), 2, ())
+    assert (row.custom_op.domain, row.custom_op.name) == ("tests.mix", "Mix")
+    two = custom_op_row(gate, Gate, weights=("r", "weight"))
+    assert (two.inputs, two.weight, two.extra_weights) == ((0, 3), 1, (2,)), (
+        "a weight of that name is first"
+    )
 
 
 def test_nothing_is_said_that_a_person_did_not_say() -> None:
-    row = row_for(OPERATOR, PLAIN)
-    assert (row.weight, row.stored, row.macs, row.kept.kernel) == (None, "", None, None)
+    row = custom_op_row(OPERATOR, PLAIN)
+    assert (row.weight, row.weight_only_reason, row.macs, row.custom_op.kernel) == (
+        None,
+        "",
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("own", [None, OPERATOR])

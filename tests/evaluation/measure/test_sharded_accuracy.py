@@ -11,7 +11,7 @@ import torch
 
 from qtool.api.conversion import quantize
 from qtool.api.evaluation import evaluate
-from qtool.distributed import Ranks, Share, session
+from qtool.distributed import DataShard, Ranks, session
 from qtool.evaluation.evaluate import Evaluation
 from qtool.evaluation.measure.accuracy import SampleStatistics
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
@@ -92,7 +92,7 @@ def network() -> torch.nn.Module:
 
 
 def evaluated(rank: int, file: Path, labels: np.ndarray) -> Evaluation:
-    return evaluate(file, network(), Share(batches(), rank, 2), labels, seconds=0)
+    return evaluate(file, network(), DataShard(batches(), rank, 2), labels, seconds=0)
 
 
 def test_an_evaluation_is_that_of_one_process(tmp_path: Path) -> None:

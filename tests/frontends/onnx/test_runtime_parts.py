@@ -14,7 +14,7 @@ from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import float_onnx
 from qtool.core import graph as G
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import onnx_part, part_of
+from qtool.core.graph.onnx_subgraph import onnx_part, subgraph_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.onnx.runtime_parts import grouped
@@ -135,7 +135,7 @@ def test_the_text_of_a_part_is_the_same_for_the_same_nodes(tmp_path: Path) -> No
         (node,) = [n for n in G.calls(captured.graph.graph) if n.target is onnx_part]
         texts.append(str(node.args[1]))
     assert texts[0] == texts[1]
-    assert part_of(texts[0]).outputs == ((torch.int64, 4),)
+    assert subgraph_of(texts[0]).outputs == ((torch.int64, 4),)
 
 
 def test_nodes_between_two_that_are_joined_go_with_them() -> None:

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from qtool.core import graph as G
 from qtool.core.graph.fingerprint import fingerprint
-from qtool.core.graph.process_lock import quiet
+from qtool.core.graph.process_lock import silence_logging
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.functionalize import make_functional
 
@@ -106,7 +106,7 @@ LONG = {
 def program(function: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> ExportedProgram:
     torch.manual_seed(0)
     model, x = Computes(function).eval(), torch.randn(2, 3, 8, 8)
-    with quiet():
+    with silence_logging():
         return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.AUTO},), strict=False)
 
 

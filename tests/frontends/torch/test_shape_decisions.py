@@ -50,14 +50,14 @@ FREE: dict[str, Make] = {
 def test_what_is_decided_is_said(name: str) -> None:
     function, condition = DECIDED[name]
     graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
-    (told,) = graph.decided
+    (told,) = graph.size_conditions
     assert told.startswith(f"the file is right only where {condition}: ")
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_what_is_free_is_not_spoken_of(name: str) -> None:
     graph = qtool.capture_model(Function(FREE[name]).eval(), torch.randn(SHAPE), BOTH).graph
-    assert graph.decided == ()
+    assert graph.size_conditions == ()
 
 
 def test_it_is_a_note_of_the_model() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 import qtool
 from qtool.api.conversion import calibrate, convert, quantize
 from qtool.core.errors import CalibrationError, FileError, PlanError, QtoolError
-from qtool.core.schemes import ACTIVATIONS, BLOCKS, SCHEMES, WEIGHTS, Scales, Scheme, When
+from qtool.core.schemes import ACTIVATIONS, BLOCK_SIZES, SCHEMES, WEIGHTS, Scales, Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT16, Observed, ObserverSpec
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.plan import Execution
@@ -270,7 +270,7 @@ RULES = st.builds(
     scheme=st.none() | st.sampled_from([s for s in SCHEMES if s != "float"]),
     weights=st.sampled_from(list(WEIGHTS)),
     activations=st.none() | st.sampled_from(list(ACTIVATIONS)),
-    block=st.none() | st.sampled_from(["channel", *BLOCKS]),
+    block=st.none() | st.sampled_from(["channel", *BLOCK_SIZES]),
     observer=st.none() | st.just("percentile:99.9"),
     weight_observer=st.none() | st.just("mse"),
 )

@@ -18,7 +18,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
-from qtool.core.graph.onnx_subgraph import Part, nodes_in, onnx_part, part_of
+from qtool.core.graph.onnx_subgraph import OnnxSubgraph, nested_nodes, onnx_part, subgraph_of
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset in which Resize got its positions
@@ -46,7 +46,7 @@ def _placeholder(outputs: int, reads: bool) -> Any:
 
 
 def _translate_part(inputs: Any, part: str) -> Any:
-    outputs = len(part_of(part).outputs)
+    outputs = len(subgraph_of(part).outputs)
     found = _placeholder(outputs, bool(inputs))(*inputs, part=part)
     return [found] if outputs == 1 else list(found)
 
@@ -63,8 +63,8 @@ def needed_opset(module: fx.GraphModule, opset: int) -> int:
     found = opset
     for node in G.calls(module.graph):
         if node.target is onnx_part:
-            model = part_of(str(node.args[1])).model
-            for each in nodes_in(model.graph.node):
+            model = subgraph_of(str(node.args[1])).model
+            for each in nested_nodes(model.graph.node):
                 found = max(found, _needed(each, _opset_of(model), opset))
     return found
 
@@ -91,11 +91,11 @@ def inline_parts(model: ir.Model) -> None:
     for node in list(model.graph):
         if node.domain == _DOMAIN:
             text = node.attributes[_PART].as_string()
-            _replace(model, node, part_of(text))
+            _replace(model, node, subgraph_of(text))
     model.opset_imports.pop(_DOMAIN, None)
 
 
-def _replace(model: ir.Model, node: ir.Node, part: Part) -> None:
+def _replace(model: ir.Model, node: ir.Node, part: OnnxSubgraph) -> None:
     opset = model.opset_imports[""]
     inner = ir.from_proto(_in_opset(part, opset))
     for domain, version in inner.opset_imports.items():
@@ -123,11 +123,11 @@ def _replace(model: ir.Model, node: ir.Node, part: Part) -> None:
     )
 
 
-def _in_opset(part: Part, opset: int) -> onnx.ModelProto:
+def _in_opset(part: OnnxSubgraph, opset: int) -> onnx.ModelProto:
     """A copy of the part's model in an opset."""
     model, own = onnx.ModelProto(), _opset_of(part.model)
     model.CopyFrom(part.model)
-    nodes = [n for n in nodes_in(model.graph.node) if _own(n)]
+    nodes = [n for n in nested_nodes(model.graph.node) if _own(n)]
     if all(_since(n.op_type, own) == _since(n.op_type, opset) for n in nodes):
         return model
     if own < _ROWS <= opset and [n.op_type for n in nodes] == ["Hardmax"]:
@@ -149,7 +149,7 @@ def _in_opset(part: Part, opset: int) -> onnx.ModelProto:
 def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     return [
         each
-        for node in nodes_in(graph.node)
+        for node in nested_nodes(graph.node)
         for a in node.attribute
         for each in (*([a.g] if a.HasField("g") else []), *a.graphs)
     ]

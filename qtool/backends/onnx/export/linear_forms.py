@@ -17,7 +17,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import recurrent, row_of
-from qtool.core.schemes import BLOCKS
+from qtool.core.schemes import BLOCK_SIZES
 from qtool.core.types import INT8, INT8_NARROW, QuantParams
 from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
@@ -40,7 +40,7 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
             if node.target is recurrent.lstm:
                 if chosen[G.name_of(node)] is Execution.DYNAMIC:
                     _lower_lstm(module, node)
-            elif row.otherwise:
+            elif row.supported_modes:
                 _lower(module, node, stored, target.file.contrib)
             elif row.from_blocks is not None:
                 _lower_table(module, node, stored)
@@ -180,7 +180,7 @@ def _write_blocks(
     channel is repeated.
     """
     bits, inputs = params.qtype.bits, codes.shape[-1]
-    block = params.block or next((b for b in BLOCKS if b >= inputs), MAX_BLOCK)
+    block = params.block or next((b for b in BLOCK_SIZES if b >= inputs), MAX_BLOCK)
     block = min(block, max(MAX_BLOCK, params.block or 0))
     half = 2 ** (bits - 1) if params.qtype.signed else 0
     shape = (len(codes), -(-inputs // block))

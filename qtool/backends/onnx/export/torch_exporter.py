@@ -24,8 +24,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.graph.process_lock import quiet
-from qtool.core.shield import shielded
+from qtool.core.graph.process_lock import silence_logging
+from qtool.core.shield import defer_signals
 
 aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
@@ -47,7 +47,7 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     """
     for node in G.calls(program.graph_module.graph):
         node.target = _SPELLED.get(node.target, node.target)
-    with quiet(logging.ERROR, *_LOGGERS, errors=True), shielded():
+    with silence_logging(logging.ERROR, *_LOGGERS, keep_stderr=True), defer_signals():
         wanted = _operators(program)
         registry = _registry(opset, tuple(table.items()), wanted)
         if registry is not None and all(map(registry.is_registered, wanted)):

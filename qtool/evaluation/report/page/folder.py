@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from qtool.core.atomic import folder_beside, resolved
+from qtool.core.atomic import resolve, sibling_folder
 from qtool.core.errors import FileError
 
 MODEL = "model.int8.onnx"
@@ -28,7 +28,7 @@ def check_folder(folder: Path) -> None:
 
     A folder that holds anything but a report is refused, since it would be replaced.
     """
-    parent = resolved(folder).parent
+    parent = resolve(folder).parent
     if folder.exists() and not folder.is_dir():
         raise FileError(f"cannot write {folder}: it is a file; name a folder for the report")
     if folder.is_dir():
@@ -47,7 +47,7 @@ def check_folder(folder: Path) -> None:
 
 def resume_folder(folder: Path) -> Path:
     """Where a run that is to write `folder` keeps what it measured so far."""
-    target = resolved(folder)
+    target = resolve(folder)
     return target.parent / f".{target.name}.resume"
 
 
@@ -63,9 +63,9 @@ def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     foreign = [name for name in files if not _is_part(name)]
     assert not foreign, f"not part of a report: {foreign}"
     check_folder(folder)
-    target = resolved(folder)
+    target = resolve(folder)
     try:
-        with folder_beside(target) as temporary:
+        with sibling_folder(target) as temporary:
             temporary.chmod(_mode())
             for name, data in files.items():
                 _write(temporary / name, data)

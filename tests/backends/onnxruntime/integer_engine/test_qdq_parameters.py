@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qtool.backends.onnx.reading import OnnxModel, array_of
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.errors import KernelError
-from qtool.core.graph.onnx_subgraph import session
+from qtool.core.graph.onnx_subgraph import unoptimized_session
 from qtool.core.types import INT8, UINT8
 
 
@@ -135,7 +135,7 @@ def test_values_of_stored_codes_are_the_runtimes(
     model = weight_model(np.asarray(scale), WEIGHT, **attributes)
     found = codes(QdqGraph(OnnxModel.of(model)), "y")
     assert found is not None
-    (expected,) = session(model).run(None, {})
+    (expected,) = unoptimized_session(model).run(None, {})
     np.testing.assert_array_equal(found.dequantize().numpy(), expected)
 
 

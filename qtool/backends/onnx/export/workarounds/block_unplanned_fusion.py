@@ -11,7 +11,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.core.graph.onnx_subgraph import kept_kind
+from qtool.core.graph.onnx_subgraph import subgraph_kind
 from qtool.core.ops import Role, data_inputs, row_of
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
@@ -31,8 +31,8 @@ def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Targ
     results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
         row = row_of(node)
-        outside = row is not None and row.kept is not None
-        if target.file.implicit_fusions and (outside or kept_kind(node) in _FUSED):
+        outside = row is not None and row.custom_op is not None
+        if target.file.implicit_fusions and (outside or subgraph_kind(node) in _FUSED):
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])
