@@ -126,10 +126,8 @@ _TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
 _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
     "average_pool": ort_pool.average_pool,
-    "clip": ort_table.clip,
     "concat": ort_elementwise.concat,
     "conv": ort_conv.conv,
-    "conv_transpose": ort_conv.conv_transpose,
     "dequantize": ort_quantize.dequantize,
     "dynamic_lstm": ort_recurrent.dynamic_lstm,
     "dynamic_matmul": ort_dynamic.dynamic_matmul,
@@ -137,7 +135,6 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "gather_nbits": ort_nbits.gather_nbits,
     "gelu": ort_table.gelu,
     "global_average_pool": ort_pool.global_average_pool,
-    "hard_sigmoid": ort_table.hard_sigmoid,
     "hard_swish": ort_table.hard_swish,
     "leaky_relu": ort_table.leaky_relu,
     "linear": ort_conv.linear,
@@ -145,18 +142,13 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "matmul_integer": ort_dynamic.matmul_integer,
     "matmul_nbits": ort_nbits.matmul_nbits,
     "max_pool": ort_pool.max_pool,
-    "mean": ort_pool.mean,
     "mul": ort_elementwise.mul,
     "pad": passthrough.pad,
     "passthrough": passthrough.passthrough,
-    "prelu": ort_table.prelu,
     "quantize": ort_quantize.quantize,
-    "relu": ort_table.relu,
-    "requantize": ort_quantize.requantize,
     "sigmoid": ort_table.sigmoid,
     "silu": ort_table.silu,
     "softmax": ort_softmax.softmax,
-    "sub": ort_elementwise.sub,
     "tanh": ort_table.tanh,
 }
 
@@ -180,7 +172,7 @@ _UNFUSED: dict[str, Binder] = {
 _SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": ort_sse.add}
 _NEON: dict[str, Binder] = {
     **_OTHERS,
-    **{key: partial(_OTHERS[key], madd=fma32) for key in ("hard_sigmoid", "hard_swish")},
+    "hard_swish": partial(_OTHERS["hard_swish"], madd=fma32),
     "add": ort_neon.add,
     "mul": ort_neon.mul,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qtool.backends.kernels.params import RELU6
 from qtool.backends.profiles import PROFILES, profile
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, UINT8
@@ -57,7 +56,6 @@ def test_both_fully_connected_forms_have_a_name():
         ("tflite", "softmax", [params(INT8, 1)] * 2, {}, "fixed output scale"),
         ("tflite", "hard_swish", [params(INT8, 128), params(INT8, 1)], {}, "larger output scale"),
         ("tflite", "quantize", [params(UINT8, [1.0, 2.0], 0, 0)], {}, "per-channel"),
-        ("onnxruntime-x64", "add", [params(UINT8, 1)] * 3, {"bounds": RELU6}, "not redundant"),
         ("onnxruntime-x64", "max_pool", [params(UINT8, 1), params(UINT8, 2)],
          {"kernel": (2,), "stride": (1,)}, "share them"),
         ("onnxruntime-x64", "gelu", [params(UINT8, 1)] * 2, {"approximate": "tanh"}, "erf form"),

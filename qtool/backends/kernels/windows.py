@@ -11,21 +11,6 @@ from torch import Tensor
 _SUM_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def same_pads(
-    sizes: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int] | None = None,
-) -> tuple[int, ...]:
-    """Pads (begin..., end...) of SAME padding: ceil(size / stride) outputs, the odd cell last."""
-    begin, end = [], []
-    for size, k, s, d in zip(sizes, kernel, stride, dilation or [1] * len(sizes), strict=True):
-        total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
-        begin.append(total // 2)
-        end.append(total - total // 2)
-    return (*begin, *end)
-
-
 def pad_spatial(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
     """Pad the trailing len(pads)/2 axes; a negative pad crops."""
     if not any(pads):

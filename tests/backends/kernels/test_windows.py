@@ -8,19 +8,10 @@ import torch.nn.functional as F
 
 from qtool.backends.kernels.windows import (
     pad_spatial,
-    same_pads,
     window_counts,
     window_sum,
     window_taps,
 )
-
-
-@pytest.mark.parametrize(
-    ("size", "kernel", "stride", "dilation", "pads"),
-    [(5, 3, 1, 1, (1, 1)), (6, 3, 2, 1, (0, 1)), (5, 2, 1, 1, (0, 1)), (7, 3, 1, 2, (2, 2))],
-)
-def test_same_pads(size, kernel, stride, dilation, pads):
-    assert same_pads([size], [kernel], [stride], [dilation]) == pads
 
 
 def test_pad_spatial_pads_and_crops():

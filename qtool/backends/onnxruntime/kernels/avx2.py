@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, spatial
+from qtool.backends.kernels.params import Kernel, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
-from qtool.backends.onnxruntime.kernels.common import check_bounds
 from qtool.backends.onnxruntime.kernels.conv import as_floats, check_types, factors, requantized
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
@@ -103,11 +102,9 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes [N, I, *spatial] -> codes [N, O, *out]; arguments as those of `ort.conv.conv`."""
     check_types(x, w, out)
-    check_bounds(out, bounds)
     rank = weight.dim() - 2
     strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
     edges, zero = spatial(pads, 2 * rank, "pads"), float(x.zero_point)
@@ -129,8 +126,6 @@ def linear(
     out: QuantParams | None,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
-    bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes [..., I] -> codes [..., O], or float32 where `out` is None; as `ort.conv.linear`."""
     check_types(x, w, out)
@@ -138,7 +133,6 @@ def linear(
     found = factors(x, w, out, weight.shape[0])
     if out is None:
         return as_floats(sums, found)
-    check_bounds(out, bounds)
     return requantized(sums, found, out)
 
 
@@ -154,9 +148,7 @@ def product_sums(
     return _saturating(sums, x, w, weight, 1, columns)
 
 
-def matmul(
-    a: QuantParams, b: QuantParams, out: QuantParams | None, *, bounds: Bounds = NO_BOUNDS
-) -> Kernel:
+def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
     """Two activations [..., M, K] @ [..., K, N]; saturates for uint8 times int8 alone."""
     check_types(a, b, out)
     exact = accumulate.matmul_accumulator(a, b)
@@ -176,7 +168,6 @@ def matmul(
     found = factors(a, b, out, 1)
     if out is None:
         return as_floats(sums, found)
-    check_bounds(out, bounds)
     return requantized(sums, found, out)
 
 

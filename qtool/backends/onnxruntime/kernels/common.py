@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import per_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 
 def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:
@@ -21,23 +21,6 @@ def check_byte(params: QuantParams, what: str) -> None:
     if params.qtype.torch_dtype not in (torch.uint8, torch.int8):
         raise KernelError(
             f"{what} is {params.qtype}; ONNX Runtime has integer kernels for uint8 and int8 only"
-        )
-
-
-def check_bounds(out: QuantParams, bounds: Bounds) -> None:
-    """KernelError for a fused activation that the output's own saturation does not imply.
-
-    ONNX Runtime drops a Relu or Clip before QuantizeLinear only then; else it runs in float.
-    """
-    scale, zero = scalar32(out, "output")
-    low, high = bounds
-    low_code = out.qtype.qmin if low is None else int(torch.round(low / scale)) + zero
-    high_code = out.qtype.qmax if high is None else int(torch.round(high / scale)) + zero
-    if low_code > out.qtype.qmin or high_code < out.qtype.qmax:
-        raise KernelError(
-            f"the activation with bounds {bounds} is not redundant for output scale "
-            f"{float(scale):.6g} and zero point {zero}, so ONNX Runtime would run the layer in "
-            "float; fit the output's range to the bounds, or quantize before the activation"
         )
 
 

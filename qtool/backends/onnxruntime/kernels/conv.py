@@ -1,4 +1,4 @@
-"""ONNX Runtime QLinearConv, QGemm, QLinearMatMul, and the float ConvTranspose between Q and DQ.
+"""ONNX Runtime QLinearConv, QGemm and QLinearMatMul.
 
 Integer accumulators, one float32 product per output: rint(f32(f32(acc) * m)) + zero point with
 m = f32(f32(sx * sw) / sy). uint8 or int8 activations, uint8 or int8 weights, per tensor or per
@@ -15,23 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, check_bias, spatial
-from qtool.backends.kernels.windows import pad_spatial
+from qtool.backends.kernels.params import Kernel, channel_scales
 from qtool.backends.onnxruntime.kernels.common import (
-    check_bounds,
     check_byte,
-    dequantized,
-    quantized,
     saturated,
     scalar32,
 )
-from qtool.core.types import Bounds, QuantParams
-
-_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+from qtool.core.types import QuantParams
 
 
 def conv(
@@ -45,16 +38,14 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes [N, I, *spatial] -> codes [N, O, *out], 1 to 3 spatial axes.
 
     `weight` codes [O, I / groups, *kernel], `bias` int32 codes [O] at scale sx * sw, `pads` all
-    begins then all ends. KernelError for 16-bit types, a fused activation that is not redundant,
-    and sums that could leave float64's exact range.
+    begins then all ends. KernelError for 16-bit types, and sums that could leave float64's exact
+    range.
     """
     check_types(x, w, out)
-    check_bounds(out, bounds)
     sums = accumulate.conv_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
@@ -68,8 +59,6 @@ def linear(
     out: QuantParams | None,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
-    bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes [..., I], weight codes [O, I] -> codes [..., O], or float32 where `out` is None.
 
@@ -81,63 +70,17 @@ def linear(
     scales = factors(x, w, out, weight.shape[0])
     if out is None:
         return as_floats(sums, scales)
-    check_bounds(out, bounds)
     return requantized(sums, scales, out)
 
 
-def matmul(
-    a: QuantParams, b: QuantParams, out: QuantParams | None, *, bounds: Bounds = NO_BOUNDS
-) -> Kernel:
+def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
     """Two activations [..., M, K] @ [..., K, N] -> codes, or float32 where `out` is None."""
     check_types(a, b, out)
     sums = accumulate.matmul_accumulator(a, b)
     scales = factors(a, b, out, 1)
     if out is None:
         return as_floats(sums, scales)
-    check_bounds(out, bounds)
     return requantized(sums, scales, out)
-
-
-def conv_transpose(
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: int | Sequence[int] = 1,
-    pads: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    bounds: Bounds = NO_BOUNDS,
-) -> Kernel:
-    """Transposed convolution: no integer kernel exists, so dequantize, float32, quantize.
-
-    `weight` codes [I, O / groups, *kernel]. The order of the float sums is the runtime's own and
-    not reproduced: a code may differ by 1 where the value lies on the edge between two.
-    """
-    check_types(x, w, out)
-    rank = weight.dim() - 2
-    channels = weight.shape[1] * groups
-    strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
-    extra = spatial(output_padding, rank, "output_padding")
-    edges = spatial(pads, 2 * rank, "pads")
-    grow = [-p for p in edges[:rank]] + [e - p for e, p in zip(extra, edges[rank:], strict=True)]
-    values = _dequantized_weight(w, weight)
-    scale_x, _ = scalar32(x, "input")
-    bias_scale = scale_x * torch.tensor(channel_scales(w, channels))
-    offsets = (check_bias(bias, channels).to(torch.float32) * bias_scale).reshape(-1, *[1] * rank)
-    zeros, limits = (0,) * rank, bounds
-
-    def kernel(codes: Tensor) -> Tensor:
-        full = _CONV_TRANSPOSE[rank](
-            dequantized(codes, x), values, None, strides, zeros, zeros, groups, dilations
-        )
-        result = pad_spatial(full, grow) + offsets
-        return quantized(result.clamp(*limits) if limits != NO_BOUNDS else result, out)
-
-    return kernel
 
 
 def check_types(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
@@ -152,10 +95,6 @@ def factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: i
     """f32(f32(sx * sw) / sy) per channel, or f32(sx * sw) for float output."""
     products = scalar32(x, "input")[0] * torch.tensor(channel_scales(w, channels))
     return products if out is None else products / scalar32(out, "output")[0]
-
-
-def _dequantized_weight(w: QuantParams, weight: Tensor) -> Tensor:
-    return w.dequantize(weight)
 
 
 def requantized(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams) -> Kernel:

@@ -1,4 +1,4 @@
-"""ONNX Runtime QLinearAdd and QLinearMul, Sub, and QLinearConcat.
+"""ONNX Runtime QLinearAdd, QLinearMul and QLinearConcat.
 
 Sources: onnxruntime/core/mlas/lib/intrinsics/avx2/qladd_avx2.cpp, qlmul.cpp;
 onnxruntime/contrib_ops/cpu/quantization/qlinear_concat.cc.
@@ -15,21 +15,18 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, gather
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same_params
+from qtool.backends.kernels.params import Kernel, same_params
 from qtool.backends.onnxruntime.kernels.common import (
-    check_bounds,
     check_byte,
-    dequantized,
-    quantized,
     saturated,
     scalar32,
 )
 from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 
-def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
 
     With ra = f32(sa / sc), rb = f32(sb / sc) the runtime computes
@@ -37,7 +34,7 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     rounding. Where the first operand is the one repeated along the innermost axis, the runtime
     exchanges the operands, and the last float bit with them; so does this kernel.
     """
-    check_operands(a, b, out, bounds)
+    check_operands(a, b, out)
     straight = _add_in_order(a, b, out)
 
     @cache
@@ -84,12 +81,12 @@ def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     return _proven(plain, table, left, right)
 
 
-def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Product of two code tensors of one 8-bit type (broadcasting).
 
     rint(f32(f32((a - za)(b - zb)) * f32(f32(sa * sb) / sc)) + zc): zero point inside the rounding.
     """
-    check_operands(a, b, out, bounds)
+    check_operands(a, b, out)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")
@@ -99,16 +96,6 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
         left, right = x.to(torch.float32), y.to(torch.float32)
         product = left.sub_(zero_a) * right.sub_(zero_b)
         return saturated(product.mul_(factor).add_(zero).round_(), out)
-
-    return kernel
-
-
-def sub(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
-    """Subtraction a - b: there is no integer kernel, so DequantizeLinear, Sub, QuantizeLinear."""
-    check_operands(a, b, out, bounds)
-
-    def kernel(x: Tensor, y: Tensor) -> Tensor:
-        return quantized(dequantized(x, a) - dequantized(y, b), out)
 
     return kernel
 
@@ -129,14 +116,13 @@ def _copy(codes: Tensor) -> Tensor:
     return codes
 
 
-def check_operands(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds) -> None:
-    """KernelError for types and fused activations that the integer kernels do not have."""
+def check_operands(a: QuantParams, b: QuantParams, out: QuantParams) -> None:
+    """Raise KernelError for types that the integer kernels do not have."""
     check_byte(a, "first input")
     if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
         raise KernelError(
             f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
         )
-    check_bounds(out, bounds)
 
 
 def _proven(

@@ -13,31 +13,29 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 
 
-def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Addition of two code tensors of one 8-bit type (broadcasting).
 
     rint(clamp(f32(f32(f32(sa (a - za)) + f32(sb (b - zb))) / sc)) + zc).
     """
-    return _combined(a, b, out, bounds, torch.add)
+    return _combined(a, b, out, torch.add)
 
 
-def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Product of two code tensors of one 8-bit type (broadcasting), in the steps of `add`."""
-    return _combined(a, b, out, bounds, torch.mul)
+    return _combined(a, b, out, torch.mul)
 
 
-def _combined(
-    a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, combine: Combine
-) -> Kernel:
-    check_operands(a, b, out, bounds)
+def _combined(a: QuantParams, b: QuantParams, out: QuantParams, combine: Combine) -> Kernel:
+    check_operands(a, b, out)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, lookup
-from qtool.backends.kernels.params import RELU, Kernel
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import functions
 from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
 from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, multiply_then_add
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 
 def _bind(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
@@ -29,37 +29,10 @@ def _bind(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]
     return lookup(quantized(function(dequantized(all_codes(x), x)), out), x.qtype)
 
 
-def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
-    """Relu as an operator of its own (or Clip to other bounds)."""
-    return _bind(x, out, lambda v: v.clamp(*bounds))
-
-
-def clip(
-    x: QuantParams, out: QuantParams, *, low: float | None = None, high: float | None = None
-) -> Kernel:
-    """Clip to real bounds; None is unbounded."""
-    if low is None and high is None:
-        return _bind(x, out, lambda v: v)
-    return relu(x, out, bounds=(low, high))
-
-
 def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
     """QLinearLeakyRelu: v >= 0 is kept, v < 0 is multiplied by alpha in float32."""
     slope = torch.tensor(alpha, dtype=torch.float32)
     return _bind(x, out, lambda v: torch.where(v >= 0, v, v * slope))
-
-
-def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) -> Kernel:
-    """PRelu between Q and DQ; `slopes` codes broadcast against the input's shape."""
-    check_byte(x, "input")
-    check_byte(out, "output")
-    factors = dequantized(slopes, slope)
-
-    def kernel(codes: Tensor) -> Tensor:
-        values = dequantized(codes, x)
-        return quantized(torch.where(values < 0, values * factors, values), out)
-
-    return kernel
 
 
 def sigmoid(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
@@ -70,18 +43,6 @@ def sigmoid(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> K
 def tanh(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
     """Tanh between Q and DQ."""
     return _bind(x, out, lambda v: functions.tanh(v, madd))
-
-
-def hard_sigmoid(
-    x: QuantParams,
-    out: QuantParams,
-    *,
-    alpha: float = 0.2,
-    beta: float = 0.5,
-    madd: MultiplyAdd = multiply_then_add,
-) -> Kernel:
-    """HardSigmoid between Q and DQ."""
-    return _bind(x, out, lambda v: functions.hard_sigmoid(v, alpha, beta, madd))
 
 
 def hard_swish(

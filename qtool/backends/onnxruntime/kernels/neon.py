@@ -13,24 +13,24 @@ from torch import Tensor
 
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import generic
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
 _BITS = 22  # of the larger multiplier
 
 
-def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
 
     round((a - za) * ma + (b - zb) * mb, shift) + zc in int32, halves away from zero, where ma and
     mb are sa / sc and sb / sc with a common shift that gives the larger one 22 bits. Ratios beyond
     [2**-14, 256), and a multiplier that rounds up to 23 bits, go the way of `generic.add`.
     """
-    check_operands(a, b, out, bounds)
+    check_operands(a, b, out)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")
@@ -47,12 +47,12 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     )
 
 
-def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Product of two code tensors of one 8-bit type (broadcasting).
 
     rint(fma((a - za)(b - zb), f32(f32(sa * sb) / sc), zc)): one rounding less than on x86.
     """
-    check_operands(a, b, out, bounds)
+    check_operands(a, b, out)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")

@@ -1,4 +1,4 @@
-"""ONNX Runtime QLinearAveragePool, QLinearGlobalAveragePool, MaxPool on codes, ReduceMean.
+"""ONNX Runtime QLinearAveragePool, QLinearGlobalAveragePool and MaxPool on codes.
 
 Sources: onnxruntime/contrib_ops/cpu/quantization/qlinear_pool.cc,
 qlinear_global_average_pool.cc; onnxruntime/core/mlas/lib/qlgavgpool.cpp;
@@ -14,18 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, same_params, spatial
+from qtool.backends.kernels.params import Kernel, same_params, spatial
 from qtool.backends.kernels.windows import extend_pads, pad_spatial, window_counts, window_taps
 from qtool.backends.onnxruntime.kernels.common import (
-    check_bounds,
     check_byte,
     dequantized,
-    quantized,
     saturated,
     scalar32,
 )
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
@@ -37,7 +35,6 @@ def average_pool(
     kernel: Sequence[int],
     stride: Sequence[int],
     pads: int | Sequence[int] = 0,
-    bounds: Bounds = NO_BOUNDS,
     count_include_pad: bool = False,
 ) -> Kernel:
     """Codes [N, C, *spatial] -> codes, in float32 like the runtime.
@@ -46,7 +43,7 @@ def average_pool(
     rint(f32(f32(mean / sy) + zy)) is saturated. A window as large as the image, without pads,
     is a global average pool in the runtime, with that operator's arithmetic.
     """
-    _check(x, out, bounds)
+    _check(x, out)
     scale, zero = scalar32(out, "output")
     edges = spatial(pads, 2 * len(kernel), "pads")
     ones = (1,) * len(kernel)
@@ -70,7 +67,7 @@ def average_pool(
     return run
 
 
-def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
     """Codes [N, C, *spatial] -> codes [N, C, 1, ...].
 
     rint(f32(sum(code - zero point)) * f32(sx / f32(sy * n))) + zero point, integer sums.
@@ -78,7 +75,7 @@ def global_average_pool(x: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
     below 2**24: the runtime raises there too.
     """
-    _check(x, out, bounds)
+    _check(x, out)
     scale_x, zero_x = scalar32(x, "input")
     scale, zero = scalar32(out, "output")
 
@@ -105,10 +102,9 @@ def max_pool(
     stride: Sequence[int],
     pads: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
-    bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
     """Codes -> the largest code of each window. KernelError where the parameters differ."""
-    _check(x, out, bounds)
+    _check(x, out)
     if not same_params(x, out):
         raise KernelError(
             "MaxPool keeps codes, so its output needs the input's parameters; share them"
@@ -127,28 +123,6 @@ def max_pool(
     return run
 
 
-def mean(
-    x: QuantParams,
-    out: QuantParams,
-    *,
-    axes: Sequence[int],
-    keep_dims: bool = True,
-    bounds: Bounds = NO_BOUNDS,
-) -> Kernel:
-    """ReduceMean: no integer kernel exists, so dequantize, float32 mean, quantize.
-
-    The order of the float sum is the runtime's own and not reproduced: a code may differ by 1.
-    """
-    _check(x, out, bounds)
-
-    def run(codes: Tensor) -> Tensor:
-        values = dequantized(codes, x).to(torch.float64)
-        return quantized(values.mean(tuple(axes), keepdim=keep_dims).to(torch.float32), out)
-
-    return run
-
-
-def _check(x: QuantParams, out: QuantParams, bounds: Bounds) -> None:
+def _check(x: QuantParams, out: QuantParams) -> None:
     check_byte(x, "input")
     check_byte(out, "output")
-    check_bounds(out, bounds)

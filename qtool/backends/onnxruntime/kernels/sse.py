@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, first_repeats, pair_table
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import QuantParams
 
 
-def add(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """Rescaled addition of two code tensors of one 8-bit type (broadcasting).
 
     With ra = f32(sa / sc), rb = f32(sb / sc) and c = zc - (ra * za + rb * zb) the runtime computes
     rint((c + a * ra) + b * rb), each operation rounded to float32. An operand that is repeated
     along the innermost axis is added to c first.
     """
-    check_operands(a, b, out, bounds)
+    check_operands(a, b, out)
 
     @cache
     def straight() -> Kernel:

@@ -73,16 +73,6 @@ def test_max_pool(window, qtype, dilation):
     assert_same(bound(tensor(codes)), runtime, "MaxPool")
 
 
-@pytest.mark.parametrize("axes", [(2, 3), (1,)])
-def test_mean_runs_in_float(axes):
-    d = Draw(4)
-    codes, x, out = d.codes(UINT8, 4, 8, 7, 9), params(UINT8, 0.05, 128), params(UINT8, 0.01, 100)
-    want, ran = qdq("ReduceMean", [(codes, x)], out, axes=list(axes), keepdims=1)
-    assert "ReduceMean" in ran
-    got = BIND("mean", x, out, axes=axes)(tensor(codes)).numpy()
-    assert np.abs(got.astype(int) - want).max() <= 1  # float sums in another order
-
-
 def test_another_order_of_rounding_would_be_seen():
     """The zero point joins before the rounding: outside of it, ties fall elsewhere."""
     codes = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)

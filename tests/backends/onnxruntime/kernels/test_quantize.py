@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import Model, params
 from tests.backends.onnxruntime.kernels.oracle import (
@@ -43,7 +44,7 @@ class TestAgainstTheRuntime:
             x, out, m = d.params(qtype), d.params(qtype), Model()
             value = m.dq(m.feed(every_code(qtype)), x)
             runtime = m.run(m.q(value, out), qtype.onnx_type)
-            got = BIND("requantize", x, out)(tensor(every_code(qtype)))
+            got = requantize(x, out)(tensor(every_code(qtype)))
             assert_same(got, runtime, "DequantizeLinear", "QuantizeLinear")
 
 
