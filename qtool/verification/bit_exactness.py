@@ -62,15 +62,16 @@ class Exactness:
 
     def __str__(self) -> str:
         text = (
-            f"integer engine against ONNX Runtime on {self.samples} samples: "
-            f"{self.identical} of {self.elements} outputs identical"
+            f"integer engine vs ONNX Runtime ({self.samples} samples): "
+            f"{self.identical} of {self.elements} output values identical"
         )
         if not self.exact:
-            text += f" ({100 * self.share:.3f} %), worst difference {self.worst:g} codes"
-            text += f", first in {self.first}" if self.first else ""
-            text += f"; no float node explains {', '.join(self.wrong[:3])}" if self.wrong else ""
+            text += f" ({100 * self.share:.3f} %), max difference {self.worst:g} codes"
+            text += f", first difference in {self.first}" if self.first else ""
+            if self.wrong:
+                text += f"; not explained by float nodes: {', '.join(self.wrong[:3])}"
         if self.float_steps:
-            text += f"; {self.float_steps} nodes run in the runtime's own kernels"
+            text += f"; float nodes run by ONNX Runtime on both sides: {self.float_steps}"
         if self.profile:
             text += f"\narithmetic: {PROFILES[self.profile]}"
         return text

@@ -7,7 +7,7 @@ out to the last bit and be of no use.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,13 @@ class Fidelity:
         if not low and not other:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
-        why = f"; what costs most: {layers}" if layers else ""
-        said = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB of the float model's"] if low else []
+        why = f"; most sensitive layers: {layers}" if layers else ""
+        problems = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
         if other:
-            said.append(f"less than {100 * SAME:g} % of {_outputs(other)} as in the float model")
-        return f"warning: {' and '.join(said)}{why}"
+            problems.append(
+                f"less than {100 * SAME:g} % of {_outputs(other)} as in the float model"
+            )
+        return f"warning: {' and '.join(problems)}{why}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -111,33 +113,40 @@ class Fidelity:
         shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:SHOWN]]
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
 
-    def __str__(self) -> str:
-        text = f"against the float model on {self.samples} samples: {self._shown()}"
-        if self.expected:
-            text += (
-                f"\nexpected on new data, from {self.n_holdout} samples that no step learned from: "
-            )
-            text += _shown(self.expected)
+    def _notes(self) -> Iterator[str]:
         if self.not_finite:
-            text += f"\nnote: NaN or Inf in the float model's own output {_listed(self.not_finite)}"
+            yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow[:NAMED]:
-            text += f"\nnote: '{source}' spans {codes} codes of '{concat}', which joins it to what "
-            text += f"is wider; a recipe can leave '{concat}' in float"
+            yield (
+                f"'{source}' uses only {codes} codes of '{concat}', which concatenates it with a "
+                f"much wider tensor; a recipe can keep '{concat}' in float"
+            )
         for output, share in self.collapsed[:NAMED]:
-            text += (
-                f"\nnote: {100 * share:.0f} % of output '{output}' became one value, since a few "
+            yield (
+                f"{100 * share:.0f} % of the values of output '{output}' collapse into one, since "
+                "a few others are far larger; a recipe can keep its layer in float"
             )
-            text += "others are far larger; a recipe can leave what makes it in float"
-        if divisions := _listed(self.near_zero_divisions):
-            text += (
-                f"\nnote: {divisions} divides by values near zero, where quantization noise can "
+        if self.near_zero_divisions:
+            yield (
+                f"{_listed(self.near_zero_divisions)} divides by values near zero, which amplifies "
+                "quantization noise without bound; a recipe can keep the layers of the divisor in "
+                "float"
             )
-            text += "change the result without bound; a recipe can leave their layers in float"
-        if tails := _listed(self.heavy_tails):
-            text += f"\nnote: {tails} grows so fast that few samples decide its range and its "
-            text += "SQNR: new data may lie far beyond it; a recipe can leave what is before it in "
-            text += "float"
-        return text if self.warning is None else f"{text}\n{self.warning}"
+        if self.heavy_tails:
+            yield (
+                f"{_listed(self.heavy_tails)} grows so fast that a few samples decide its range "
+                "and its SQNR; new data may be far out of range; a recipe can keep the layers "
+                "before it in float"
+            )
+
+    def __str__(self) -> str:
+        measure = "SQNR against" if self.outputs else "agreement with"
+        lines = [f"{measure} the float model ({self.samples} samples): {self._shown()}"]
+        if self.expected:
+            samples = f"{self.n_holdout} held-out calibration samples"
+            lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.expected)}")
+        lines += [f"note: {note}" for note in self._notes()]
+        return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
 
 def decibels(signal: float, noise: float) -> float | None:

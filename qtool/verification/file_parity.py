@@ -46,7 +46,7 @@ class Difference:
     mean: float
 
     def __str__(self) -> str:
-        return f"worst {self.worst:.2f}, mean {self.mean:.3f} codes"
+        return f"max {self.worst:.2f}, mean {self.mean:.3f} codes"
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,15 @@ class Parity:
         judged = [self.optimised, self.as_written if self.steps is None else None]
         return all(d.mean <= self.tolerance for d in judged if d is not None)
 
-    @property
-    def _optimiser(self) -> str:
-        return f"in {self.runtime}" if self.runtime else "optimised"
-
     def __str__(self) -> str:
-        optimised = f"; {self._optimiser} {self.optimised}" if self.optimised is not None else ""
+        written = self.samples if self.steps is None else self.steps.samples
+        parts = [f"without runtime optimization ({written} samples): {self.as_written}"]
+        if self.optimised is not None:
+            runtime = f"in {self.runtime} " if self.runtime else ""
+            parts.insert(0, f"{runtime}({self.samples} samples): {self.optimised}")
         allowed = "" if self.tolerance is None else f" (mean allowed: {self.tolerance:g})"
-        few = "" if self.steps is None or self.steps.samples == self.samples else self.steps.samples
-        written = f"as written ({few} of them)" if few else "as written"
         steps = "" if self.steps is None else f"\n{self.steps}"
-        return (
-            f"against fake quantization on {self.samples} samples: {written} {self.as_written}"
-            f"{optimised}{allowed}{steps}"
-        )
+        return f"difference from fake quantization {'; '.join(parts)}{allowed}{steps}"
 
 
 def check_parity(

@@ -118,7 +118,8 @@ class Coverage:
             f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
         )
         if self.weight_share:
-            head += f"; {100 * self.weight_share:.2f} % of the MACs on integer weights alone"
+            weights = f"{100 * self.weight_share:.2f} % of the MACs"
+            head += f"; {weights} use integer weights and float activations"
         rows = [
             f"  {'weights only' if r.weights_only else 'float'}: {r.name} ({r.op} -> {r.kernel}): "
             f"{r.reason}"

@@ -77,12 +77,12 @@ class NodeParity:
         return not self.wrong
 
     def __str__(self) -> str:
-        text = f"step by step on {self.samples} samples: "
+        text = f"node by node ({self.samples} samples): "
         if self.passed:
-            return f"{text}all of {self.compared} as planned"
+            return f"{text}all {self.compared} comparisons match the plan"
         more = f" and {len(self.wrong) - _NAMED} more" if len(self.wrong) > _NAMED else ""
         named = ", ".join(self.wrong[:_NAMED])
-        return f"{text}{len(self.wrong)} of {self.compared} not as planned: {named}{more}"
+        return f"{text}{len(self.wrong)} of {self.compared} differ from the plan: {named}{more}"
 
 
 def compare_nodes(

@@ -48,10 +48,9 @@ class OtherCpu:
 
     def __str__(self) -> str:
         if self.sqnr_db is None:
-            count = len(self.nodes)
-            what = "operator" if count == 1 else "operators"
-            return f"on {self.cpu}: the same outputs; {count} {what} may give other codes"
-        parts = [f"{db(self.sqnr_db)} dB"]
+            count = f"{len(self.nodes)} operator{'s' * (len(self.nodes) != 1)}"
+            return f"on {self.cpu}: identical outputs; codes of {count} may differ on other inputs"
+        parts = [f"SQNR {db(self.sqnr_db)} dB against this CPU"]
         if self.changed is not None:
             parts.append(f"{percent(self.changed, 1)} of predictions change")
         return f"on {self.cpu}: {', '.join(parts)}"
@@ -83,9 +82,9 @@ class Portability:
         if not self.portable and min(decibels, default=CLOSE) < CLOSE:
             lines[decibels.index(min(decibels))] += f"; use --target {PORTABLE}"
         if same:
-            lines.insert(0, f"on {', '.join(same)}: the same codes")
+            lines.insert(0, f"identical codes on {', '.join(same)}")
         if self.float_nodes:
-            lines[0] += f"; {self.float_nodes} nodes run in float, whose last bits may differ"
+            lines[0] += f"; {self.float_nodes} float nodes may differ in the last bits"
         return "\n".join(lines)
 
 

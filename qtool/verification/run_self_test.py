@@ -91,7 +91,7 @@ class SelfCheck:
 
     def _content(self) -> str:
         if self.unmodified:
-            return "content: graph and weights are as qtool wrote them"
+            return "content: unmodified since qtool wrote it"
         return f"content: modified since qtool wrote it; {_NEW_FILE}"
 
     def _codes(self) -> str:
@@ -104,32 +104,28 @@ class SelfCheck:
             f"({self.profile})"
         )
         if self.exact and self.unlike:
-            return f"{text}, which are others than on {', '.join(self.unlike)}"
+            return f"{text}; these codes differ from those on {', '.join(self.unlike)}"
         if self.exact:
             return text
-        text += f"; the first with other codes is {' or '.join(self.first)}. "
+        text += f"; the first difference is in {' or '.join(self.first)}. "
         if self.other:
-            text += f"The codes are those of {self.other}. "
+            text += f"The codes match those of {self.other}. "
         return text + self._advice()
 
     def _sketches(self) -> str:
         if not self.approximate:
             return ""
-        text = (
-            f"self-test: {self.approximate} tensors behind nodes in float compared approximately: "
-        )
+        text = f"self-test: {self.approximate} tensors after float nodes compared approximately: "
         if self.worst_db == inf:
             return f"{text}equal"
-        text += (
-            f"{self.worst_db:.1f} dB or more beside the stored ones (limit {self.limit_db:g} dB)"
-        )
-        return text if self.near else f"{text}, least in {self.worst}. {self._advice()}"
+        text += f"at least {self.worst_db:.1f} dB SQNR (limit {self.limit_db:g} dB)"
+        return text if self.near else f"{text}, lowest in {self.worst}. {self._advice()}"
 
     def _advice(self) -> str:
         if not self.unmodified:
             return f"The file was modified: {_NEW_FILE}"
         return (
-            "The kernels of this CPU, or of this version of ONNX Runtime, compute something else: "
+            "The kernels of this CPU or of this version of ONNX Runtime give other results: "
             "convert for a target that fits this CPU (qtool quantize --target)"
         )
 
@@ -153,7 +149,7 @@ def check_self_test(path: str | Path) -> SelfCheck:
     try:
         return _compared(found, test, Path(path))
     except VerificationError as error:
-        return replace(found, failure=f"it cannot be run ({error})")
+        return replace(found, failure=f"cannot be run ({error})")
 
 
 def _compared(found: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:

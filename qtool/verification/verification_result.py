@@ -51,7 +51,9 @@ class Verification:
         }
 
     def __str__(self) -> str:
-        exactness = self.exactness or "codes of the target's runtime: not compared on this machine"
+        exactness = (
+            self.exactness or "codes of the target's runtime: cannot be compared on this machine"
+        )
         measured = [self.coverage, exactness, self.parity, self.fidelity, self.portability]
         parts = [*(part for part in measured if part is not None), self.missing, *self.remarks]
         return "\n".join(filter(None, map(str, parts)))

@@ -93,7 +93,7 @@ def test_macs_are_counted_once(mode: str) -> None:
     expected = linear / (linear + 3 * INPUTS)  # the convolution stays float
     assert coverage.share == pytest.approx(expected if mode == "dynamic" else 0)
     assert coverage.weight_share == pytest.approx(0 if mode == "dynamic" else expected)
-    assert ("on integer weights alone" in str(coverage)) == (mode != "dynamic")
+    assert ("use integer weights and float activations" in str(coverage)) == (mode != "dynamic")
 
 
 @every

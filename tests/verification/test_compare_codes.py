@@ -56,7 +56,8 @@ def test_a_result_in_words_and_as_json() -> None:
     assert not found.exact
     assert found.to_json()["share"] == 0.75
     assert str(found) == (
-        "integer engine against ONNX Runtime on 2 samples: 6 of 8 outputs identical (75.000 %), "
-        "worst difference 3 codes, first in conv; 1 nodes run in the runtime's own kernels"
+        "integer engine vs ONNX Runtime (2 samples): 6 of 8 output values identical (75.000 %), "
+        "max difference 3 codes, first difference in conv; float nodes run by ONNX Runtime on "
+        "both sides: 1"
     )
     assert Exactness(1, 0, 0, 0.0, None, 0).share == 1

@@ -84,8 +84,8 @@ def test_by_hand(real: list[float], coded: list[float], db: float | None) -> Non
 def test_only_the_worst_of_many_are_shown() -> None:
     text = str(Fidelity(4, tuple((f"o{i}", 40.0 - i) for i in range(9))))
     assert text == (
-        "against the float model on 4 samples: o8 32.0 dB, o7 33.0 dB, o6 34.0 dB, o5 35.0 dB and "
-        "5 more"
+        "SQNR against the float model (4 samples): o8 32.0 dB, o7 33.0 dB, o6 34.0 dB, o5 35.0 dB "
+        "and 5 more"
     )
 
 
@@ -150,7 +150,7 @@ def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Pat
     ((concat, source, codes),) = found.narrow
     assert (concat, source) == ("cat", "sigmoid")
     assert 1 <= codes < 4
-    assert f"note: 'sigmoid' spans {codes} codes of 'cat'" in str(found)
+    assert f"note: 'sigmoid' uses only {codes} codes of 'cat'" in str(found)
     apart = qtool.quantize(Read().eval(), [DATA], recipe=[{"select": "cat", "as": "float"}])
     assert apart.fidelity.narrow == ()
 
@@ -163,7 +163,7 @@ def test_inputs_alike_are_not_named() -> None:
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
     found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), n_holdout=4)
-    assert found.warning == "warning: output 'y' below 20 dB of the float model's"
+    assert found.warning == "warning: output 'y' below 20 dB SQNR"
 
 
 def test_an_output_of_which_most_became_one_value_is_named() -> None:
@@ -173,7 +173,7 @@ def test_an_output_of_which_most_became_one_value_is_named() -> None:
         1, ["y", "mask"], [real, real * 0], [np.where(real > 9, real, 0), real * 0]
     )
     assert found.collapsed == (("y", 199 / 200),)
-    assert "of output 'y' became one value" in str(found)
+    assert "of output 'y' collapse into one" in str(found)
     assert compare_outputs(1, ["y"], [real], [real]).collapsed == ()
 
 

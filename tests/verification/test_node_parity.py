@@ -38,7 +38,7 @@ def test_right_files_are_right_in_every_step(name: str, tmp_path: Path) -> None:
     found = checked(name, exported(name), tmp_path)
     assert found.passed, str(found)
     assert found.compared > 4
-    assert str(found).startswith(f"step by step on {found.samples} samples: all of")
+    assert str(found).startswith(f"node by node ({found.samples} samples): all ")
 
 
 @pytest.mark.parametrize("factor", [1.05, 3.0])
@@ -50,7 +50,7 @@ def test_a_wrong_scale_is_found_where_it_is(factor: float, tmp_path: Path) -> No
     found = checked("residual", wrong, tmp_path)
     assert found.wrong
     assert all(step.startswith("conv2.0 (") for step in found.wrong)
-    assert f"{len(found.wrong)} of {found.compared} not as planned: conv2.0" in str(found)
+    assert f"{len(found.wrong)} of {found.compared} differ from the plan: conv2.0" in str(found)
 
 
 def test_a_wrong_bias_of_the_last_layer_is_seen_at_the_output(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_the_first_other_tensor_is_named(file: Path, tmp_path: Path) -> None:
     found = check_self_test(tmp_path / "other.onnx")
     assert found.first == ("3",)
     assert 0 < found.identical < found.tensors
-    assert "the first with other codes is 3. The file was modified" in str(found)
+    assert "the first difference is in 3. The file was modified" in str(found)
 
 
 def test_the_command_exits_with_1_for_a_modified_file(file: Path, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_files_that_saturate_elsewhere_say_so(tmp_path: Path) -> None:
     found = check_self_test(tmp_path / "model.onnx")
     assert found.passed
     assert found.unlike
-    assert "which are others than on onnxruntime-" in str(found)
+    assert "these codes differ from those on onnxruntime-" in str(found)
 
 
 def test_another_cpu_is_told_from_a_modified_file(
@@ -224,8 +224,8 @@ def test_another_cpu_is_told_from_a_modified_file(
     _with_test(model, replace(test, digests=told), tmp_path / "two.onnx")
     found = check_self_test(tmp_path / "two.onnx")
     assert (found.identical, found.other) == (5, "onnxruntime-other")
-    assert "first with other codes is input." in str(found)
-    assert "The codes are those of onnxruntime-other" in str(found)
+    assert "first difference is in input." in str(found)
+    assert "The codes match those of onnxruntime-other" in str(found)
     assert "convert for a target that fits this CPU" in str(found)
     monkeypatch.setattr(run_self_test, "machine_profile", lambda: "onnxruntime-unknown")
     found = check_self_test(tmp_path / "two.onnx")  # one that fits will do

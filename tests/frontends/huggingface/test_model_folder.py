@@ -171,7 +171,7 @@ def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
     given = [str(bert), "--data", str(texts), "-o", str(out), "--timing", "0"]
     result = CliRunner().invoke(main, ["quantize", *given], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "6 of 6 outputs identical" in result.output
+    assert "6 of 6 output values identical" in result.output
 
 
 def _edited(folder: Path, to: Path, **changes: Any) -> Path:
