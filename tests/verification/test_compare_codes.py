@@ -48,7 +48,7 @@ def test_another_weight_is_found_and_its_first_tensor_named(file: Path) -> None:
     assert found.worst > 0
     assert weights[0] == "conv1.0.weight.codes"
     assert found.first == "relu"  # the first codes behind it
-    assert "first in relu" in str(found)
+    assert "first difference in relu" in str(found)
 
 
 def test_a_result_in_words_and_as_json() -> None:

@@ -212,7 +212,7 @@ def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None
         real, coded = Undone(1).eval()(new)["scores"], model(new)["scores"]
     truth = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
     assert (name, db) == ("scores", pytest.approx(float(truth), abs=1.0))  # as documented
-    assert "from 32 samples that no step learned from: scores" in str(found)
+    assert "(32 held-out calibration samples): scores" in str(found)
     plain = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="fast").fidelity
     assert plain.n_holdout == 64, "where no step learns, no sample is lost to it"
     assert plain.expected[0][1] == pytest.approx(float(truth), abs=1.0)
