@@ -1,7 +1,9 @@
-"""The command line: one file per command, each calling one library function.
+"""The command line: one file per command.
 
-Exit codes: 0 done; 1 a goal the user set was missed; 2 a user error, in one sentence; 130 and 143
-ended by SIGINT or SIGTERM; 141 nobody reads the output any more.
+A command parses its options, calls one function of the library, and saves and prints the result.
+
+Exit codes: 0 success; 1 a goal was missed or a comparison failed; 2 user error, reported in one
+sentence; 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM; 141 the output pipe was closed.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from importlib import import_module
 from typing import Any
 
 import click
-from qtool.cli.distributed import as_one, begins, ends
-from qtool.cli.shutdown import ended_in_order
+from qtool.cli.distributed import check_same_command, ignore_sigterm, run_on_all_ranks
+from qtool.cli.shutdown import clean_shutdown
 
 __all__ = ["JSON", "main"]
 
-JSON = "qtool.json"  # in a context's meta: whether the command was asked for JSON
+JSON = "qtool.json"  # key in a context's meta: True with --json
 
 COMMANDS = (
     "bench",
@@ -38,9 +40,10 @@ COMMANDS = (
 
 
 class _Group(click.Group):
-    """Commands are imported when they are called: `qtool --help` does not wait for torch.
+    """The group of all commands.
 
-    Errors meant for the user are printed in one sentence, without a traceback.
+    A command is imported when it is called, so that `qtool --help` does not wait for torch. Errors
+    of the library are printed in one sentence, without a traceback.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
@@ -53,15 +56,15 @@ class _Group(click.Group):
     ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"qtool.cli.{cmd_name}").command
-        return found
+        command: click.Command = import_module(f"qtool.cli.{cmd_name}").command
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        begins(name or "")
-        return name, found, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        check_same_command(name or "")
+        return name, command, rest
 
     def format_commands(
         self,
@@ -76,9 +79,9 @@ class _Group(click.Group):
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        """click's own, of which an interrupt beside `invoke` is 1."""
+        """Run click's `main`, but exit with 130 when interrupted outside of `invoke`."""
         try:
-            found = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(*args, standalone_mode=False, **kwargs)
         except click.Abort as error:
             raise SystemExit(128 + signal.SIGINT) from error
         except click.ClickException as error:
@@ -87,44 +90,44 @@ class _Group(click.Group):
             error.show()
             raise SystemExit(error.exit_code) from error
         if not standalone_mode:
-            return found
-        raise SystemExit(found or 0)
+            return code
+        raise SystemExit(code or 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with ended_in_order():  # what is imported takes its time, in which a signal may come
+            with clean_shutdown():  # also during the imports, which take seconds
                 from qtool.cli.output import progress
 
                 from qtool.core.progress import show_progress
 
                 with show_progress(progress):
-                    return as_one(lambda: super(_Group, self).invoke(ctx))
+                    return run_on_all_ranks(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:
-                told = {"message": error.format_message(), "exit_code": error.exit_code}
+                details = {"message": error.format_message(), "exit_code": error.exit_code}
                 cause = error.__cause__ or error
-                click.echo(json.dumps({"error": {"type": type(cause).__name__, **told}}))
+                click.echo(json.dumps({"error": {"type": type(cause).__name__, **details}}))
             raise
         finally:
-            ends()
+            ignore_sigterm()
 
 
 HELP = {
-    "bench": "Time ONNX files in turns, with intervals.",
-    "blockwise": "Quantize a model larger than memory, block by block; goes on after a kill.",
-    "calibrate": "Observe a model's tensors on data; writes a calibration file.",
-    "compare": "Put several ONNX files side by side: accuracy, speed, size.",
+    "bench": "Benchmark ONNX files against each other, with confidence intervals.",
+    "blockwise": "Quantize a model larger than memory block by block; resumes if interrupted.",
+    "calibrate": "Run a model on calibration data and write a calibration file.",
+    "compare": "Compare ONNX files: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
-    "emulators": "Say which other processors can be emulated, or install what that needs.",
+    "emulators": "List the processors that can be emulated, or install emulators.",
     "evaluate": "Compare an int8 file with its float model on data.",
-    "explain": "Say which layers of an int8 file changed an answer.",
-    "inspect": "Show what a model, a calibration or an ONNX file holds.",
+    "explain": "Find the layers that cause changed predictions.",
+    "inspect": "Show the contents of a calibration or an ONNX file.",
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",
-    "report": "Say whether to ship a model: accuracy, speed, and which layer hurts.",
-    "tune": "Search the fastest int8 file that loses no more than it may.",
-    "verify": "Run an int8 file in the integer engine and in ONNX Runtime, and compare every bit; "
-    "or on other processors.",
+    "report": "Write a report on whether to ship a model: accuracy, speed, sensitive layers.",
+    "tune": "Find the fastest int8 model within an accuracy budget.",
+    "verify": "Check that ONNX Runtime computes an int8 file bit for bit as expected, here or on "
+    "other processors.",
 }
 
 
@@ -134,11 +137,11 @@ HELP = {
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="A module of yours, imported first: what it registers is known to the command.",
+    help="Import this Python module first, so that the command knows what it registers.",
 )
 @click.version_option(package_name="qtool")
 def main(imports: tuple[str, ...]) -> None:
-    """A trained PyTorch model in, a verified int8 ONNX model out."""
+    """Quantize trained PyTorch models to verified int8 ONNX models."""
     if imports:
         from qtool.core.errors import CaptureError
         from qtool.frontends.named_objects import import_object

@@ -20,14 +20,14 @@ from qtool.cli.number_types import DAY, Real
         default=10.0,
         show_default=True,
         type=Real(min=0, max=DAY, min_open=True),
-        help="At most, for each batch size and number of threads.",
+        help="Time limit for each batch size and number of threads.",
     ),
     click.option(
         "--precision",
         default=0.01,
         show_default=True,
         type=Real(0, 1, min_open=True),
-        help="Stop when every ratio's 95 % interval is within this of its median.",
+        help="Stop when the 95 % interval of every ratio is within this share of its median.",
     ),
     options.json_,
 )
@@ -40,10 +40,10 @@ def command(
     precision: float,
     as_json: bool,
 ) -> None:
-    """Time ONNX FILES in turns in one process; ratios are of the first to each.
+    """Benchmark ONNX FILES in turns in one process; speed-ups are relative to the first file.
 
-    Every figure comes with its spread. Exits with 1 if the time was up before the ratios were as
-    narrow as --precision asks.
+    Every number is printed with its spread. Exits with 1 if the time limit was reached before the
+    ratios were as precise as --precision.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def command(
     """
     import qtool
 
-    found = qtool.bench(
+    result = qtool.bench(
         files,
         None if data is None else sources.load_data(data, max(batch_sizes)),
         batch_sizes=batch_sizes,
@@ -60,10 +60,11 @@ def command(
         precision=precision,
         bars=output.progress,
     )
-    output.show(found, as_json)
-    if not found.precise:
+    output.show(result, as_json)
+    if not result.precise:
         click.echo(
-            f"a ratio is not known to {precision:g}; give more --seconds or a quieter machine",
+            f"a ratio did not reach --precision {precision:g}; increase --seconds or use a quieter "
+            "machine",
             err=True,
         )
         raise SystemExit(1)

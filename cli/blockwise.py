@@ -27,7 +27,7 @@ from qtool.cli import options, output, sources
         default=256,
         show_default=True,
         type=click.IntRange(1),
-        help="MiB of weights in float32 held at once; layers with more than a quarter are split.",
+        help="MiB of float32 weights in memory at once; layers above a quarter of it are split.",
     ),
     options.json_,
 )
@@ -46,11 +46,11 @@ def command(
     block: int,
     as_json: bool,
 ) -> None:
-    """Quantize the model in FOLDER, which need not fit into memory, block by block.
+    """Quantize the model in FOLDER block by block; it does not have to fit into memory.
 
-    FOLDER is one of transformers or timm: config.json and safetensors, in one file or in several;
-    or an ONNX file with its weights beside it.
-    Ended at any time, by a kill as well, the same command goes on behind the last whole block.
+    FOLDER is a transformers or timm model folder with config.json and safetensors files, or an ONNX
+    file with external weights. If the command is interrupted or killed, run it again: it resumes
+    after the last finished block.
 
     \b
     Example:

@@ -40,10 +40,10 @@ def command(
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Observe the tensors of MODEL on data, and write what was seen.
+    """Run MODEL on calibration data and write the statistics of its tensors.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a folder of
-    transformers or timm.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
+    transformers or timm model folder.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def command(
     check_writable(output_, model, weights, data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
-    found = qtool.calibrate(
+    calibration = qtool.calibrate(
         loaded,
         share,
         target=target or DEFAULT,
@@ -72,20 +72,16 @@ def command(
         progress=output.progress("calibrating", output.length_of(share)),
     )
     current().continue_on_rank_zero()
-    found.save(output_)
+    calibration.save(output_)
+    samples, tensors = calibration.samples, len(calibration.statistics)
     if as_json:
+        notes = list(calibration.notes)
         output.show_json(
-            {
-                "file": str(output_),
-                "samples": found.samples,
-                "tensors": len(found.statistics),
-                "notes": list(found.notes),
-            }
+            {"file": str(output_), "samples": samples, "tensors": tensors, "notes": notes}
         )
     else:
         output.say(
-            f"{output_}: {len(found.statistics)} tensors observed on {found.samples} samples "
-            f"({found.observer})"
+            f"{output_}: {samples} samples, {tensors} tensors, observer {calibration.observer}"
         )
-        for note in found.notes:
+        for note in calibration.notes:
             output.say(f"note: {note}")

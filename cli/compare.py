@@ -13,11 +13,11 @@ from qtool.cli import options, output, sources
 @click.argument("files", nargs=-1, required=True, type=sources.Path_)
 @sources.apply(
     sources.data,
-    options.report_folder(False, "A folder for the report."),
+    options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
         type=sources.Path_,
-        help="Which of FILES is the reference; by default the first.",
+        help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
     options.eval_,
@@ -37,9 +37,9 @@ def command(
     output_: Path | None,
     reference: Path | None,
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Put several ONNX FILES side by side: accuracy, speed, size; made by qtool or not.
+    """Compare the accuracy, speed and size of ONNX FILES, from qtool or any other tool.
 
     \b
     Example:
@@ -48,18 +48,18 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(data, given["batch_size"], given["labels"])
-    found = qtool.compare(
+    batches = sources.load_data(data, values["batch_size"], values["labels"])
+    report = qtool.compare(
         files,
         batches,
         output_,
-        options.asked({"data": data, **given}, batches),
+        options.report_options({"data": data, **values}, batches),
         reference=reference,
         bars=output.progress,
     )
     if not as_json:
-        output.say(f"{found.table()}\n")
-    output.show(found, as_json)
+        output.say(f"{report.table()}\n")
+    output.show(report, as_json)
     if output_ is not None and not as_json:
         output.say(f"{output_ / 'report.html'}")
-    output.exit_if_missed(found)
+    output.exit_if_missed(report)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     sources.model,
     sources.weights,
     click.option(
-        "--calibration", required=True, type=sources.Path_, help="What `qtool calibrate` wrote."
+        "--calibration",
+        required=True,
+        type=sources.Path_,
+        help="File written by `qtool calibrate`.",
     ),
     options.output,
     options.target,
@@ -90,37 +93,46 @@ def write(
     as_json: bool,
     format_: str = "qdq",
     external_data: bool = False,
-    beside: Callable[[Path], object] | None = None,
+    write_extra: Callable[[Path], object] | None = None,
 ) -> None:
-    """Exports, verifies, times and reports; exit code 1 if a goal (share of MACs in integers, dB of
-    the worst output) is missed. beside: writes what goes with the file."""
+    """Export, verify and time a model, and print the results.
+
+    Args:
+        goals: least share of MACs in integer kernels, and least SQNR (dB) of an output; None for
+            no goal.
+        timing: seconds for the speed comparison; 0 skips it.
+        write_extra: writes files that go with the model, for a given path of the model.
+
+    Raises:
+        SystemExit: with 1, a goal is missed.
+    """
     from qtool.backends.onnx.storage import model_files
     from qtool.evaluation.latency.speedup import measure_speedup
 
     with output.status("exporting and verifying"):
         result = quantized.export(path, format=format_, external_data=external_data, timing=0)
     assert result is not None
-    if beside is not None:
-        beside(path)
+    if write_extra is not None:
+        write_extra(path)
     with output.status("timing"):
-        found = measure_speedup(quantized, path, seconds=timing) if timing else None
+        speed = measure_speedup(quantized, path, seconds=timing) if timing else None
     missed = _missed(result, *goals)
     if as_json:
         shown = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
-        shown["speed"] = found.to_json() if found is not None else None
+        shown["speed"] = speed.to_json() if speed is not None else None
         output.show_json({**shown, **{f"{goal}_met": not missed[goal] for goal in missed}})
     else:
         size = sum(f.stat().st_size for f in model_files(path))
         output.say(f"{path}: {size / 1024:.0f} KiB")
         output.say(str(result))
-        if found is not None:
-            output.say(str(found))
+        if speed is not None:
+            output.say(str(speed))
         for note in quantized.notes:
             output.say(f"note: {note}")
-    if found is not None and (warning := found.warning()) is not None:
+    if speed is not None and (warning := speed.warning()) is not None:
         click.echo(warning, err=True)
     for sentence in filter(None, missed.values()):
-        click.echo(f"{sentence}; the file was written all the same", err=True)
+        click.echo(f"{sentence}; the file was written", err=True)
     if any(missed.values()):
         raise SystemExit(1)
 
@@ -128,13 +140,11 @@ def write(
 def _missed(
     result: Verification, min_coverage: float | None, min_sqnr: float | None
 ) -> dict[str, str]:
-    """Goal -> a sentence where it was missed, else nothing."""
+    """Return goal -> a sentence if it was missed, else an empty text."""
     share, worst = result.coverage.share, result.fidelity.worst
-    coverage = min_coverage is not None and share < min_coverage
-    sqnr = min_sqnr is not None and not worst >= min_sqnr
-    return {
-        "min_coverage": f"integer share {share:.4f} is below the {min_coverage:g} asked for"
-        if coverage
-        else "",
-        "min_sqnr": f"an output has {worst:.1f} dB of the {min_sqnr:g} asked for" if sqnr else "",
-    }
+    coverage = sqnr = ""
+    if min_coverage is not None and share < min_coverage:
+        coverage = f"integer share is {share:.4f}, below --min-coverage {min_coverage:g}"
+    if min_sqnr is not None and not worst >= min_sqnr:
+        sqnr = f"SQNR is {worst:.1f} dB, below --min-sqnr {min_sqnr:g}"
+    return {"min_coverage": coverage, "min_sqnr": sqnr}

@@ -1,5 +1,7 @@
-"""A command in the processes that torchrun started, as one: all do their share of its data, rank 0
-writes and speaks, and the exit code is the same on all.
+"""Commands in several processes started by torchrun.
+
+Each rank processes its share of the data, rank 0 writes files and prints, and all ranks exit with
+the same code.
 
     torchrun --nproc-per-node 4 -m qtool calibrate MODEL --data FOLDER -o FILE
 """
@@ -18,22 +20,22 @@ import click
 if TYPE_CHECKING:
     from qtool.distributed import Ranks
 
-SHARED = ("blockwise", "calibrate", "evaluate", "quantize", "report")  # others are rank 0's
+SHARED = ("blockwise", "calibrate", "evaluate", "quantize", "report")  # the others run on rank 0
 
 
-def as_one(work: Callable[[], Any]) -> Any:
-    """Runs a command in all processes of torchrun; in a single one as it is.
+def run_on_all_ranks(work: Callable[[], Any]) -> Any:
+    """Run a command in all processes of torchrun, or in this one if there are no others.
 
     Raises:
         SystemExit: with the exit code of rank 0, or of another rank that failed and says why.
     """
-    if not _several():
+    if not _has_ranks():
         return work()
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns with stacks of C++
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns with C++ stack traces
     from qtool.distributed import OtherRankError, session
 
     try:
-        with _silent(), _group(), session("qtool", rank_zero_finishes=True) as ranks:
+        with _quiet_unless_first(), _process_group(), session("qtool", rank_zero_finishes=True) as ranks:
             code = _code_of(work, ranks)
             code = int(ranks.broadcast(None if ranks.rank else str(code).encode()))
     except OtherRankError as error:
@@ -43,9 +45,9 @@ def as_one(work: Callable[[], Any]) -> Any:
     return None
 
 
-def begins(command: str) -> None:
-    """All ranks are at the same command; one that has nothing to share ends here on all but one."""
-    if _several():
+def check_same_command(command: str) -> None:
+    """Check that all ranks run the same command; one that is not shared goes on in rank 0 alone."""
+    if _has_ranks():
         from qtool.distributed import current
 
         current().check_equal("another command", command)
@@ -53,20 +55,22 @@ def begins(command: str) -> None:
             current().continue_on_rank_zero()
 
 
-def ends() -> None:
-    """torchrun ends all processes when the first has failed; by now each does so itself, with the
-    same exit code."""
-    if _several():
+def ignore_sigterm() -> None:
+    """Ignore the SIGTERM that torchrun sends when a process has failed.
+
+    By now each rank exits by itself, with the same code.
+    """
+    if _has_ranks():
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _several() -> bool:
+def _has_ranks() -> bool:
     return int(os.environ.get("WORLD_SIZE") or 1) > 1
 
 
 def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
-    """The exit code of a command that ends as it may: done, or with a goal missed."""
+    """Run a command and return its exit code: 0, or 1 for a missed goal."""
     from qtool.core.errors import DataError
     from qtool.distributed import RankDone
 
@@ -74,7 +78,7 @@ def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
         work()
     except RankDone:
         return 0
-    except DataError as error:  # batches are counted in the share
+    except DataError as error:  # its batch numbers count the batches of this rank
         nth = {2: "2nd", 3: "3rd"}.get(ranks.size, f"{ranks.size}th")
         where = f"rank {ranks.rank} of {ranks.size}, in its share of every {nth} batch"
         raise DataError(f"{where}: {error}") from error
@@ -88,18 +92,18 @@ def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """All ranks but the first say nothing; an error that is theirs is said afterwards."""
+def _quiet_unless_first() -> Iterator[None]:
+    """Silence all ranks but rank 0; their errors are printed afterwards."""
     if not int(os.environ.get("RANK") or 0):
         yield
         return
-    with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+    with Path(os.devnull).open("w") as null, redirect_stdout(null), redirect_stderr(null):
         yield
 
 
 @contextmanager
-def _group() -> Iterator[None]:
-    """The process group that torchrun describes, and a GPU of its own for each rank."""
+def _process_group() -> Iterator[None]:
+    """Open the process group that torchrun describes, and select one GPU per rank."""
     import torch
     from torch import distributed as dist
 
@@ -115,8 +119,8 @@ def _group() -> Iterator[None]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     except (RuntimeError, ValueError) as error:
         raise RanksError(
-            f"the other processes that WORLD_SIZE speaks of cannot be met ({error}); start all of "
-            "them with torchrun, or unset WORLD_SIZE to run alone"
+            f"cannot reach the other ranks of WORLD_SIZE ({error}); start all of them with "
+            "torchrun, or unset WORLD_SIZE to run in one process"
         ) from error
     try:
         yield

@@ -9,16 +9,16 @@ from qtool.cli import options, output, sources
 @click.command("emulators")
 @click.argument("action", type=click.Choice(["list", "install"]), default="list")
 @sources.apply(
-    click.option("--arm", is_flag=True, help="Install what the ARM processors need, too."),
-    click.option("--web", is_flag=True, help="Install what WebAssembly needs, too."),
+    click.option("--arm", is_flag=True, help="Also install what the ARM processors need."),
+    click.option("--web", is_flag=True, help="Also install what WebAssembly needs."),
     options.json_,
 )
 def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
-    """Say which processors `qtool verify --cpu` can emulate here; or install what is missing.
+    """List the processors that `qtool verify --cpu` can emulate here, or install emulators.
 
-    `install` gets qemu-user by apt-get, where root runs it, and says what to type otherwise. With
-    --arm it unpacks packages of the distribution and wheels for aarch64 into a cache folder
-    (QTOOL_CACHE, or qtool in XDG_CACHE_HOME), with --web onnxruntime-web.
+    `install` installs qemu-user with apt-get if root runs it, and otherwise prints the command to
+    type. With --arm it also unpacks distribution packages and wheels for aarch64 into a cache
+    folder (QTOOL_CACHE, or qtool in XDG_CACHE_HOME), with --web onnxruntime-web.
 
     \b
     Example:
@@ -31,12 +31,12 @@ def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
         raise click.UsageError("--arm and --web are for `qtool emulators install`")
     done: tuple[str, ...] = ()
     if action == "install":
-        added = ((Family.ARM, arm), (Family.WEB, web))
-        done = install_emulators((Family.X86, *(family for family, asked in added if asked)))
-    found = qtool.emulators()
+        optional = ((Family.ARM, arm), (Family.WEB, web))
+        done = install_emulators((Family.X86, *(family for family, wanted in optional if wanted)))
+    emulators = qtool.emulators()
     if as_json:
-        output.show_json({**found.to_json(), "installed": list(done)})
+        output.show_json({**emulators.to_json(), "installed": list(done)})
         return
     for sentence in done:
         output.say(sentence)
-    output.show(found, as_json)
+    output.show(emulators, as_json)

@@ -22,7 +22,7 @@ from qtool.cli.number_types import COUNT
         default=1,
         show_default=True,
         type=COUNT,
-        help="For the latency.",
+        help="Threads to measure the latency with.",
     ),
     options.seconds,
     sources.dynamic,
@@ -40,7 +40,7 @@ def command(
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare INT8_FILE with its float model: accuracy, size, latency, integer share.
+    """Compare INT8_FILE with its float model: accuracy, size, latency, integer share of the MACs.
 
     \b
     Example:
@@ -53,15 +53,15 @@ def command(
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
-    numbers = sources.load_labels(labels, data, batches)
-    found = qtool.evaluate(
+    classes = sources.load_labels(labels, data, batches)
+    result = qtool.evaluate(
         int8_file,
         loaded,
         share,
-        numbers,
+        classes,
         threads=threads,
         seconds=seconds,
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("evaluating", output.length_of(share)),
     )
-    output.show(found, as_json)
+    output.show(result, as_json)

@@ -15,27 +15,35 @@ from qtool.cli import options, output, sources
     sources.weights,
     sources.data,
     click.option(
-        "--labels", metavar="KEY", help="An array of the .npz given as --data that is no input."
+        "--labels",
+        metavar="KEY",
+        help="Name of the label array in the --data file (.npz); it is not used as an input.",
     ),
     click.option(
         "--sample",
         "samples",
         multiple=True,
         type=click.IntRange(min=0),
-        help="The number of a sample, from 0; by default all whose answer changed.",
+        help="Number of a sample, from 0; by default all samples whose prediction changed.",
     ),
     click.option(
-        "--most",
+        "--max-samples",
+        "most",
+        cls=sources.RenamedOption,
+        old_name="--most",
         default=100,
         show_default=True,
         type=click.IntRange(1),
-        help="How many samples are explained at most.",
+        help="Explain at most this many samples.",
     ),
     click.option(
-        "--mended",
+        "--save-fixed",
+        "mended",
+        cls=sources.RenamedOption,
+        old_name="--mended",
         type=sources.Path_,
-        help="Writes INT8_FILE with the layers in float that bring the answers of all explained "
-        "samples back.",
+        help="Write a copy of INT8_FILE that keeps the layers found in float, which restores the "
+        "predictions of all explained samples.",
     ),
     sources.batch_size,
     sources.dynamic,
@@ -54,7 +62,9 @@ def command(
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say which layers of INT8_FILE changed an answer: left in float they bring it back.
+    """Find the layers of INT8_FILE that cause changed predictions.
+
+    Keeping these layers in float restores the prediction of the float model.
 
     \b
     Example:
@@ -69,7 +79,7 @@ def command(
         check_writable(mended, int8_file, model, weights, data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
-    found = qtool.explain(
+    explanation = qtool.explain(
         int8_file,
         loaded,
         batches,
@@ -78,4 +88,4 @@ def command(
         mended=mended,
         dynamic=sources.dynamic_of(dynamic, batches),
     )
-    output.show(found, as_json)
+    output.show(explanation, as_json)

@@ -12,10 +12,10 @@ from qtool.cli import options, output, sources
 @click.argument("file", type=sources.Path_)
 @sources.apply(options.json_)
 def command(file: Path, as_json: bool) -> None:
-    """Show what FILE holds.
+    """Show the contents of FILE, an ONNX file or a calibration.
 
-    Of an ONNX file: every operator, the kernel that ONNX Runtime runs for it, its MACs and its
-    quantization parameters. Of a calibration: every tensor and its range.
+    For an ONNX file: every operator, the kernel that ONNX Runtime runs for it, its MACs and its
+    quantization parameters. For a calibration: every tensor and its range.
 
     \b
     Example:
@@ -24,5 +24,5 @@ def command(file: Path, as_json: bool) -> None:
     import qtool
 
     with output.status("reading"):
-        found = qtool.inspect(file)
-    output.show(found, as_json)
+        contents = qtool.inspect(file)
+    output.show(contents, as_json)

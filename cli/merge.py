@@ -13,10 +13,10 @@ from qtool.cli import options, output, sources
 @click.argument("calibrations", nargs=-1, required=True, type=sources.Path_)
 @sources.apply(options.output, options.json_)
 def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
-    """Merge CALIBRATIONS of one model, made on different parts of the data.
+    """Merge CALIBRATIONS of one model that were made on different parts of the data.
 
-    The result is, byte for byte, the calibration on all the data, in any order; with the observer
-    moving_average, which depends on the order, about that.
+    The result is byte-identical to a calibration on all of the data, in any order. The observer
+    moving_average depends on the order, so its result is close but not identical.
 
     \b
     Example:

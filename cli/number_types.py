@@ -1,4 +1,4 @@
-"""Numbers that a command takes: finite, and none so large that it can only be a slip."""
+"""Number types of options: finite numbers in plausible ranges."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import click
 
 MOST = 1_000_000
 COUNT = click.IntRange(1, MOST)
-"""Samples, tokens, threads."""
-
-
+"""A number of samples, tokens or threads."""
 DAY = 86_400.0  # seconds
 
 
 class Real(click.FloatRange):
-    """A finite number in a range: NaN is neither more nor less than a goal, and misses none."""
+    """A finite number in a range. NaN is refused: a goal of NaN is never missed."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -27,12 +25,8 @@ class Real(click.FloatRange):
         return float(super().convert(number, param, ctx))
 
 
-def listed(
-    ctx: click.Context,
-    param: click.Parameter,
-    value: str,
-) -> tuple[int, ...]:
-    """The callback of an option that takes several counts: 1,32."""
+def parse_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse the value of an option that takes several counts, such as 1,32."""
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in parts):
         raise click.BadParameter(f"'{value}' is not a list of numbers like 1,32 (up to {MOST})")

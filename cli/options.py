@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and the conversion of their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli.number_types import DAY, Real, listed
+from qtool.cli.number_types import DAY, Real, parse_counts
 from qtool.cli.sources import F, Path_, load_labels
 
 from qtool.evaluation.options import Goals, ReportOptions
@@ -16,7 +16,9 @@ from qtool.evaluation.options import Goals, ReportOptions
 class OneOf(click.ParamType):
     """One of the names in a table of the library, which is loaded when it is needed.
 
-    free: any text passes, since the library has more to say about it (options behind the name).
+    Args:
+        names: returns the names.
+        free: accept any text; the library checks it and gives a better message.
     """
 
     name = "name"
@@ -32,8 +34,8 @@ class OneOf(click.ParamType):
     ) -> str | None:
         if self.free:
             return str(value)
-        found: str | None = click.Choice(list(self.names())).convert(value, param, ctx)
-        return found
+        choice: str | None = click.Choice(list(self.names())).convert(value, param, ctx)
+        return choice
 
 
 def _observers() -> Iterable[str]:
@@ -66,14 +68,14 @@ def _modes() -> Iterable[str]:
     return MODES
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
 def _report_folder(
     ctx: click.Context, param: click.Parameter, value: Path | None
 ) -> Path | None:  # click's signature
-    """Refused before the work, and before torch is loaded."""
+    """Check the folder before the work starts and before torch is loaded."""
     from qtool.evaluation.report.page.folder import check_folder
 
     if value is not None:
@@ -87,15 +89,13 @@ def _report_folder(
 observer = click.option(
     "--observer",
     type=OneOf(_observers, free=True),
-    help="What estimates ranges; with an option as in percentile:99.99.",
+    help="Range estimator, optionally with a parameter: percentile:99.99.",
 )
-target = click.option(
-    "--target", type=OneOf(_targets, free=True), help="The runtime to quantize for."
-)
+target = click.option("--target", type=OneOf(_targets, free=True), help="Runtime to quantize for.")
 external_data = click.option(
     "--external-data",
     is_flag=True,
-    help="Write the weights into a second file beside the model; beyond 2 GiB they always are.",
+    help="Write the weights to a separate file next to the model; always done above 2 GiB.",
 )
 format_ = click.option(
     "--format",
@@ -103,65 +103,64 @@ format_ = click.option(
     type=OneOf(_formats),
     default="qdq",
     show_default=True,
-    help="qdq: operators between Q and DQ. qoperator: QLinearConv and its kin.",
+    help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
+    "operators such as QLinearConv.",
 )
 recipe = click.option(
     "--recipe",
     type=Path_,
-    help="A .toml or .json file that says which layers are quantized how. See docs/recipes.md.",
+    help="A .toml or .json file with rules for individual layers. See docs/recipes.md.",
 )
 mode = click.option(
     "--mode",
     type=OneOf(_modes),
     default=None,
-    help="How everything is quantized that no rule of the recipe selects; by default static.",
+    help="Quantization scheme for layers that no rule of the recipe matches; by default static.",
 )
 accuracy = click.option(
     "--accuracy",
     type=OneOf(_accuracies),
     default=None,
-    help="How much the conversion does to recover what rounding costs; by default balanced.",
+    help="How much effort to spend on recovering accuracy; by default balanced.",
 )
 recover = click.option(
     "--recover",
     metavar="STEP,...",
     default=None,
-    help="The steps that it takes for that, and no others. See docs/recipes.md.",
+    help="Run exactly these accuracy recovery steps. See docs/recipes.md.",
 )
-output = click.option(
-    "-o", "--output", "output_", required=True, type=Path_, help="The file to write."
-)
+output = click.option("-o", "--output", "output_", required=True, type=Path_, help="File to write.")
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 cpu = click.option(
     "--cpu",
     metavar="NAME,...",
-    help="Run the file on these processors by emulation: haswell, nehalem, cortex-a53, "
+    help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
     "neoverse-n1, neoverse-n2, wasm, or all. See docs/other-cpus.md.",
 )
 min_coverage = click.option(
     "--min-coverage",
     type=Real(0, 1),
-    help="Exit with 1 if a smaller share of the MACs runs in integer kernels.",
+    help="Exit with 1 if a smaller share of the MACs (0 to 1) runs in integer kernels.",
 )
 min_sqnr = click.option(
     "--min-sqnr",
     type=Real(),
-    help="Exit with 1 if an output has a smaller signal-to-noise ratio to the float model's (dB).",
+    help="Exit with 1 if the SQNR of an output against the float model is lower (dB).",
 )
 timing = click.option(
     "--timing",
     default=1.0,
     show_default=True,
     type=Real(min=0, max=DAY),
-    help="Seconds to time the file beside the float model, where the target is this machine's "
-    "runtime; 0 leaves it out.",
+    help="Seconds to spend on the speed comparison with the float model, if the target's runtime "
+    "is on this machine; 0 skips it.",
 )
 
 # --- reports -----------------------------------------------------------------------------------
 
 
 def report_folder(required: bool, text: str) -> Callable[[F], F]:
-    """The option -o of a command that writes a report."""
+    """Return the option -o of a command that writes a report."""
     return click.option(
         "-o",
         "--output",
@@ -176,46 +175,46 @@ def report_folder(required: bool, text: str) -> Callable[[F], F]:
 labels = click.option(
     "--labels",
     metavar="KEY|FILE",
-    help="Class numbers: the name of an array in the .npz given as --data, or a .npy/.npz file.",
+    help="Class numbers: name of an array in the --data file (.npz), or a .npy/.npz file.",
 )
 eval_ = click.option(
     "--eval",
     "evaluate",
     metavar="MODULE:FUNCTION",
-    help="Your metrics: a function that takes a model (callable as the float model is) and returns "
-    "a number, one number a sample, or a dict of these.",
+    help="Your metric function: it takes a model (callable like the float model) and returns a "
+    "number, one number per sample, or a dict of these.",
 )
 minimize = click.option(
     "--minimize",
     multiple=True,
     metavar="NAME",
-    help="A metric of --eval of which lower is better.",
+    help="Name of an --eval metric for which lower is better.",
 )
 batch_sizes = click.option(
     "--batch-sizes",
-    default=_listed(ReportOptions.batch_sizes),
+    default=_join(ReportOptions.batch_sizes),
     show_default=True,
-    callback=listed,
-    help="To time.",
+    callback=parse_counts,
+    help="Batch sizes to benchmark, for example 1,32.",
 )
 threads = click.option(
     "--threads",
-    default=_listed(ReportOptions.threads),
+    default=_join(ReportOptions.threads),
     show_default=True,
-    callback=listed,
-    help="To time with.",
+    callback=parse_counts,
+    help="Numbers of threads to benchmark with, for example 1,4.",
 )
 seconds = click.option(
     "--seconds",
     default=ReportOptions.seconds,
     show_default=True,
     type=Real(min=0, max=DAY, min_open=True),
-    help="For each timing.",
+    help="Time limit for each benchmark.",
 )
 max_drop = click.option(
     "--max-drop",
     type=Real(),
-    help="Exit with 1 if the first metric loses more (0.01 of top-1 is one point).",
+    help="Exit with 1 if the first metric drops by more (0.01 of top-1 accuracy is one point).",
 )
 min_speedup = click.option(
     "--min-speedup",
@@ -224,40 +223,43 @@ min_speedup = click.option(
 )
 
 
-# --- what the values stand for -----------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------
 
 
 def names(text: str | None) -> list[str] | None:
-    """The names in a list with commas; None of nothing."""
+    """Split a comma-separated list; return None for None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
-    """The function behind --eval.
+    """Import the function that --eval names.
 
     Raises:
-        DataError: it cannot be imported, or is no function.
+        DataError: it cannot be imported, or is not a function.
     """
     from qtool.core.errors import DataError
     from qtool.frontends.named_objects import import_object
 
     if source is None:
         return None
-    found = import_object(source, DataError)
-    if not callable(found):
-        raise DataError(f"{source} is a {type(found).__name__}, not a function")
-    made: Callable[[Any], Any] = found
-    return made
+    function = import_object(source, DataError)
+    if not callable(function):
+        raise DataError(f"{source} is a {type(function).__name__}, not a function")
+    metrics: Callable[[Any], Any] = function
+    return metrics
 
 
-def asked(given: dict[str, Any], batches: Iterable[Any]) -> ReportOptions:
-    """What the options of a report ask for; what a command has no option for is as by default."""
+def report_options(values: dict[str, Any], batches: Iterable[Any]) -> ReportOptions:
+    """Return the options of a report from the values of a command's options.
+
+    An option that the command does not have keeps its default.
+    """
     same = ("batch_sizes", "threads", "seconds", "samples", "budget")
     return ReportOptions(
-        labels=load_labels(given["labels"], given["data"], batches),
-        function=load_metrics(given["evaluate"]),
-        where=given["evaluate"] or "",
-        lower_is_better=given["minimize"],
-        goals=Goals(given["max_drop"], given["min_speedup"], given["min_coverage"]),
-        **{name: given[name] for name in same if name in given},
+        labels=load_labels(values["labels"], values["data"], batches),
+        function=load_metrics(values["evaluate"]),
+        where=values["evaluate"] or "",
+        lower_is_better=values["minimize"],
+        goals=Goals(values["max_drop"], values["min_speedup"], values["min_coverage"]),
+        **{name: values[name] for name in same if name in values},
     )

@@ -1,4 +1,4 @@
-"""What a person sees: progress while it runs, then a result; or JSON alone."""
+"""Output of a command: progress while it runs, then its result as text or as JSON."""
 
 from __future__ import annotations
 
@@ -29,30 +29,33 @@ errors = Console(stderr=True)
 
 
 def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A progress bar with the time left around an iterable; silent when not on a terminal. With
-    --json events for machines instead, a line of JSON each on standard error.
+    """Return a function that iterates and shows a progress bar with the time left.
+
+    Nothing is shown if standard error is not a terminal. With --json, progress is written to
+    standard error as events, one line of JSON each.
 
     Args:
-        total: how many items there are; None: found out where the iterable has a length.
+        title: name of the step.
+        total: number of items; None: the length of the iterable, if it has one.
     """
 
-    def around(items: Iterable[Any]) -> Iterator[Any]:
-        known = length_of(items) if total is None else total
-        shown = _events if _is_json() else _line
-        with shown(title, known) as advance:
+    def iterate(items: Iterable[Any]) -> Iterator[Any]:
+        length = length_of(items) if total is None else total
+        show_progress = _events if _is_json() else _bar
+        with show_progress(title, length) as advance:
             for item in items:
                 yield item
                 advance()
 
-    return around
+    return iterate
 
 
 _tasks: list[tuple[Progress, TaskID]] = []  # outermost first
 
 
 @contextmanager
-def _line(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """One line for all work at once: that of the innermost."""
+def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show one bar at a time: of nested steps, that of the innermost."""
     if not errors.is_terminal:
         yield lambda: None
         return
@@ -87,14 +90,14 @@ def _columns() -> tuple[ProgressColumn, ...]:
 
 @contextmanager
 def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """At the beginning, at the end, and at most every second in between."""
-    started = told = time.monotonic()
+    """Write an event at the start, at the end, and at most every second in between."""
+    started = last = time.monotonic()
     done = 0
 
-    def tell() -> None:
-        nonlocal told
-        told = time.monotonic()
-        spent = told - started
+    def write() -> None:
+        nonlocal last
+        last = time.monotonic()
+        spent = last - started
         left = spent / done * (total - done) if done and total is not None else None
         event = {"event": "progress", "step": title, "done": done, "total": total}
         numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
@@ -103,12 +106,12 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     def advance() -> None:
         nonlocal done
         done += 1
-        if time.monotonic() - told >= EVENT_SECONDS and done != total:
-            tell()
+        if time.monotonic() - last >= EVENT_SECONDS and done != total:
+            write()
 
-    tell()
+    write()
     yield advance
-    tell()
+    write()
 
 
 def _is_json() -> bool:
@@ -118,16 +121,16 @@ def _is_json() -> bool:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """While something without a countable length runs."""
+    """Show progress of unknown length."""
     for _ in progress(text, None)(iter((None,))):
         yield
 
 
 def length_of(data: Any) -> int | None:
-    """Number of batches, where that is known."""
+    """Return the number of batches, or None if the data has no length."""
     try:
         return len(data)
-    except Exception:  # noqa: BLE001  # the user's code; a bar without an end does as well
+    except Exception:  # noqa: BLE001  # the user's code may raise anything
         return None
 
 
@@ -135,23 +138,27 @@ def say(text: str) -> None:
     click.echo(text)
 
 
-def show(found: Any, as_json: bool) -> None:
-    """A result of the library: as its text, or as JSON."""
+def show(result: Any, as_json: bool) -> None:
+    """Print a result of the library as text or as JSON."""
     if as_json:
-        show_json(found.to_json())
+        show_json(result.to_json())
     else:
-        say(str(found))
+        say(str(result))
 
 
 def exit_if_missed(report: Any) -> None:
-    """Exit code 1 where a goal that the user set was missed."""
-    if report.missed:
-        click.echo("a goal that was asked for is missed", err=True)
-        raise SystemExit(1)
+    """Exit with 1 if a goal that the user set is missed, and print which one."""
+    if not report.missed:
+        return
+    for model in report.models:
+        for check in () if model.verdict is None else model.verdict.checks:
+            if check.missed:
+                click.echo(f"goal missed by {model.name}: {check.text}", err=True)
+    raise SystemExit(1)
 
 
 def show_json(value: Any) -> None:
-    """Strict JSON: numbers it cannot hold (an infinite SQNR) become null."""
+    """Print strict JSON; numbers that it cannot represent (an infinite SQNR) become null."""
     click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
 
 

@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a folder of
-    transformers or timm.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
+    transformers or timm model folder.
 
     \b
     Example:
@@ -84,5 +84,5 @@ def command(
         progress=output.progress("calibrating", output.length_of(share)),
     )
     goals = (min_coverage, min_sqnr)
-    beside = sources.beside_of(model, loaded)
-    write(quantized, output_, goals, timing, as_json, format_, external_data, beside)
+    extra = sources.genai_config_writer(model, loaded)
+    write(quantized, output_, goals, timing, as_json, format_, external_data, extra)

@@ -17,12 +17,16 @@ from qtool.evaluation.options import ReportOptions
 @sources.apply(
     sources.weights,
     sources.data,
-    options.report_folder(True, "The folder to write."),
-    click.option("--model", help="The float model of FILE.onnx: as MODEL, or an .onnx file."),
+    options.report_folder(True, "Folder for the report."),
     click.option(
-        "--calibration", type=sources.Path_, help="For MODEL: what `qtool calibrate` wrote."
+        "--model", help="Float model of FILE.onnx, in a form of MODEL or as an .onnx file."
     ),
-    click.option("--calibration-data", help="For MODEL: data to calibrate on; by default --data."),
+    click.option(
+        "--calibration",
+        type=sources.Path_,
+        help="With MODEL: a file written by `qtool calibrate`.",
+    ),
+    click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
     options.eval_,
     options.minimize,
@@ -35,14 +39,14 @@ from qtool.evaluation.options import ReportOptions
         default=ReportOptions.samples,
         show_default=True,
         type=COUNT,
-        help="How many of the first samples to measure the layers on.",
+        help="Measure the sensitivity of the layers on this many samples, the first ones.",
     ),
     click.option(
         "--budget",
         default=ReportOptions.budget,
         show_default=True,
         type=Real(min=2.5),
-        help="What measuring the layers may cost, in runs of the float model.",
+        help="Time limit for measuring the layers, in runs of the float model.",
     ),
     options.observer,
     options.target,
@@ -64,13 +68,13 @@ def command(
     calibration_data: str | None,
     dynamic: tuple[str, ...],
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Say whether to ship MODEL in int8, or FILE.onnx: a report to look at.
+    """Write a report on whether to ship the int8 form of MODEL, or FILE.onnx.
 
-    Writes report.html, report.md and report.json. MODEL (package.module:factory or .pt2) is
-    calibrated and converted first, and its int8 file written, too. A run that is interrupted goes
-    on where it stopped.
+    Writes report.html, report.md and report.json. A MODEL (package.module:factory or .pt2) is
+    calibrated and converted first, and its int8 file is written too. If the command is interrupted,
+    run it again: it resumes.
 
     \b
     Example:
@@ -80,26 +84,26 @@ def command(
     """
     import qtool
 
-    size = given["batch_size"]
-    made = _file_or_model(source, weights)
+    size = values["batch_size"]
+    subject = _file_or_model(source, weights)
     reference = None if model is None else _file_or_model(model, weights)
-    batches = sources.load_data(data, size, given["labels"])
-    found = qtool.report(
-        made,
+    batches = sources.load_data(data, size, values["labels"])
+    report = qtool.report(
+        subject,
         batches,
         output_,
-        options.asked({"data": data, **given}, batches),
+        options.report_options({"data": data, **values}, batches),
         model=reference,
         calibration=calibration,
         calibration_data=sources.load_data(calibration_data, size) if calibration_data else None,
         dynamic=sources.dynamic_of(dynamic, batches),
         bars=output.progress,
-        **{name: given[name] for name in ("target", "observer", "recipe", "mode")},
+        **{name: values[name] for name in ("target", "observer", "recipe", "mode")},
     )
-    output.show(found, as_json)
+    output.show(report, as_json)
     if not as_json:
         output.say(f"{output_ / 'report.html'}")
-    output.exit_if_missed(found)
+    output.exit_if_missed(report)
 
 
 def _file_or_model(source: str, weights: Path | None) -> Any:

@@ -1,4 +1,4 @@
-"""How a command ends that does not end well: one sentence, the right exit code, nothing left."""
+"""Errors and signals: one sentence, the right exit code, no partial files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ import click
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
-PATIENCE = 5.0  # seconds that a signal waits for what may not be interrupted; a second one does not
+PATIENCE = 5.0  # seconds that a signal waits for a section that must not be interrupted
 
-_NO_MEMORY = (
-    "there is not enough memory for this; give less at a time (smaller sizes, fewer samples)"
-)
+_NO_MEMORY = "there is not enough memory for this; use smaller sizes or fewer samples"
 
 _STDERR = 2
 
@@ -32,8 +30,8 @@ class Refusal(click.ClickException):
     exit_code = 2
 
 
-class _Ended(KeyboardInterrupt):
-    """A signal, as an exception: what is open is closed on its way out."""
+class _SignalReceived(KeyboardInterrupt):
+    """A signal as an exception, so that context managers clean up."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -41,24 +39,28 @@ class _Ended(KeyboardInterrupt):
 
 
 @contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Errors of the library as refusals, signals as 128 and their number, a closed pipe as that of
-    SIGPIPE (141)."""
-    _hold_closed()
+def clean_shutdown() -> Iterator[None]:
+    """Map errors of the library to `Refusal`, and signals to exit codes.
+
+    Raises:
+        Refusal: the user can correct the error.
+        SystemExit: with 128 + the number of the signal; a closed output pipe gives 141.
+    """
+    _open_closed_streams()
     try:
-        with _signals_raised(), _said():
+        with _signals_as_exceptions(), _errors_as_refusals():
             yield
-            sys.stdout.flush()  # here it can still be said that nobody takes it
+            sys.stdout.flush()  # a closed pipe can still be reported here
     except BaseException as error:
-        if (ended := _behind(error)) is None:
+        if (received := _cause_signal(error)) is None:
             raise
-        number = ended.number if isinstance(ended, _Ended) else signal.SIGINT
+        number = received.number if isinstance(received, _SignalReceived) else signal.SIGINT
         click.echo(f"ended by {signal.Signals(number).name}", err=True)
         raise SystemExit(128 + number) from error
 
 
-def _behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The signal that an error comes of: on its way out, others may make something else of it."""
+def _cause_signal(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the signal that caused an error, which libraries may wrap in another exception."""
     seen: set[int] = set()
     while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         if id(error) in seen:
@@ -69,8 +71,8 @@ def _behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """Errors that are the user's to see, in a sentence."""
+def _errors_as_refusals() -> Iterator[None]:
+    """Map errors that the user can correct to `Refusal`."""
     from qtool.core.errors import QtoolError, describe
 
     try:
@@ -82,35 +84,38 @@ def _said() -> Iterator[None]:
     except MemoryError as error:
         raise Refusal(_NO_MEMORY) from error
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # torch's own words
+        if "can't allocate memory" not in str(error):  # torch's message
             raise
         raise Refusal(_NO_MEMORY) from error
     except OSError as error:
-        _give_up_output()
+        _discard_output()
         if error.errno == errno.EPIPE:
             raise SystemExit(141) from error
         where = f" ({error.filename})" if error.filename else ""
-        raise Refusal(f"the system refuses: {error.strerror or error}{where}") from error
+        raise Refusal(f"operating system error: {error.strerror or error}{where}") from error
     except BaseException as error:
         if isinstance(error, Exception | SystemExit):
             raise
-        raise Refusal(f"code that is not qtool's ended the command: {describe(error)}") from error
+        raise Refusal(f"code outside qtool ended the command: {describe(error)}") from error
 
 
-def _hold_closed() -> None:
-    """Standard streams that were closed (`>&-`, a daemon) lead nowhere: the next file to be opened
-    would be in their place, and get what libraries print."""
-    while (held := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+def _open_closed_streams() -> None:
+    """Open standard streams that were closed (`>&-`, a daemon) on the null device.
+
+    Otherwise the next file that is opened gets their number, and what libraries print.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
-    os.close(held)
+    os.close(descriptor)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open(mode)  # noqa: SIM115  # for as long as the process
-            setattr(sys, name, nowhere)
+            null = Path(os.devnull).open(mode)  # noqa: SIM115  # stays open with the process
+            setattr(sys, name, null)
 
 
 @contextmanager
-def _signals_raised() -> Iterator[None]:
+def _signals_as_exceptions() -> Iterator[None]:
+    """Raise signals as exceptions; a second signal does not wait for a shielded section."""
     from qtool.core.shield import defer
 
     old: dict[int, Any] = {}
@@ -127,16 +132,16 @@ def _signals_raised() -> Iterator[None]:
     def fail(number: int) -> None:
         while waiting:
             waiting.pop().cancel()
-        if number == signal.SIGINT:  # which ends a search, and the command at the second
+        if number == signal.SIGINT:  # the first one ends a search, the second one the command
             raise KeyboardInterrupt
-        signal.signal(number, signal.SIG_IGN)  # what is cleaned up is cleaned up once
-        raise _Ended(number)
+        signal.signal(number, signal.SIG_IGN)  # clean up only once
+        raise _SignalReceived(number)
 
     for name in SIGNALS:
         number = getattr(signal, name, None)
-        usual = (signal.SIG_DFL, signal.default_int_handler)
-        if number is None or signal.getsignal(number) not in usual:
-            continue  # ignored, as under nohup, or somebody else's
+        default = (signal.SIG_DFL, signal.default_int_handler)
+        if number is None or signal.getsignal(number) not in default:
+            continue  # ignored, as under nohup, or handled by the caller
         with suppress(ValueError):  # not in the main thread
             old[number] = signal.signal(number, end)
     try:
@@ -146,9 +151,9 @@ def _signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _give_up_output() -> None:
-    """What is left unwritten goes nowhere: Python would fail on it once more at its end."""
+def _discard_output() -> None:
+    """Send unwritten output to the null device: Python would fail on it again when it exits."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

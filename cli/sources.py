@@ -1,6 +1,7 @@
-"""Models and data of a command: their options, and what they stand for.
+"""Options for the model and the data of a command, and the loading of both.
 
-How a source is read (a task, a transform, a tokenizer) is looked up here; no command hands it on.
+Options that say how to read a source (task, transform, tokenizer) are kept in click's context and
+looked up here, so that commands do not have to pass them on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Path(click.Path):
-    """A path that a file system can have: none takes a NUL character, and os.stat raises."""
+    """A path without a NUL character: os.stat raises ValueError for one."""
 
     def convert(
         self,
@@ -27,7 +28,7 @@ class _Path(click.Path):
         ctx: click.Context | None,
     ) -> Any:
         if "\0" in os.fspath(value):
-            self.fail(f"{os.fspath(value)!r} holds a NUL character; no file has one.", param, ctx)
+            self.fail(f"{os.fspath(value)!r} holds a NUL character; no path has one.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -36,21 +37,35 @@ ExistingPath = _Path(path_type=Path, exists=True)
 NO_DATA = "none"
 
 
-def _kept(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
-    """An option that `load_model` and `load_data` look up, and no command has to hand on."""
+class RenamedOption(click.Option):
+    """An option with an old spelling that still works but is not listed in the help."""
 
-    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.old_name = old_name
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        names, self.opts = self.opts, [self.old_name]
+        super().add_to_parser(parser, ctx)
+        self.opts = names
+
+
+def _context_option(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
+    """Return an option whose value is stored in the context, not passed to the command."""
+
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.meta[f"{__name__}.{name}"] = value
 
-    return click.option(*spelled, expose_value=False, callback=keep, **options)
+    return click.option(*spelled, expose_value=False, callback=store, **options)
 
 
-def _kept_value(name: str) -> Any:
+def _context_value(name: str) -> Any:
     return click.get_current_context().meta.get(f"{__name__}.{name}")
 
 
 def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order they are listed in the help."""
+    """Combine several options into one decorator; the help lists them in this order."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -61,63 +76,68 @@ def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 model = click.argument("model")
-task = _kept(
+task = _context_option(
     "task",
     "--task",
-    help="For MODEL, a folder of transformers: text-classification, feature-extraction, ...; "
-    "by default what its weights were saved with.",
+    help="Task of a transformers model folder: text-classification, feature-extraction, ...; by "
+    "default the one that its weights were saved for.",
 )
-cache = _kept(
+cache = _context_option(
     "cache",
     "--cache",
     type=click.Choice(["float", "int8"]),
     default="float",
     show_default=True,
-    help="Of a language model with --task text-generation-with-past; int8: a scale a channel.",
+    help="Type of the KV cache with --task text-generation-with-past; int8 has one scale per "
+    "channel.",
 )
 weights = apply(
     click.option(
         "--weights",
         type=Path_,
-        help="State dict for MODEL: .safetensors, or .pt (read without unpickling code).",
+        help="State dict of MODEL: .safetensors or .pt (loaded without running pickled code).",
     ),
     task,
 )
 _reading = apply(
-    _kept(
+    _context_option(
         "transform",
         "--transform",
         metavar="NAME",
-        help="How images become tensors: torchvision's weights as ResNet18_Weights.DEFAULT, timm, "
-        "or package.module:function; by default what lies in MODEL's folder.",
+        help="Image preprocessing: torchvision weights such as ResNet18_Weights.DEFAULT, timm, or "
+        "package.module:function; by default the one in MODEL's folder.",
     ),
-    _kept(
+    _context_option(
         "processor",
         "--processor",
         type=Path_,
-        help="A folder with a tokenizer, image processor or feature extractor; by default MODEL.",
+        help="Folder with a tokenizer, image processor or feature extractor; by default MODEL.",
     ),
-    _kept("max_length", "--max-length", type=COUNT, help="Of texts, in tokens."),
-    _kept(
+    _context_option(
+        "max_length", "--max-length", type=COUNT, help="Maximum text length in tokens."
+    ),
+    _context_option(
         "padded",
         "--pad-to-max-length",
         is_flag=True,
-        help="Pad every text to --max-length; by default a batch has texts of one length.",
+        help="Pad every text to --max-length; by default texts of one length form a batch.",
     ),
-    _kept(
+    _context_option(
         "unreadable",
-        "--unreadable",
+        "--max-unreadable",
+        cls=RenamedOption,
+        old_name="--unreadable",
         default=0.0,
         show_default=True,
         type=Real(0, 1),
-        help="The share of images or sounds that may be damaged, and is left out.",
+        help="Skip unreadable image and sound files, up to this share of the data (0 to 1).",
     ),
 )
 data = apply(
     click.option(
         "--data",
         required=True,
-        help="A folder of images, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
         "package.module:function that returns an iterable of batches.",
     ),
     _reading,
@@ -126,43 +146,43 @@ data_or_none = apply(
     click.option(
         "--data",
         required=True,
-        help="A folder of images, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
-        "package.module:function that returns an iterable of batches; or none: inputs are made "
-        "from the statistics of MODEL's BatchNorms.",
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
+        "package.module:function that returns an iterable of batches; or none: inputs are "
+        "generated from the statistics of MODEL's BatchNorm layers.",
     ),
     click.option(
         "--shape",
         metavar="SIZE,...",
-        help="Of one sample, for --data none and a MODEL that does not say it: 3,224,224.",
+        help="Shape of one sample, such as 3,224,224; for --data none if MODEL does not define it.",
     ),
     _reading,
 )
 data_or_random = apply(
-    click.option("--data", help="As for `qtool quantize`; by default random inputs are made."),
+    click.option("--data", help="Data as for `qtool quantize`; by default random inputs."),
     _reading,
 )
 batch_size = click.option(
-    "--batch-size", default=32, show_default=True, type=COUNT, help="For data files."
+    "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
 )
 dynamic = click.option(
     "--dynamic",
     multiple=True,
     metavar="INPUT:DIM[=NAME]",
-    help="A dimension that varies at run time; by default dimension 0 of every input.",
+    help="Dimension whose size varies at run time; by default dimension 0 of every input.",
 )
 
 
 def load_model(source: str, weights: Path | None) -> Any:
-    """The model behind MODEL, --weights and --task; data of the command is read for it."""
+    """Load the model of MODEL, --weights and --task; `load_data` reads data for this model."""
     from qtool.frontends.load_model import load_model as load
 
-    found = load(source, weights, _kept_value("task"))
-    click.get_current_context().meta[f"{__name__}.model"] = (source, found)
-    return found
+    model = load(source, weights, _context_value("task"))
+    click.get_current_context().meta[f"{__name__}.model"] = (source, model)
+    return model
 
 
-def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
-    """What writes what goes with a model's file: with a decoder's what onnxruntime-genai needs."""
+def genai_config_writer(source: str, model: Any) -> Callable[[Path], Any] | None:
+    """Return a function that writes the files onnxruntime-genai needs; None if not a decoder."""
     from qtool.frontends.huggingface.causal_decoder import Decoder
     from qtool.frontends.huggingface.genai_config import write_beside
 
@@ -170,47 +190,51 @@ def beside_of(source: str, model: Any) -> Callable[[Path], Any] | None:
 
 
 def empty_model(source: Path) -> str | None:
-    """The folder or ONNX file behind MODEL is looked at without its weights, so that data of the
-    command is read for it; the task that --task names."""
+    """Load a model folder or ONNX file without its weights, and return the value of --task.
+
+    `load_data` reads data for this model.
+    """
     from qtool.frontends.huggingface.meta_init import empty_folder
     from qtool.frontends.onnx import map_onnx
 
-    task: str | None = _kept_value("task")
-    found = map_onnx(source) if source.suffix == ".onnx" else empty_folder(source, task)
-    click.get_current_context().meta[f"{__name__}.model"] = (str(source), found)
+    task: str | None = _context_value("task")
+    model = map_onnx(source) if source.suffix == ".onnx" else empty_folder(source, task)
+    click.get_current_context().meta[f"{__name__}.model"] = (str(source), model)
     return task
 
 
 def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:
-    """The iterable behind --data, without the array of its file that --labels names.
+    """Load the batches of --data, without the array of its file that --labels names.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such data.
     """
     from qtool.frontends.data.load_data import load_data as load
 
-    name, model = _kept_value("model") or (None, None)
+    name, model = _context_value("model") or (None, None)
     inside = labels is not None and not Path(labels).is_file()
-    found = load(
+    batches = load(
         source,
         batch_size,
         model=model,
-        folder=_kept_value("processor") or (name if name and Path(name).is_dir() else None),
-        transform=_kept_value("transform"),
-        max_length=_kept_value("max_length"),
-        padded=bool(_kept_value("padded")),
-        unreadable=_kept_value("unreadable") or 0.0,
+        folder=_context_value("processor") or (name if name and Path(name).is_dir() else None),
+        transform=_context_value("transform"),
+        max_length=_context_value("max_length"),
+        padded=bool(_context_value("padded")),
+        unreadable=_context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
     )
-    if unread := getattr(found, "unread", ()):
-        click.echo(f"left out {len(unread)} samples of {source}: {'; '.join(unread)}", err=True)
-    return found
+    if unread := getattr(batches, "unread", ()):
+        click.echo(f"skipped {len(unread)} files of {source}: {'; '.join(unread)}", err=True)
+    return batches
 
 
 def load_model_and_data(
     source: str, weights: Path | None, data: str, shape: str | None, batch_size: int
 ) -> tuple[Any, Iterable[Any] | None]:
-    """The model, and the batches behind --data, or None; then a model of known sizes.
+    """Load the model and the batches of --data.
+
+    With --data none the batches are None, and with --shape the model is captured for that shape.
 
     Raises:
         DataError: there is no such data.
@@ -231,8 +255,8 @@ def load_model_and_data(
 
 
 def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:
-    """The batches for the cache that --cache asks for."""
-    if _kept_value("cache") != "int8":
+    """Return the batches for the KV cache that --cache selects."""
+    if _context_value("cache") != "int8":
         return batches
     from qtool.frontends.huggingface.causal_decoder import Decoder
 
@@ -249,10 +273,10 @@ def _sizes(text: str) -> list[int]:
 
 
 def share_of(batches: Iterable[Any]) -> Iterable[Any]:
-    """The share of this process in data that all ranks have (see `qtool.distributed.Share`).
+    """Return the batches of this rank out of data that all ranks have (`qtool.distributed.Share`).
 
     Raises:
-        RanksError: they do not have the same data.
+        RanksError: the ranks do not have the same data.
     """
     from qtool.distributed import DataShard, current, data_name
 
@@ -264,10 +288,10 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
 
 
 def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
-    """The array behind --labels; without the option what the data says itself, or None.
+    """Load the array that --labels names; without the option the labels of the data, or None.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such array.
     """
     from qtool.core.data.array_files import find_labels
 
@@ -275,23 +299,22 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
 
 
 def dynamic_of(
-    given: tuple[str, ...], batches: Iterable[Any] | None
+    values: tuple[str, ...], batches: Iterable[Any] | None
 ) -> Mapping[str, Mapping[int, str]] | None:
-    """What --dynamic says; without the option what the data says of its sizes."""
-    return parse_dynamic(given) or getattr(batches, "dynamic", None)
+    """Return the dimensions of --dynamic; without the option those that the data declares."""
+    return parse_dynamic(values) or getattr(batches, "dynamic", None)
 
 
-def parse_dynamic(given: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
-    """`x:0=batch`, `x:2` -> {"x": {0: "batch", 2: "x_dim2"}}."""
-    found: dict[str, dict[int, str]] = {}
-    for text in given:
+def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
+    """Parse `x:0=batch`, `x:2` to {"x": {0: "batch", 2: "x_dim2"}}; return None for no values."""
+    dims: dict[str, dict[int, str]] = {}
+    for text in values:
         place, _, name = text.partition("=")
         key, _, axis = place.rpartition(":")
         if not key or not axis.isdecimal() or not axis.isascii() or len(axis) > 4:
             raise click.BadParameter(
                 f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
             )
-        found.setdefault(key, {})[int(axis)] = name or (
-            "batch" if axis == "0" else f"{key}_dim{axis}"
-        )
-    return found or None
+        default = "batch" if axis == "0" else f"{key}_dim{axis}"
+        dims.setdefault(key, {})[int(axis)] = name or default
+    return dims or None

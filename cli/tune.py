@@ -20,12 +20,12 @@ CHOICES = ("static", "dynamic", "int8-weights")
     click.option(
         "--eval-data",
         required=True,
-        help="What files are judged on: as --data, of other samples.",
+        help="Evaluation data in a form of --data; use other samples than for calibration.",
     ),
     click.option(
         "--labels",
         metavar="KEY|FILE",
-        help="Class numbers of --eval-data: the name of an array in its .npz, or a file.",
+        help="Class numbers of --eval-data: name of an array in its .npz, or a file.",
     ),
     options.eval_,
     options.minimize,
@@ -33,77 +33,80 @@ CHOICES = ("static", "dynamic", "int8-weights")
     click.option(
         "--max-drop",
         type=Real(),
-        help="The most that the metric may lose, in its unit (0.01 of top-1 is one point): the "
-        "end of the interval of the loss decides.",
+        help="Largest allowed drop of the metric, in its unit (0.01 of top-1 accuracy is one "
+        "point); compared with the upper confidence bound of the drop.",
     ),
-    click.option(
-        "--min-sqnr", type=Real(), help="The least signal-to-noise ratio of the outputs, in dB."
-    ),
+    click.option("--min-sqnr", type=Real(), help="Lowest allowed SQNR of the outputs, in dB."),
     click.option(
         "--min-speedup",
         type=Real(min=0, min_open=True),
-        help="The least speed-up over float.",
+        help="Lowest allowed speed-up over float.",
     ),
-    click.option("--max-size", type=click.IntRange(1), help="The most bytes of the file."),
+    click.option("--max-size", type=click.IntRange(1), help="Largest allowed file size in bytes."),
     click.option(
-        "--smallest", is_flag=True, help="Of what keeps the goals the smallest, not the fastest."
+        "--smallest",
+        is_flag=True,
+        help="Pick the smallest file that meets the goals, not the fastest.",
     ),
     click.option(
         "--confidence",
         default=0.95,
         show_default=True,
         type=Real(0, 1, max_open=True),
-        help="Of the interval of the loss.",
+        help="Confidence level of the bound for --max-drop.",
     ),
-    click.option("--budget", type=Real(min=0), help="Seconds to search, about."),
+    click.option(
+        "--budget", type=Real(min=0), help="Approximate time limit of the search in seconds."
+    ),
     click.option(
         "--evaluations",
         default=20,
         show_default=True,
         type=click.IntRange(1),
-        help="The most files that are run on --eval-data.",
+        help="Largest number of files to run on --eval-data.",
     ),
     click.option(
         "--choices",
         default=",".join(CHOICES),
         show_default=True,
         metavar="NAME,...",
-        help="What a layer may be beside float: static, static-16, dynamic, int8-weights, "
-        "int4-weights.",
+        help="Schemes the search may choose from: static, static-16, dynamic, int8-weights, "
+        "int4-weights; float is always allowed.",
     ),
     click.option(
         "--group",
         "groups",
         multiple=True,
         metavar="GLOB",
-        help="Layers that are chosen for together; by default those of one operator that read the "
-        "same tensor.",
+        help="Layers that must get the same scheme; by default those of one operator type that "
+        "read the same tensor.",
     ),
     click.option(
         "--accuracy",
         default="fast,balanced",
         show_default=True,
         metavar="LEVEL,...",
-        help="Levels of recovery to choose from.",
+        help="Accuracy levels (--accuracy of `qtool quantize`) to choose from.",
     ),
     options.recover,
     click.option(
         "--archive",
         type=sources.Path_,
-        help="A folder that keeps what is found out: the same command goes on there.",
+        help="Folder for the state of the search; the same command resumes from it.",
     ),
     click.option(
         "--front",
         type=sources.Path_,
-        help="A folder for every model of the front; evaluations that are left explore it.",
+        help="Folder for all models of the Pareto front; the remaining evaluations explore it.",
     ),
     click.option(
         "--page",
         type=sources.Path_,
-        help="An .html file for the front, what each layer got and why, and what was tried.",
+        help="Write an .html page with the Pareto front, the choice for each layer and all "
+        "evaluations.",
     ),
     click.option(
-        "--save-recipe", type=sources.Path_, help="A .toml or .json file for the best recipe."
+        "--save-recipe", type=sources.Path_, help="Write the best recipe to a .toml or .json file."
     ),
     sources.batch_size,
     options.observer,
@@ -126,13 +129,13 @@ def command(
     save_recipe: Path | None,
     batch_size: int,
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Search the fastest int8 file of MODEL that loses no more than it may.
+    """Find the fastest int8 file of MODEL within an accuracy budget.
 
-    Layers that cost too much accuracy are left in float, or get another scheme. The best file is
-    written whether every goal was reached or not; where one was not, the exit code is 1 and the
-    distance is said. Ctrl-C ends the search with the best file so far.
+    Layers that cost too much accuracy stay in float or get another scheme. The best file is written
+    even if a goal is missed; the exit code is then 1, and the distance to the goal is printed.
+    Ctrl-C ends the search with the best file so far.
 
     \b
     Example:
@@ -142,7 +145,7 @@ def command(
           --max-drop 0.01 -o digits.tuned.onnx
     """
     import qtool
-    from qtool.core.atomic import check_writable, write_atomic
+    from qtool.core.atomic import check_writable
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
@@ -150,49 +153,40 @@ def command(
         check_writable(path, model, weights, data, eval_data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
-    judged = sources.load_data(eval_data, batch_size, labels)
-    wanted = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
-    goals = qtool.TuneGoals(**{name: given[name] for name in wanted})
-    found = qtool.tune(
+    eval_batches = sources.load_data(eval_data, batch_size, labels)
+    goals = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
+    result = qtool.tune(
         loaded,
         batches,
-        judged,
-        sources.load_labels(labels, eval_data, judged),
-        goals=goals,
+        eval_batches,
+        sources.load_labels(labels, eval_data, eval_batches),
+        goals=qtool.TuneGoals(**{name: values[name] for name in goals}),
         options=qtool.SearchOptions(
-            choices=tuple(options.names(given["choices"]) or ()),
-            groups=given["groups"],
-            evaluations=given["evaluations"],
-            budget=given["budget"],
+            choices=tuple(options.names(values["choices"]) or ()),
+            groups=values["groups"],
+            evaluations=values["evaluations"],
+            budget=values["budget"],
             front=front is not None,
         ),
         function=options.load_metrics(evaluate),
         where=evaluate or "",
         lower_is_better=minimize,
-        target=given["target"] or DEFAULT,
-        observer=given["observer"] or DEFAULT_OBSERVER,
-        recipe=given["recipe"],
-        accuracy=tuple(options.names(given["accuracy"]) or ()),
-        recover=options.names(given["recover"]),
-        dynamic=sources.dynamic_of(given["dynamic"], batches),
-        archive=given["archive"],
+        target=values["target"] or DEFAULT,
+        observer=values["observer"] or DEFAULT_OBSERVER,
+        recipe=values["recipe"],
+        accuracy=tuple(options.names(values["accuracy"]) or ()),
+        recover=options.names(values["recover"]),
+        dynamic=sources.dynamic_of(values["dynamic"], batches),
+        archive=values["archive"],
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):
-        found.export(output_)
-        if front is not None:
-            found.write_front(front)
-    if page is not None:
-        from qtool.search.report_page import tune_page
-
-        write_atomic(page, tune_page(found, output_.stem))
-    if save_recipe is not None:
-        write_atomic(save_recipe, found.recipe_text(save_recipe.suffix).encode())
+        result.save(output_, front=front, page=page, recipe=save_recipe)
     if as_json:
-        output.show_json({"file": str(output_), **found.to_json()})
+        output.show_json({"file": str(output_), **result.to_json()})
     else:
-        output.say(f"{output_}: {found}")
-    if not found.reached:
-        told = "; ".join(found.missed)
-        click.echo(f"not reached: {told}; the best file was written all the same", err=True)
+        output.say(f"{output_}: {result}")
+    if not result.reached:
+        missed = "; ".join(result.missed)
+        click.echo(f"goal missed: {missed}; the best file was written", err=True)
         raise SystemExit(1)

@@ -21,7 +21,7 @@ from qtool.cli.number_types import COUNT, DAY, Real
         default=256,
         show_default=True,
         type=COUNT,
-        help="Random inputs; with --cpu also how many samples of --data are run.",
+        help="Number of random inputs; with --cpu also the number of samples of --data.",
     ),
     options.cpu,
     click.option(
@@ -29,7 +29,7 @@ from qtool.cli.number_types import COUNT, DAY, Real
         default=600.0,
         show_default=True,
         type=Real(min=1, max=DAY),
-        help="Seconds for each processor of --cpu.",
+        help="Time limit in seconds for each processor of --cpu.",
     ),
     options.json_,
 )
@@ -44,11 +44,11 @@ def command(
 ) -> None:
     """Run INT8_FILE in qtool's integer engine and in ONNX Runtime, and compare every bit.
 
-    The file may come from any tool that writes QDQ models. One that qtool wrote carries a test of
-    itself, which needs no data: whether it was modified, and computes on this CPU what was planned.
-    With --cpu, run the file in ONNX Runtime on other processors instead, by emulation, and compare
-    with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or an output
-    differs, with --cpu if a code does.
+    Files of any tool that writes QDQ models can be verified. A file written by qtool contains a
+    self-test, which needs no data: it checks that the file is unmodified and gives the expected
+    results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
+    and is compared with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or
+    an output differs, or with --cpu if a code differs.
 
     \b
     Example:
@@ -56,12 +56,12 @@ def command(
     """
     batches = None if data is None else sources.load_data(data, batch_size)
     if cpu is None:
-        found = _on_this_machine(int8_file, batches, samples, batch_size)
-        same = found.exact and found.passed
+        result = _on_this_machine(int8_file, batches, samples, batch_size)
+        same = result.exact and result.passed
     else:
-        found = _elsewhere(int8_file, cpu, batches, samples, batch_size, timeout)
-        same = found.identical
-    output.show(found, as_json)
+        result = _on_other_cpus(int8_file, cpu, batches, samples, batch_size, timeout)
+        same = result.identical
+    output.show(result, as_json)
     if not same:
         raise SystemExit(1)
 
@@ -81,7 +81,7 @@ def _on_this_machine(
     )
 
 
-def _elsewhere(
+def _on_other_cpus(
     file: Path,
     cpu: str,
     batches: Iterable[Any] | None,

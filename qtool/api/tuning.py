@@ -82,6 +82,37 @@ class TunedModel(TuneResult):
         said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
         return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
 
+    @accepts_paths("path", "front", "page", "recipe")
+    def save(
+        self,
+        path: str | Path,
+        *,
+        front: str | Path | None = None,
+        page: str | Path | None = None,
+        recipe: str | Path | None = None,
+    ) -> None:
+        """Write the best model, and on request what else the search found.
+
+        Args:
+            path: file for the best model, see `export`.
+            front: folder for the models of the Pareto front, see `write_front`.
+            page: .html file with the front, the choice for each layer and all evaluations.
+            recipe: .toml or .json file for the recipe of the best model.
+
+        Raises:
+            FileError: a file cannot be written.
+            VerificationError: a file does not compute what was planned.
+        """
+        self.export(path)
+        if front is not None:
+            self.write_front(front)
+        if page is not None:
+            from qtool.search.report_page import tune_page  # loads matplotlib
+
+            write_atomic(page, tune_page(self, Path(path).stem))
+        if recipe is not None:
+            write_atomic(recipe, self.recipe_text(Path(recipe).suffix).encode())
+
     @accepts_paths("folder")
     def write_front(self, folder: str | Path) -> None:
         """Writes every model of the front, verified, each with its recipe beside it.

@@ -67,3 +67,12 @@ def test_help_does_not_wait_for_torch() -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_old_names_of_options_still_work(cli: Cli) -> None:
+    old = ("--most", "5", "--mended", "a.onnx", "--unreadable", "0.5")
+    assert "cannot import m:f" in cli.refuses(
+        "explain", "no.onnx", "--model", "m:f", "--data", "d", *old
+    )
+    text = cli("explain", "--help").output
+    assert not any(re.search(rf"{name}\b", text) for name in old[::2])

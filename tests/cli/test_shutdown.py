@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 from qtool.cli import main
-from qtool.cli.shutdown import ended_in_order
+from qtool.cli.shutdown import clean_shutdown
 
 import qtool
 from qtool.core.shield import defer_signals
@@ -106,7 +106,7 @@ def test_the_output_is_full(tmp_path: Path) -> None:
         )
         _, errors = process.communicate()
     assert process.returncode == 2
-    assert errors == "Error: the system refuses: No space left on device\n"
+    assert errors == "Error: operating system error: No space left on device\n"
 
 
 @pytest.mark.parametrize("command", ["calibrate", "quantize"])
@@ -169,7 +169,7 @@ def test_another_ones_lines_are_one_sentence(cli: Cli) -> None:
 def ends(body: Callable[[], None]) -> tuple[BaseException, str]:
     """What comes out of a command that does so."""
     said = io.StringIO()
-    with redirect_stderr(said), pytest.raises(BaseException) as caught, ended_in_order():  # noqa: PT011
+    with redirect_stderr(said), pytest.raises(BaseException) as caught, clean_shutdown():  # noqa: PT011
         body()
     return caught.value, said.getvalue()
 
