@@ -35,7 +35,11 @@ def run_on_all_ranks(work: Callable[[], Any]) -> Any:
     from qtool.distributed import OtherRankError, session
 
     try:
-        with _quiet_unless_first(), _process_group(), session("qtool", rank_zero_finishes=True) as ranks:
+        with (
+            _quiet_unless_first(),
+            _process_group(),
+            session("qtool", rank_zero_finishes=True) as ranks,
+        ):
             code = _code_of(work, ranks)
             code = int(ranks.broadcast(None if ranks.rank else str(code).encode()))
     except OtherRankError as error:
