@@ -100,12 +100,15 @@ def _language_model() -> dict[str, Case]:
 
 
 def _decoder(task: str | None) -> dict[str, Any]:
+    import networks
+
+    networks.let_torchvision_import()
     load_model, load_data = _loaders()
     home = ROOT / "examples/language_model"
     model = load_model(home / "model", task=task)
     text = home / "calibration.txt"
-    data = list(load_data(text, 32, model=model, folder=home / "model", max_length=96))
-    return {"model": model, "data": data[:4]}
+    data = load_data(text, 32, model=model, folder=home / "model", max_length=96)
+    return {"model": model, "data": data, "dynamic": data.dynamic}
 
 
 def _loaders() -> tuple[Any, Any]:
@@ -159,7 +162,7 @@ def write(name: str, case: Case, folder: Path, old: Path | None) -> None:
     arguments = dict(case())
     model, data = arguments.pop("model"), arguments.pop("data")
     dynamic, form = arguments.pop("dynamic", None), arguments.pop("format", "qdq")
-    example = data[0] if data else _digits_model()["data"][0]
+    example = next(iter(_digits_model()["data"] if data is None else data))
     captured = qtool.capture_model(model, example, dynamic)
     calibration = None
     if data is not None:
