@@ -54,7 +54,7 @@ def check_same_command(command: str) -> None:
     if _has_ranks():
         from qtool.distributed import current
 
-        current().check_equal("another command", command)
+        current().check_equal("a different command", command)
         if command not in SHARED:
             current().continue_on_rank_zero()
 

@@ -283,7 +283,7 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     ranks = current()
     if not ranks.is_distributed:
         return batches
-    ranks.check_equal("other data", data_name(batches))
+    ranks.check_equal("different data", data_name(batches))
     return DataShard(batches, ranks.rank, ranks.size)
 
 

@@ -164,8 +164,8 @@ def quantize_by_blocks(
     parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
     said = {"model": source.mark, "choice": json.dumps(choices)}
-    ranks.check_equal("another model, or other weights,", source.mark)
-    ranks.check_equal("other options", json.dumps(choices))
+    ranks.check_equal("a different model", source.mark)
+    ranks.check_equal("different options", json.dumps(choices))
     with opened(path, said, ranks) as record:
         cuts = cut(whole, block, joints)
         work = _Work(whole, source, parts, layers, cuts, record, target, observer, chosen)

@@ -32,11 +32,11 @@ def agree(ranks: Ranks, empty: Calibration) -> None:
                 f"observer '{empty.specs[name].name}' depends on the order of the data, which "
                 "several processes do not have; choose another one, or run one process"
             )
-    ranks.check_equal("another model, or other weights,", empty.fingerprint)
+    ranks.check_equal("a different model", empty.fingerprint)
     watched = {name: [str(spec), empty.statistics[name].axis] for name, spec in empty.specs.items()}
     inputs = [str(i) for i in empty.inputs]
     plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept.limit, watched]
-    ranks.check_equal("another plan, by its options or recipe,", _digest(json.dumps(plan).encode()))
+    ranks.check_equal("a different plan (options or recipe)", _digest(json.dumps(plan).encode()))
 
 
 def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:

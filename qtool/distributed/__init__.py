@@ -1,11 +1,10 @@
-"""Several processes that work as one: who is in, what they tell each other, how all end."""
+"""Collective calls of several processes: ranks, their messages, and failure of one of them."""
 
 from qtool.distributed.data_shard import DataShard, balance, data_name, interleave
 from qtool.distributed.messages import OtherRankError
 from qtool.distributed.process_group import within
+from qtool.distributed.ranks import RankDone, Ranks
 from qtool.distributed.session import (
-    RankDone,
-    Ranks,
     collective,
     current,
     session,

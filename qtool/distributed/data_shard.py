@@ -1,5 +1,4 @@
-"""The share of a rank: of data that all ranks have batch i goes to rank i modulo their number; of
-tasks that cost unlike much each gets about as much."""
+"""How work is divided: batch i goes to rank i modulo their number, tasks by their cost."""
 
 from __future__ import annotations
 
@@ -15,9 +14,13 @@ T = TypeVar("T")
 class DataShard:
     """Every `size`-th batch of the data, beginning with the `rank`-th.
 
-    The batches stay as they are for one process, so that each forward gives the same bits. Data
-    with a method `every(first, step)` is asked for those batches alone; of other data the rest is
-    read, too, and dropped.
+    Batches are those of one process, so that each forward pass gives the same bits.
+
+    Attributes:
+        data: batches. If it has a method `every(first, step)`, only those batches are read;
+            otherwise all are read, and those of other ranks dropped.
+        rank: this rank.
+        size: number of ranks.
     """
 
     data: Iterable[Any]
@@ -26,36 +29,38 @@ class DataShard:
 
     def __iter__(self) -> Iterator[Any]:
         if hasattr(self.data, "every"):
-            found: Iterator[Any] = self.data.every(self.rank, self.size)
-            return found
+            batches: Iterator[Any] = self.data.every(self.rank, self.size)
+            return batches
         return itertools.islice(iter(self.data), self.rank, None, self.size)
 
     def __len__(self) -> int:
-        """Number of batches; TypeError where the data does not know its own."""
+        """Number of batches; TypeError if the data has no length."""
         return len(range(self.rank, len(self.data), self.size))  # type: ignore[arg-type]  # see above
 
 
 def data_name(data: Any) -> str:
-    """What tells whether two ranks have the same data in the same order, before it is read: what
-    the data says of itself (`name`), else its type and number of batches."""
+    """Return a text that is equal on two ranks with the same data in the same order.
+
+    The data's own `name`, else its type and number of batches: nothing is read.
+    """
     if hasattr(data, "name"):
         return str(data.name)
     try:
         return f"{type(data).__name__} of {len(data)} batches"
-    except Exception:  # noqa: BLE001  # the user's code; what it is shows while it is read
+    except Exception:  # noqa: BLE001  # the user's code; its errors show when it is read
         return type(data).__name__
 
 
-def interleave(shares: Sequence[Sequence[T]]) -> list[T]:
-    """What ranks have made of their shares, in the order of the data."""
-    longest = max(map(len, shares), default=0)
-    return [share[i] for i in range(longest) for share in shares if i < len(share)]
+def interleave(shards: Sequence[Sequence[T]]) -> list[T]:
+    """Return the results of all ranks in the order of the data."""
+    longest = max(map(len, shards), default=0)
+    return [shard[i] for i in range(longest) for shard in shards if i < len(shard)]
 
 
 def balance(costs: Sequence[float], size: int) -> list[int]:
-    """The rank of each task: the dearest first, each to the rank that has least so far."""
-    found, loads = [0] * len(costs), [0.0] * size
+    """Return the rank of each task: the most expensive first, each to the least loaded rank."""
+    ranks, loads = [0] * len(costs), [0.0] * size
     for task in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        found[task] = loads.index(min(loads))
-        loads[found[task]] += costs[task]
-    return found
+        ranks[task] = loads.index(min(loads))
+        loads[ranks[task]] += costs[task]
+    return ranks

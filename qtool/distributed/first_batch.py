@@ -7,12 +7,16 @@ from qtool.distributed import Ranks
 
 
 def broadcast_first_batch(ranks: Ranks, own: Batch | None) -> Batch | None:
-    """The first batch of the lowest rank that has any, on all ranks: so that all capture alike."""
+    """Return the first batch of the lowest rank that has one, so that all capture the same graph.
+
+    Args:
+        own: first batch of this rank; None if its shard is empty.
+    """
     if not ranks.is_distributed:
         return own
-    told = ranks.all_gather("" if own is None else "some")
-    if "some" not in told:
+    states = ranks.all_gather("" if own is None else "some")
+    if "some" not in states:
         return None
-    source = told.index("some")
+    source = states.index("some")
     data = own.to_bytes() if own is not None and ranks.rank == source else None
     return Batch.from_bytes(ranks.broadcast(data, source))

@@ -1,4 +1,4 @@
-"""What ranks of a session say to each other."""
+"""Point-to-point messages between the ranks of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from qtool.distributed.process_group import Group
 
 
 class OtherRankError(RanksError):
-    """Another rank failed, and says so itself. code: the exit code of a command."""
+    """Another rank failed and reports the failure itself.
+
+    Attributes:
+        code: exit code of a command.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -21,18 +25,23 @@ class OtherRankError(RanksError):
 
 
 class Channel:
-    """Texts through the group's store, under a prefix of the session; bytes through its backend.
+    """Sends texts through the group's store, under a prefix of the session, and bytes through its
+    backend. Every wait ends as soon as a rank has failed.
 
-    Every wait ends as soon as a rank has failed.
+    Attributes:
+        group: the process group.
+        store: its key-value store.
+        heartbeat: watches the other ranks.
+        n_gathers: number of all-gathers so far, equal on all ranks.
     """
 
-    def __init__(self, group: Group, number: int) -> None:
-        place = f"qtool/{group.name}/{number}"
+    def __init__(self, group: Group, session_number: int) -> None:
+        prefix = f"qtool/{group.name}/{session_number}"
         self.group = group
-        self.store = group.connect(place)
-        life = group.connect(f"{place}/life")
-        self.watch = Heartbeat(life, group.rank, group.size, group.patience)
-        self.talks = 0  # so far, the same on all ranks
+        self.store = group.connect(prefix)
+        own_store = group.connect(f"{prefix}/life")
+        self.heartbeat = Heartbeat(own_store, group.rank, group.size, group.patience)
+        self.n_gathers = 0
         self._transfers: Counter[tuple[int, int]] = Counter()
 
     def set(self, key: str, text: str) -> None:
@@ -40,32 +49,38 @@ class Channel:
             self.store.set(key, text)
 
     def wait_for(self, key: str, timeout_message: str = "") -> str:
-        """What is said under a key; `late`: what is wrong where it is not within the group's wait,
-        by default it may take any time."""
+        """Return the text under a key, once a rank has set it.
+
+        Args:
+            timeout_message: raised as a RanksError after the group's `wait` seconds; "" waits
+                without a limit.
+        """
         started, pause = time.monotonic(), 0.0
         with self.translate_errors():
             while not self.store.check([key]):
                 self.check()
                 if timeout_message and time.monotonic() - started > self.group.wait:
                     raise RanksError(timeout_message)
-                time.sleep(pause)  # a tenth of what it took so far
+                time.sleep(pause)
+                # a tenth of the time that it took so far
                 pause = min(max((time.monotonic() - started) / 10, 0.0005), 0.1)
             return str(self.store.get(key).decode())
 
     def check(self) -> None:
-        if (failure := self.watch.failure) is not None:
+        """Raise RanksError if a rank has failed."""
+        if (failure := self.heartbeat.failure) is not None:
             raise RanksError(failure.text) if failure.own else OtherRankError(failure)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Errors of torch's as ours: somebody ended, or closed the group."""
+        """Raise RanksError for torch's errors: a rank ended, or the group was closed."""
         try:
             yield
-        except (RuntimeError, ValueError, TypeError) as error:  # what torch raises, as it comes
-            self.watch.wait_for_reason()
+        except (RuntimeError, ValueError, TypeError) as error:  # torch raises any of them
+            self.heartbeat.wait_for_reason()
             self.check()
             raise RanksError(
-                "the process group was closed, or a rank ended, while all worked together "
+                "the process group was closed, or a rank ended, during a collective call "
                 f"({describe(error).splitlines()[0][:120]})"
             ) from error
 

@@ -1,4 +1,4 @@
-"""The process group that a call works in: torch's default one where it is open, or one named."""
+"""The process group of a call: torch's default one if it is open, or the one of `within`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,33 @@ from torch import distributed as dist
 
 from qtool.core.errors import RanksError
 
-WAIT, PATIENCE = 600.0, 60.0
+WAIT = 600.0  # seconds for all ranks to make the same call
+PATIENCE = 60.0  # seconds without a heartbeat after which a rank is dead
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What `within` was given last. group: `...` for torch's default one, if it is open."""
+    """The arguments of the innermost `within`; group `...`: torch's default one, if open."""
 
     group: Any = ...
     wait: float = WAIT
     patience: float = PATIENCE
 
 
-_SETTINGS: ContextVar[_Settings] = ContextVar("asked", default=_Settings())  # noqa: B039  # frozen
+_SETTINGS: ContextVar[_Settings] = ContextVar("settings", default=_Settings())  # noqa: B039  # frozen
 
 
 @dataclass(frozen=True)
 class Group:
     """A process group, seen from one of its ranks.
 
-    store: of the whole group; texts of a few bytes. wait: seconds for the others to make the same
-    call. patience: seconds without a sign of life from one of them.
+    Attributes:
+        handle: torch's process group.
+        store: key-value store of the whole group, for texts of a few bytes.
+        rank: this rank.
+        size: number of ranks.
+        wait: seconds for the others to make the same call.
+        patience: seconds without a heartbeat after which a rank is dead.
     """
 
     handle: Any
@@ -47,26 +53,26 @@ class Group:
     def name(self) -> str:
         return str(self.handle.group_name)
 
-    def connect(self, place: str) -> Any:
-        """The store under a prefix, over a connection that nobody else waits on."""
+    def connect(self, prefix: str) -> Any:
+        """Return the store under a prefix, over a connection of its own."""
         from torch.distributed.distributed_c10d import PrefixStore  # torch may be built without
 
-        return PrefixStore(place, self.store.clone())
+        return PrefixStore(prefix, self.store.clone())
 
     def send(self, data: bytes, to: int) -> None:
-        """Returns once rank `to` has taken them in `receive`."""
+        """Send to rank `to`; return once it has received."""
         dist.send(self._tensor(data), dist.get_global_rank(self.handle, to), self.handle)
 
     def receive(self, size: int, source: int) -> bytes:
-        taken = self._empty(size)
-        dist.recv(taken, dist.get_global_rank(self.handle, source), self.handle)
-        return taken.cpu().numpy().tobytes()
+        data = self._empty(size)
+        dist.recv(data, dist.get_global_rank(self.handle, source), self.handle)
+        return data.cpu().numpy().tobytes()
 
     def broadcast(self, data: bytes | None, size: int, source: int) -> bytes:
-        """Called by all at once; `data` is what `source` gives."""
-        held = self._empty(size) if data is None else self._tensor(data)
-        dist.broadcast(held, dist.get_global_rank(self.handle, source), self.handle)
-        return held.cpu().numpy().tobytes() if data is None else data
+        """Return the `size` bytes of rank `source`; a call of all ranks, None on the others."""
+        tensor = self._empty(size) if data is None else self._tensor(data)
+        dist.broadcast(tensor, dist.get_global_rank(self.handle, source), self.handle)
+        return tensor.cpu().numpy().tobytes() if data is None else data
 
     def _tensor(self, data: bytes) -> torch.Tensor:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._device)
@@ -76,25 +82,26 @@ class Group:
 
     @property
     def _device(self) -> torch.device:
-        """Where the backend moves memory: bytes go over the CPU wherever it can."""
+        """The device that the backend sends from: the CPU wherever it can."""
         backends = str(dist.get_backend_config(self.handle))
         return torch.device("cpu" if "cpu:" in backends or "nccl" not in backends else "cuda")
 
 
 @contextmanager
 def within(group: Any = ..., *, wait: float = WAIT, patience: float = PATIENCE) -> Iterator[None]:
-    """Calls in this context work together with the ranks of a process group.
+    """Run the calls in this context on all ranks of a process group.
 
-    Without it they do so in torch's default group, where that is open.
+    Outside of it calls use torch's default group, if that is open.
 
     Args:
-        group: of torch.distributed; None: every process works alone.
+        group: a group of torch.distributed; None: this process alone.
         wait: seconds in which all ranks have to make the same call.
-        patience: seconds without a sign of life, after which a rank counts as dead. A process that
-            ends on the same machine is noticed at once.
+        patience: seconds without a heartbeat after which a rank is dead. A process that ends on
+            the same machine is noticed at once.
 
     Raises:
-        RanksError: by the calls in it, where ranks do not fit each other, or one fails or ends.
+        RanksError: by calls in the context: ranks differ in model, options or versions, or one
+            fails or dies.
     """
     token = _SETTINGS.set(_Settings(group, wait, patience))
     try:
@@ -104,16 +111,16 @@ def within(group: Any = ..., *, wait: float = WAIT, patience: float = PATIENCE) 
 
 
 def find_group() -> Group | None:
-    """The group to work in; None for a process alone.
+    """Return the group of the current context; None if this process works alone.
 
     Raises:
-        RanksError: a group was named that is closed, or that this process is not in.
+        RanksError: the group of `within` is closed, or this process is not in it.
     """
-    asked = _SETTINGS.get()
-    if asked.group is None or (asked.group is ... and not _is_open()):
+    settings = _SETTINGS.get()
+    if settings.group is None or (settings.group is ... and not _is_open()):
         return None
     try:
-        handle = dist.group.WORLD if asked.group is ... else asked.group
+        handle = dist.group.WORLD if settings.group is ... else settings.group
         rank, size = dist.get_rank(handle), dist.get_world_size(handle)
         if rank < 0:
             raise RanksError("this process is not in the process group that was given")
@@ -125,7 +132,7 @@ def find_group() -> Group | None:
             f"the process group that was given is not open ({error}); call init_process_group "
             "before, and destroy_process_group after all work"
         ) from error
-    return Group(handle, store, rank, size, asked.wait, asked.patience)
+    return Group(handle, store, rank, size, settings.wait, settings.patience)
 
 
 def _is_open() -> bool:

@@ -110,8 +110,8 @@ def test_the_bytes_are_those_of_one_process(
     for apart, model, options, nothing in (one["misfits"] for one in found):
         assert " of 3 does not find " in apart
         assert "give a place for the result that all of them see" in apart
-        assert "rank 1 of 3 has another model, or other weights, than rank 0" in model
-        assert "rank 1 of 3 has other options than rank 0" in options
+        assert "rank 1 of 3 has a different model than rank 0" in model
+        assert "rank 1 of 3 has different options than rank 0" in options
         assert "the calibration data is empty" in nothing
 
 

@@ -153,8 +153,8 @@ def misfit(rank: int, what: str) -> None:
 
 
 MISFITS = {
-    "model": ("rank 1 of 2 has another model, or other weights, than rank 0", ""),
-    "plan": ("rank 1 of 2 has another plan, by its options or recipe, than rank 0", ""),
+    "model": ("rank 1 of 2 has a different model than rank 0", ""),
+    "plan": ("rank 1 of 2 has a different plan (options or recipe) than rank 0", ""),
     "order": ("observer 'moving_average' depends on the order of the data", ""),
     "nothing": ("DataError: the calibration data is empty; give at least one batch", ""),
     "NaN": (

@@ -124,7 +124,7 @@ def test_a_command_with_nothing_to_share_is_rank_0s(sample: Cli) -> None:
         (
             ("calibrate", f"{M}transposed", "--data", f"{M}images", "-o", "OUT"),
             2,
-            "Error: rank 1 of 2 has another model, or other weights, than rank 0 (",
+            "Error: rank 1 of 2 has a different model than rank 0 (",
         ),
     ],
 )

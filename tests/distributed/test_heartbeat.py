@@ -18,13 +18,13 @@ from qtool.distributed.heartbeat import Failure, Heartbeat
 def watches(size: int, patience: float = 60) -> Iterator[list[Heartbeat]]:
     store = dist.HashStore()
     found = [Heartbeat(store, rank, size, patience) for rank in range(size)]
-    for watch in found:
-        watch.start()
+    for heartbeat in found:
+        heartbeat.start()
     try:
         yield found
     finally:
-        for watch in found:
-            watch.stop()
+        for heartbeat in found:
+            heartbeat.stop()
 
 
 def soon(found: Callable[[], object]) -> bool:
@@ -45,8 +45,8 @@ def test_the_first_failure_counts_on_all() -> None:
 
 def test_ranks_that_leave_are_not_missed() -> None:
     with watches(2, patience=1) as (zero, one):
-        for watch in (zero, one):
-            watch.watch({})
+        for heartbeat in (zero, one):
+            heartbeat.watch({})
         one.leave()
         one.stop()
         zero.leave()  # returns, since the other one left
@@ -56,8 +56,8 @@ def test_ranks_that_leave_are_not_missed() -> None:
 
 def test_silence_is_noticed_after_a_while() -> None:
     with watches(3, patience=1) as (zero, one, two):
-        for watch in (zero, one, two):
-            watch.watch({})
+        for heartbeat in (zero, one, two):
+            heartbeat.watch({})
         two.stop()
         assert soon(lambda: zero.failure and one.failure)
         assert zero.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s", own=True)

@@ -27,7 +27,7 @@ def exchange(rank: int) -> list[Any]:
         large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
         given = ranks.broadcast(large, ranks.size - 1)
         nothing = ranks.broadcast(b"" if rank == 0 else None)
-        ranks.check_equal("another number", "7")
+        ranks.check_equal("a different number", "7")
     assert current().size == 1
     return [told, folded, len(given), given[-1], nothing]
 
@@ -48,7 +48,7 @@ def test_a_process_alone_is_rank_0_of_1() -> None:
         assert ranks.all_gather("a") == ["a"]
         assert ranks.broadcast(b"b") == b"b"
         assert ranks.reduce(3, bytes, len, max) == 3
-        ranks.check_equal("another number", "7")
+        ranks.check_equal("a different number", "7")
         ranks.check()
         ranks.continue_on_rank_zero()
 
@@ -196,9 +196,9 @@ def another_version(rank: int) -> None:
         pass
 
 
-def another_number(rank: int) -> None:
+def different_model(rank: int) -> None:
     with session("calibrate") as ranks:
-        ranks.check_equal("another model", "abc" if rank < 2 else "d" * 99)
+        ranks.check_equal("a different model", "abc" if rank < 2 else "d" * 99)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,10 @@ def another_number(rank: int) -> None:
     [
         (another_call, "rank 1 of 3 called calibrate, rank 0 evaluate"),
         (another_version, "rank 1 of 3 has qtool qtool 1.1, rank 0 qtool 1.0; install the same"),
-        (another_number, "rank 2 of 3 has another model than rank 0 (dddddddddddd... and abc);"),
+        (
+            different_model,
+            "rank 2 of 3 has a different model than rank 0 (dddddddddddd... and abc)",
+        ),
     ],
 )
 def test_ranks_that_do_not_fit(function: Any, text: str) -> None:
