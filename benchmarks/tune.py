@@ -231,7 +231,7 @@ def explain(options: argparse.Namespace) -> None:
         flips, mended = len(found.flips), sum(f.mended for f in found.flips)
         sizes = [len(f.layers) for f in found.flips]
         print(
-            f"{name}: {found.changed} of {found.samples} answers changed; {mended} of {flips} "
+            f"{name}: {found.changed} of {found.samples} predictions changed; {mended} of {flips} "
             f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
             f"{spent:.2f} s a sample ({work:.2f} of the processor); "
             f"{sum(right)} of {len(right)} mended as exported"

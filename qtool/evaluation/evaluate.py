@@ -1,4 +1,4 @@
-"""A float model and its int8 file in a few figures: the short form of a report."""
+"""Compare a float model with its int8 file in a few figures: the short form of a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from qtool.verification.model_inputs import Feeder
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """One of the two models. accuracy: top-1, 0 to 1, None without labels. latency_ms: a batch."""
+    """Figures of one of the two models.
+
+    Attributes:
+        accuracy: top-1, 0 to 1; None without labels.
+        size_bytes: of the file and its external data.
+        latency_ms: median per batch, in milliseconds.
+        integer_mac_share: share of MACs in integer kernels, 0 to 1.
+    """
 
     accuracy: float | None
     size_bytes: int
@@ -37,12 +44,13 @@ class Evaluation:
     """A float model and its int8 file on the same data.
 
     Attributes:
-        samples: how many the figures come from.
-        batch, threads: what the latency was measured with.
-        agreement: share of samples with the same top-1; None where the first output is no list of
-            scores.
-        sqnr_db: signal to quantization noise of all outputs; None where they are equal.
-        speedup: float latency over int8 latency, the median of paired runs.
+        samples: number of samples.
+        batch, threads: of the latency.
+        float_, int8: figures of the two models.
+        agreement: share of samples with the same top-1; None if the first output is not
+            [samples, classes] scores.
+        sqnr_db: signal to quantization noise ratio of all outputs; None if they are equal.
+        speedup: float latency / int8 latency, the median of paired runs.
     """
 
     samples: int
@@ -55,9 +63,9 @@ class Evaluation:
     speedup: float
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        found["float"] = found.pop("float_")
-        return found
+        fields = asdict(self)
+        fields["float"] = fields.pop("float_")
+        return fields
 
     def __str__(self) -> str:
         sides = (self.float_, self.int8)
@@ -69,7 +77,7 @@ class Evaluation:
             (timed, *(f"{s.latency_ms:.3f} ms" for s in sides)),
             ("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)),
         ]
-        agrees = "" if self.agreement is None else f", agrees with it on {percent(self.agreement)}"
+        agrees = "" if self.agreement is None else f", same top-1 on {percent(self.agreement)}"
         error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")
         return (
             f"{table(('', 'fp32', 'int8'), rows)}\n\n{self.samples} samples: int8 is "
@@ -88,18 +96,19 @@ def evaluate_files(
     seconds: float = 2.0,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
-    """Runs both files in ONNX Runtime on the same batches.
+    """Run both files in ONNX Runtime on the same batches.
 
     Args:
-        data: batches in the order of `labels`, read once; of several ranks each gives its share.
-        labels: [samples] class numbers; the first output then holds [samples, classes] scores. Of
-            several ranks: those of the share, or of all data, batch i being of rank i modulo their
-            number.
+        data: batches in the order of `labels`, read once; with several ranks, the share of this
+            rank.
+        labels: [samples] class numbers; the first output must then be [samples, classes] scores.
+            With several ranks: those of the share, or of all data, where batch i belongs to rank
+            i modulo the number of ranks.
         timed: a batch to time; by default the first.
         threads, seconds: of the latency, which rank 0 measures.
 
     Raises:
-        DataError: no data, data that does not fit, or another number of labels.
+        DataError: no data, data that does not fit, or a wrong number of labels.
         VerificationError: a file does not run.
     """
     files, ranks = (float_file, int8_file), current()
@@ -115,15 +124,15 @@ def evaluate_files(
         return from_json(Evaluation, json.loads(ranks.broadcast(None)))
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     latency = median_latency(files, arrays, threads=threads, seconds=seconds)
-    found = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
-    ranks.broadcast(json.dumps(to_json(found)).encode())
-    return found
+    evaluation = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
+    ranks.broadcast(json.dumps(to_json(evaluation)).encode())
+    return evaluation
 
 
 def _evaluation(
-    files: tuple[Path, Path], found: Accuracy, latency: Latency, timed: Array, threads: int
+    files: tuple[Path, Path], measured: Accuracy, latency: Latency, timed: Array, threads: int
 ) -> Evaluation:
-    accuracies = found.metrics[0].values if found.metrics else (None, None)
+    accuracies = measured.metrics[0].values if measured.metrics else (None, None)
     shares = (0.0, audit(files[1]).share)
     sides = [
         ModelFigures(accuracy, sum(f.stat().st_size for f in model_files(file)), spent, share)
@@ -131,9 +140,9 @@ def _evaluation(
             accuracies, files, latency.milliseconds, shares, strict=True
         )
     ]
-    outcome = found.models[1]
+    outcome = measured.models[1]
     return Evaluation(
-        found.samples,
+        measured.samples,
         len(timed) if timed.ndim else 1,
         threads,
         sides[0],

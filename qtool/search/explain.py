@@ -1,10 +1,11 @@
-"""Why an answer changed: the smallest set of layers that brings it back when left in float.
+"""Explain a changed prediction: a smallest set of layers that restores it when kept in float.
 
-In the quantized network each point alone is switched off, for the sample in question: the part of
-the network behind it says how far the answer moves back. What leaving layers in float takes away
-is known from the plan: a layer's weights, and a tensor where everybody around it is in float. Sets
-of layers are chosen by the sum of what they take away, run, and made smaller as long as the answer
-holds. A set of one layer is the smallest there is; of a larger one, no single layer of it can go.
+For the sample, each quantization point is switched off alone in the quantized network, and the part
+of the network after it is run: the gain of the point is how far the class scores move back. The
+plan gives the points that disappear if a set of layers runs in float: the weights of the layers,
+and tensors whose producer and consumers all run in float. Sets are chosen by the sum of these
+gains, run, and pruned while the prediction holds. A set of one layer is minimal; no layer of a
+larger set can be removed.
 """
 
 from __future__ import annotations
@@ -36,22 +37,27 @@ from qtool.search.choices import FLOAT, exact_selector, observers_of, search_spa
 from qtool.search.cost_model import find_items
 
 MAX_GREEDY = 6
-DEMAND_GROWTH = 1.3  # how much more is asked for where a sum promised too much
+DEMAND_GROWTH = 1.3  # of the required gain, if the sum of the gains was too optimistic
 MARGINS = (0.1, 0.5, 1.5)
-"""Of the error of the scores: by how much an answer is to be ahead again; more is asked for where
-the runtime, which rounds a little otherwise, does not give it."""
-MAX_SESSIONS = 16  # sessions of files with layers in float that are kept
-MAX_NEIGHBORS = 4  # groups around a tensor, at most, for a move of its own
+"""Safety margins, in multiples of the RMS error of the scores, tried in turn because the runtime
+rounds slightly differently."""
+MAX_SESSIONS = 16  # open sessions of files with layers in float
+MAX_NEIGHBORS = 4  # groups around a tensor that are moved to float together
 
 
 @dataclass(frozen=True)
 class Flip:
-    """One sample whose answer changed.
+    """One sample whose prediction changed.
 
-    expected, given: the classes of the float and of the quantized model. margin: by how much the
-    expected one is ahead in float, behind: in the quantized model (negative). layers: what brings
-    it back; moved: how far each of them alone moves the answer back, of the way that is needed.
-    mended: whether the set does bring it back, as run. runs: of parts of the network.
+    Attributes:
+        index: of the sample in the data.
+        expected, given: class predicted by the float and by the quantized model.
+        margin: score of the expected class minus the best other one, in the float model.
+        behind: the same in the quantized model (negative).
+        layers: the layers to keep in float.
+        moved: share of the required gain that each of these layers reaches alone.
+        mended: True if these layers in float restore the prediction in ONNX Runtime.
+        runs: number of partial runs of the network.
     """
 
     index: int
@@ -65,20 +71,27 @@ class Flip:
     runs: int
 
     def __str__(self) -> str:
-        way = ", ".join(
-            f"{name} ({100 * share:.0f} % of the way alone)"
+        layers = ", ".join(
+            f"{name} ({100 * share:.0f} % of the required gain alone)"
             for name, share in zip(self.layers, self.moved, strict=True)
         )
-        end = "in float bring it back" if self.mended else "in float do not bring it back"
+        end = "fixes it" if self.mended else "does not fix it"
         return (
-            f"sample {self.index}: {self.expected} in float (ahead by {self.margin:.4g}), "
-            f"{self.given} in int8 (by {-self.behind:.4g}); {way} {end}"
+            f"sample {self.index}: float predicts {self.expected} (margin {self.margin:.4g}), "
+            f"int8 predicts {self.given} (margin {-self.behind:.4g}); "
+            f"keeping {layers} in float {end}"
         )
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """samples: how many there are. changed: answers that changed. flips: those explained."""
+    """Changed predictions of a quantized model.
+
+    Attributes:
+        samples: number of samples.
+        changed: number of changed predictions.
+        flips: the explained ones.
+    """
 
     samples: int
     changed: int
@@ -86,19 +99,19 @@ class Explanation:
 
     @property
     def behind(self) -> tuple[tuple[str, int], ...]:
-        """(layer, flips that it is behind), most first."""
+        """(layer, number of flips that it causes), most first."""
         return tuple(Counter(n for f in self.flips for n in f.layers).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        return {**found, "behind": [list(pair) for pair in self.behind]}
+        fields: dict[str, Any] = to_json(self)
+        return {**fields, "behind": [list(pair) for pair in self.behind]}
 
     def __str__(self) -> str:
-        head = f"{self.changed} of {self.samples} answers changed"
+        head = f"{self.changed} of {self.samples} predictions changed"
         if not self.flips:
             return head
         mended = sum(f.mended for f in self.flips)
-        lines = [f"{head}; {mended} of {len(self.flips)} are brought back by the layers named"]
+        lines = [f"{head}; {mended} of {len(self.flips)} are fixed by keeping layers in float"]
         if len(self.flips) == 1:
             return "\n".join([head, str(self.flips[0])])
         rows = [(n, str(c), f"{100 * c / len(self.flips):.0f} %") for n, c in self.behind]
@@ -107,7 +120,7 @@ class Explanation:
 
 
 class Explainer:
-    """Explains a file that qtool made, given its float model."""
+    """Explains changed predictions of a file that qtool made, with its float model."""
 
     def __init__(self, file: Path, captured: Captured, sample: Batch) -> None:
         """
@@ -117,7 +130,7 @@ class Explainer:
         model = restore(file, captured, sample)
         plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
-        self.opened: dict[frozenset[int], Any] = {}
+        self.sessions: dict[frozenset[int], Any] = {}
         self.executor = Executor(replace(plain.graph, module=plain.module))
         self.executor.quantized_constants = Executor(
             replace(model.graph, module=model.module)
@@ -128,13 +141,13 @@ class Explainer:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Which points stand for which groups; a bias goes with the weights beside it."""
+        """Map points to groups; a bias belongs to the group of its weight."""
         items, space = self.items, self.items.space
         starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])[:-1]
         names = [name for name, _ in items.points]
         self.points = [n for n in names if n in self.executor.points]
         rows = [names.index(n) for n in self.points]
-        self.wants = items.choice_points[starts][:, rows] > 0  # [groups, points]
+        self.needs = items.choice_points[starts][:, rows] > 0  # [groups, points]
         self.fixed = items.fixed_points[rows] > 0
         users = {p.edges[0].user: p.name for p in self.model.plan if p.kind is Kind.BIAS}
         self.biases = {
@@ -143,7 +156,7 @@ class Explainer:
             if p.kind is Kind.WEIGHT and p.edges and p.edges[0].user in users
         }
         singles = [frozenset({i}) for i in range(len(space.groups))]
-        around = [frozenset(np.flatnonzero(self.wants[:, p]).tolist()) for p in range(len(rows))]
+        around = [frozenset(np.flatnonzero(self.needs[:, p]).tolist()) for p in range(len(rows))]
         self.moves = list(
             dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= MAX_NEIGHBORS)])
         )
@@ -151,45 +164,48 @@ class Explainer:
     def explain(
         self, data: Iterable[Batch], wanted: Sequence[int] | None, most: int
     ) -> Explanation:
-        """Looks for answers that changed, and explains them.
+        """Find changed predictions and explain them.
 
         Args:
             data: batches as the captured graph takes them.
-            wanted: numbers of samples; None: all whose answer changed.
-            most: how many to explain.
+            wanted: indices of samples; None: all whose prediction changed.
+            most: maximum number of samples to explain.
 
         Raises:
-            DataError: there is no such sample, its answer did not change, or outputs are no scores.
+            DataError: no such sample, its prediction did not change, or the first output is not
+                [samples, classes] scores.
         """
-        seen = changed = 0
-        found: list[Flip] = []
-        for batch in track("looking for flips", data):
-            expected, given = self._answers(batch)
-            flips = np.flatnonzero(expected.argmax(1) != given.argmax(1))
-            changed += len(flips)
-            for i in flips.tolist():
-                if (wanted is None or seen + i in wanted) and len(found) < most:
-                    found.append(self._flip(seen + i, _one_sample(batch, i), expected[i]))
-            seen += len(expected)
-        explained = {f.index for f in found}
+        samples = changed = 0
+        flips: list[Flip] = []
+        for batch in track("finding changed predictions", data):
+            expected, actual = self._scores(batch)
+            differing = np.flatnonzero(expected.argmax(1) != actual.argmax(1))
+            changed += len(differing)
+            for i in differing.tolist():
+                if (wanted is None or samples + i in wanted) and len(flips) < most:
+                    flips.append(self._flip(samples + i, _one_sample(batch, i), expected[i]))
+            samples += len(expected)
+        explained = {f.index for f in flips}
         for index in wanted or ():
-            if index >= seen:
-                raise DataError(f"there is no sample {index}; the data has {seen}")
-            if index not in explained and len(found) < most:
-                raise DataError(f"the answer for sample {index} did not change")
-        return Explanation(seen, changed, tuple(found))
+            if index >= samples:
+                raise DataError(f"there is no sample {index}; the data has {samples}")
+            if index not in explained and len(flips) < most:
+                raise DataError(f"the prediction for sample {index} did not change")
+        return Explanation(samples, changed, tuple(flips))
 
-    def _answers(self, batch: Batch) -> tuple[Array, Array]:
+    def _scores(self, batch: Batch) -> tuple[Array, Array]:
         first = self.reference.outputs[0] if self.reference.outputs else None
         if first is None:
             raise DataError("the model has no float output to explain")
         real = self.reference.run(batch, frozenset())[first]
-        coded = self.executor.run(self._bind(batch), self.executor.points)
-        both = real, coded[self.executor.outputs[0]]
+        quantized = self.executor.run(self._bind(batch), self.executor.points)
+        both = real, quantized[self.executor.outputs[0]]
         if any(t.dim() != 2 or t.shape[1] < 2 for t in both):
-            raise DataError("the first output is no list of scores, so that no answer can change")
-        expected, given = (t.numpy() for t in both)
-        return expected, given
+            raise DataError(
+                "the first output is not [samples, classes] scores, so there are no predictions"
+            )
+        expected, actual = (t.numpy() for t in both)
+        return expected, actual
 
     def _bind(self, batch: Batch) -> Batch:
         return self.model.graph.bind(batch)
@@ -199,16 +215,16 @@ class Explainer:
         values = self.executor.run(self._bind(batch), self.executor.points)
         scores = values[self.executor.outputs[0]][0]
         wrong = int(scores.argmax())
-        off = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
-        ahead = float(expected[right] - np.delete(expected, right).max())
+        error = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
+        margin = float(expected[right] - np.delete(expected, right).max())
         search = _FlipSearch(self, values, right, 0.0)
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
         chosen, mended = frozenset[int](), False
-        for safe in MARGINS:
-            search.least = min(safe * off, ahead / 2)
+        for factor in MARGINS:
+            search.least = min(factor * error, margin / 2)
             chosen, mended = self._smallest(search, gains, search.least - start)
             if mended and self._confirmed_by_runtime(chosen, batch, right):
                 break
@@ -217,16 +233,16 @@ class Explainer:
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
         moved = tuple(a / -start if start else 0.0 for a in alone)
-        return Flip(index, right, wrong, ahead, start, names, moved, mended, search.runs)
+        return Flip(index, right, wrong, margin, start, names, moved, mended, search.runs)
 
     def _confirmed_by_runtime(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
-        """Whether a file with these groups in float gives the answer in the runtime."""
-        if chosen not in self.opened:  # many answers are brought back by the same layers
-            if len(self.opened) >= MAX_SESSIONS:
-                del self.opened[next(iter(self.opened))]
-            self.opened[chosen] = self._open_session(chosen)
-        model = self.opened[chosen]
-        if model is None:  # nothing is left in integers
+        """Return True if ONNX Runtime predicts `right` with these groups in float."""
+        if chosen not in self.sessions:  # many flips have the same cause
+            if len(self.sessions) >= MAX_SESSIONS:
+                del self.sessions[next(iter(self.sessions))]
+            self.sessions[chosen] = self._open_session(chosen)
+        model = self.sessions[chosen]
+        if model is None:  # everything is in float
             return True
         return int(run(model, self._bind(batch).arrays())[0][0].argmax()) == right
 
@@ -240,32 +256,32 @@ class Explainer:
             return session(folder / "mended.onnx")
 
     def points_off(self, chosen: frozenset[int]) -> Array:
-        """[points] those that are gone when these groups are in float."""
-        kept = [g for g in range(len(self.wants)) if g not in chosen]
-        gone: Array = ~(self.wants[kept].any(0) | self.fixed)
-        return gone
+        """Return [points] True for those that disappear with these groups in float."""
+        others = [g for g in range(len(self.needs)) if g not in chosen]
+        off: Array = ~(self.needs[others].any(0) | self.fixed)
+        return off
 
     def _smallest(
         self, search: _FlipSearch, gains: Array, need: float
     ) -> tuple[frozenset[int], bool]:
-        """A set that mends, as small as is found, and whether it does."""
-        singles = [frozenset({g}) for g in range(len(self.wants))]
+        """Return a small set that restores the prediction, and whether it does."""
+        singles = [frozenset({g}) for g in range(len(self.needs))]
         for single in sorted(singles, key=lambda s: -self._promised_gain(gains, s)):
             if search.restores(single):
                 return single, True
-        asked = need
+        target = need
         for _ in range(MAX_GREEDY):
-            chosen = self._greedy(gains, asked)
+            chosen = self._greedy(gains, target)
             if search.restores(chosen):
                 return self._prune(search, chosen, gains), True
-            asked *= DEMAND_GROWTH
-        everything = frozenset(range(len(self.wants)))
+            target *= DEMAND_GROWTH
+        everything = frozenset(range(len(self.needs)))
         return self._prune(search, everything, gains), search.restores(everything)
 
     def _greedy(self, gains: Array, need: float) -> frozenset[int]:
-        """Moves that promise most for each layer, until the sum is enough."""
+        """Add the groups with the largest gain per layer until the sum reaches `need`."""
         chosen: frozenset[int] = frozenset()
-        while self._promised_gain(gains, chosen) < need and len(chosen) < len(self.wants):
+        while self._promised_gain(gains, chosen) < need and len(chosen) < len(self.needs):
             have = self._promised_gain(gains, chosen)
             rates: dict[frozenset[int], float] = {
                 move: (min(self._promised_gain(gains, chosen | move), need) - have)
@@ -281,7 +297,7 @@ class Explainer:
         return float(gains[self.points_off(chosen)].sum())
 
     def _prune(self, search: _FlipSearch, chosen: frozenset[int], gains: Array) -> frozenset[int]:
-        """Without the layers that it mends without, those that promise least first."""
+        """Remove layers that are not needed, those with the smallest gain first."""
         for group in sorted(chosen, key=lambda g: self._promised_gain(gains, frozenset({g}))):
             fewer = chosen - {group}
             if fewer and search.restores(fewer):
@@ -289,7 +305,7 @@ class Explainer:
         return chosen
 
     def restored_model(self, layers: Sequence[str]) -> Quantized:
-        """The model of the file with these layers in float and all else as it is there.
+        """Return the model of the file with these layers in float and everything else unchanged.
 
         Raises:
             CalibrationError: a tensor needs a range that the file does not hold.
@@ -303,7 +319,7 @@ class Explainer:
 
 
 class _FlipSearch:
-    """Runs of one sample, in the quantized network with points switched off."""
+    """Runs one sample through the quantized network with points switched off."""
 
     def __init__(self, explainer: Explainer, values: Values, right: int, least: float) -> None:
         self.of, self.values, self.right, self.least = explainer, values, right, least
@@ -316,20 +332,20 @@ class _FlipSearch:
         off |= {bias for weight, bias in self.of.biases.items() if weight in off}
         output = executor.outputs[0]
         new = executor.rerun_changed(self.values, off, executor.points - off)
-        found: torch.Tensor = (new[output] if output in new else self.values[output])[0]
-        return found
+        scores: torch.Tensor = (new[output] if output in new else self.values[output])[0]
+        return scores
 
     def gain(self, point: str, wrong: int) -> float:
-        """How far the right class is ahead of the wrong one without a point."""
+        """Return the score of the right class minus the wrong one, without a point."""
         scores = self._scores({point})
         return float(scores[self.right] - scores[wrong])
 
     def restores(self, chosen: frozenset[int]) -> bool:
-        """Whether the right class is ahead again, by more than what a runtime rounds otherwise."""
+        """Return True if the right class leads by more than the safety margin."""
         return self.margin(chosen) > self.least
 
     def margin(self, chosen: frozenset[int]) -> float:
-        """How far the right class is ahead of all others with these groups in float."""
+        """Return the score of the right class minus the best other one, these groups in float."""
         if chosen not in self.known:
             off = {p for p, o in zip(self.of.points, self.of.points_off(chosen), strict=True) if o}
             scores = self._scores(off)

@@ -1,4 +1,4 @@
-"""What a search has found: the model, how it keeps the goals, and why it is as it is."""
+"""Result of a search: the best file, the goals it meets, and the precision of each layer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from qtool.search.pareto_front import non_dominated
 
 @dataclass(frozen=True)
 class GroupChoice:
-    """What a group of layers got.
+    """Precision of a group of layers in the best file.
 
-    share: of the predicted error that all have in the first model that was tried, this group's.
-    gain_db: by how much the best model would be more exact with this group in float, and cost_us
-    by how much slower; both None where it is in float.
+    Attributes:
+        name, layers, op, macs: of the group.
+        choice: its precision, a key of `CHOICES`.
+        share: its share of the error predicted for the default precision of every group.
+        gain_db, cost_us: predicted SQNR gain in dB, and additional microseconds, if this group ran
+            in float as well; None if it does.
     """
 
     name: str
@@ -39,17 +42,23 @@ class GroupChoice:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The end of a search.
+    """Result of a search.
 
-    best: what is delivered. reached: whether it keeps every goal; missed: where not, how far it is,
-    in sentences. evaluated: all files that were run, in order. front: keys of those of which none
-    other is both faster (smaller) and more exact. groups: what the best one's layers got.
-    recipes: key -> recipe, of every file. unquantized: the key of the
-    float model itself, where it was tried, or nothing. float_size,
-    float_time: bytes and microseconds of the float model. agreement: correlations of what the
-    additive model predicts with what was measured: dB of the error, and time. stopped: why before
-    its end, if it was. notes: what could not be tried, in sentences. fresh, seconds: evaluations
-    of this run, and what it took.
+    Attributes:
+        best: the delivered file.
+        reached: True if it meets every goal.
+        missed: a sentence for each goal that it misses.
+        evaluated: all evaluated files, in order.
+        front: keys of the files on the Pareto front of cost (time or size) and error.
+        groups: precision of each group of layers in the best file.
+        recipes: of every file, by key.
+        unquantized: key of the float model, or "" if it was not evaluated.
+        float_size, float_time: bytes and microseconds of the float model.
+        agreement: correlation of predictions of the cost model with measurements, of the error in
+            dB and of the time; None if unknown.
+        stopped: why the search ended early, or "".
+        notes: what could not be evaluated, in sentences.
+        fresh, seconds: evaluations and duration of this run.
     """
 
     target: str
@@ -72,18 +81,17 @@ class TuneResult:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the best model: what `quantize` makes it from."""
+        """Recipe of the best file, as `quantize` takes it."""
         return self.recipes[self.best.key]
 
     @property
     def in_float(self) -> bool:
-        """Whether the best is the float model itself: nothing is quantized."""
+        """True if the best file is the float model: nothing is quantized."""
         return self.best.key == self.unquantized
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        found["recipes"] = {k: r.to_json() for k, r in self.recipes.items()}
-        return found
+        fields: dict[str, Any] = to_json(self)
+        return fields | {"recipes": {k: r.to_json() for k, r in self.recipes.items()}}
 
     def __str__(self) -> str:
         parts = [self._verdict(), self._groups(), self._tried(), self._model()]
@@ -94,19 +102,17 @@ class TuneResult:
         speeds = f"({best.speedup_low:.2f} to {best.speedup_high:.2f})"
         sizes = f"{size(best.size)} of {size(self.float_size)}"
         metric = f"; {best.score.text}" if best.score.text else ""
-        head = "every goal is kept" if self.reached else "not every goal is kept; the best found:"
+        head = "all goals met" if self.reached else "goals missed; the best file:"
         lines = [head, *self.missed]
         lines.append(
-            f"{times(best.speedup)} as fast as float {speeds}, {sizes}, "
-            f"{percent(best.share)} of the MACs in integers"
+            f"speed-up {times(best.speedup)} {speeds}, {sizes}, "
+            f"{percent(best.share)} of the MACs in integer kernels"
         )
         exact = best.score.sqnr_db is None
-        outputs = "outputs without error" if exact else f"outputs at {db(best.score.sqnr_db)} dB"
-        lines.append(outputs + metric)
+        sqnr = "no output error" if exact else f"output SQNR {db(best.score.sqnr_db)} dB"
+        lines.append(sqnr + metric)
         if self.in_float:
-            lines.append(
-                "this is the float model itself: nothing else that was tried keeps the goals"
-            )
+            lines.append("the result is the float model: no quantized file met the goals")
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         lines += [f"note: {note}" for note in self.notes]
@@ -124,8 +130,8 @@ class TuneResult:
             )
             for g in self.groups
         ]
-        head = ("layers", "op", "choice", "share of error", "in float", "and costs")
-        if not any(g.share for g in self.groups):  # ended before errors were measured
+        head = ("layers", "op", "precision", "share of error", "gain in float", "cost in float")
+        if not any(g.share for g in self.groups):  # stopped before the errors were measured
             return table(head[:3], [row[:3] for row in rows], align="lll")
         return table(head, rows, align="lllrrr")
 
@@ -143,25 +149,25 @@ class TuneResult:
             )
             for e in self.evaluated
         ]
-        head = ("file", "accuracy", "layers", "speed", "size", "dB", "predicted", "metric")
+        head = ("file", "accuracy", "precisions", "speed-up", "size", "SQNR", "predicted", "metric")
         return table(head, rows, align="lllrrrrl")
 
     def _model(self) -> str:
         names = ("error (dB)", "time")
-        said = [
+        correlations = [
             f"{name} {value:.3f}"
             for name, value in zip(names, self.agreement, strict=True)
             if value is not None
         ]
-        told = f"predicted and measured correlate: {', '.join(said)}; " if said else ""
-        return (
-            f"{told}{len(self.evaluated)} evaluations, {self.fresh} of them in this run, "
-            f"{self.seconds:.0f} s"
-        )
+        parts = [f"{len(self.evaluated)} evaluations, {self.fresh} of them in this run"]
+        if correlations:
+            listed = ", ".join(correlations)
+            parts.insert(0, f"correlation of predictions with measurements: {listed}")
+        return f"{'; '.join(parts)}, {self.seconds:.0f} s"
 
 
 def _count_choices(choices: tuple[str, ...]) -> str:
-    """How many groups have which choice."""
+    """Return how many groups have each precision, as text."""
     names = dict.fromkeys(choices)
     return ", ".join(f"{choices.count(n)} {n}" for n in names)
 
@@ -169,25 +175,25 @@ def _count_choices(choices: tuple[str, ...]) -> str:
 def group_choices(
     space: SearchSpace, best: Trial, model: CostModel | None
 ) -> tuple[GroupChoice, ...]:
-    """What each group got, and what it would gain and cost in float."""
+    """Return the precision of each group, and its predicted gain and cost in float."""
     config = space.config_of(best.choices)
     shares = np.zeros(len(config)) if model is None else model.group_noise(space.default_config)
-    found = []
+    rows = []
     for i, group in enumerate(space.groups):
         gain = cost = None
-        lifted = (*config[:i], len(group.choices) - 1, *config[i + 1 :])
-        if model is not None and lifted != config and not space.is_float(lifted):
-            noise, spent, _ = model.predict(np.array([config, lifted]))
+        in_float = (*config[:i], len(group.choices) - 1, *config[i + 1 :])
+        if model is not None and in_float != config and not space.is_float(in_float):
+            noise, spent, _ = model.predict(np.array([config, in_float]))
             cost = float(spent[1] - spent[0])
             gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
         share = float(shares[i] / (shares.sum() or 1.0))
         facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
-        found.append(GroupChoice(*facts, share, gain, cost))
-    return tuple(found)
+        rows.append(GroupChoice(*facts, share, gain, cost))
+    return tuple(rows)
 
 
 def front_keys(evaluated: tuple[Trial, ...], smallest: bool) -> tuple[str, ...]:
-    """Keys of the files that none beats in both ways, from the cheapest to the most exact."""
+    """Return the keys of the Pareto front, from the cheapest to the most accurate."""
     cost = np.array([e.size if smallest else 1 / e.speedup for e in evaluated], np.float64)
     noise = np.array([e.score.noise for e in evaluated])
     return tuple(evaluated[i].key for i in non_dominated(cost, noise))

@@ -130,7 +130,7 @@ def test_text_is_what_the_command_prints() -> None:
         "latency, batch 8, 1 thread  1.500 ms   0.500 ms",
         "MACs in integer kernels       0.00 %   100.00 %",
         "",
-        "24 samples: int8 is 3.00x as fast as fp32, agrees with it on 50.00 %, output SQNR 31.2 dB",
+        "24 samples: int8 is 3.00x as fast as fp32, same top-1 on 50.00 %, output SQNR 31.2 dB",
     ]
     assert str(replace(found, agreement=None, sqnr_db=None)).endswith(
         "3.00x as fast as fp32, output SQNR no error"

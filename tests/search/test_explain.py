@@ -30,7 +30,7 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
         (scores,) = run(session(mended), [samples[flip.index : flip.index + 1].numpy()])
         assert int(scores[0].argmax()) == flip.expected
     same = next(i for i in range(256) if i not in {f.index for f in found.flips})
-    with pytest.raises(qtool.DataError, match=f"the answer for sample {same} did not change"):
+    with pytest.raises(qtool.DataError, match=f"the prediction for sample {same} did not change"):
         qtool.explain(file, net, asked, samples=[same])
     with pytest.raises(qtool.DataError, match="there is no sample 256; the data has 256"):
         qtool.explain(file, net, asked, samples=[256])

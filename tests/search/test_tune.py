@@ -44,7 +44,7 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     (tmp_path / "best.toml").write_text(found.recipe_text())
     again = qtool.quantize(_captured(), SEEN, recipe=tmp_path / "best.toml")
     assert again.plan.digest == found.quantized().plan.digest
-    assert "every goal is kept" in str(found)
+    assert "all goals met" in str(found)
     assert found.to_json()["best"]["key"] == found.best.key
 
 
@@ -90,8 +90,8 @@ def test_the_float_model_is_the_last_candidate(tmp_path: Path) -> None:
     assert found.reached
     assert found.in_float
     assert (found.best.share, found.best.score.noise, found.best.speedup) == (0.0, 0.0, 1.0)
-    assert "this is the float model itself" in str(found)
-    assert b"This is the float model itself" in tune_page(found, "best")
+    assert "the result is the float model" in str(found)
+    assert b"The result is the float model" in tune_page(found, "best")
     found.export(tmp_path / "best.onnx")
     plain = _captured().export_float(tmp_path / "plain.onnx")
     assert (tmp_path / "best.onnx").read_bytes() == plain.read_bytes()

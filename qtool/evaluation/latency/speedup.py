@@ -1,7 +1,7 @@
-"""Whether the integer model is faster than the float one here, and if not, which operators cost it.
+"""Speed-up of the integer model over the float model on this machine, and its slowest operators.
 
-Part of every conversion for the runtime of this machine: int8 that is slower than float is nothing
-to find out in production.
+Part of every conversion for the runtime of this machine, so that an int8 model slower than float is
+noticed before production.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MAX_NODES = 5
 
 @dataclass(frozen=True)
 class Speedup:
-    """timing: the float model, then the integer one; one sample (all of the sample that it was
-    verified with, where the model runs with no fewer), one thread.
+    """Speed of an integer model relative to its float model, on one thread.
 
-    costly: where the integer model is slower, the operators that lose most to float, most first.
+    Attributes:
+        timing: the float model, then the integer model; one sample, or the whole batch that it was
+            verified with if the model does not run with one.
+        costly: if the integer model is slower: the operators with the largest loss, largest first.
     """
 
     timing: Timing
@@ -39,7 +41,7 @@ class Speedup:
 
     @property
     def ratio(self) -> float:
-        """Float time over integer time: the median of paired runs."""
+        """Float time / integer time: the median of paired runs."""
         return self.timing.ratios[1].median
 
     @property
@@ -62,28 +64,31 @@ class Speedup:
         return "one sample" if self.timing.batch == 1 else f"{self.timing.batch} samples"
 
     def warning(self) -> str | None:
-        """What to say where the integer model is slower, else None."""
+        """Return a warning if the integer model is slower, else None."""
         if not self.slower:
             return None
-        lines = [f"int8 is slower than float here ({self.ratio:.2f}x); it loses most in"]
+        lines = [
+            f"int8 is slower than float on this machine ({self.ratio:.2f}x); slowest operators:"
+        ]
         lines += [_cost(node) for node in self.costly]
-        advice = "leave those in float with a recipe, or ship the float model"
+        advice = "try `qtool tune`, or keep these layers in float (see --recipe)"
         return "\n".join([*lines, advice])
 
 
 def _cost(node: NodeTime) -> str:
     plain, integer = node.microseconds
-    kernel = node.kernels[1] or "no kernel of its own"
+    kernel = node.kernels[1] or "a kernel of a neighbour"
     return f"  {node.name}: {integer:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
 def measure_speedup(
     quantized: Quantized, file: str | Path, *, seconds: float = 1.0
 ) -> Speedup | None:
-    """Times an exported file beside its float model; None where its target runs elsewhere.
+    """Time an exported file against its float model; None if its target does not run here.
 
     Args:
-        seconds: how long to time, at least some rounds; sessions and profile come on top.
+        seconds: duration of the timing, at least MIN_ROUNDS rounds; sessions and the profile take
+            additional time.
 
     Raises:
         VerificationError: ONNX Runtime refuses one of the files.
@@ -96,19 +101,20 @@ def measure_speedup(
         plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         try:
-            found = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
-        except VerificationError:  # where one input counts the rows of another, say
+            timing = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
+        except VerificationError:  # one input may hold the number of rows of another
             inputs = quantized.sample.arrays()
-            found = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
-        if found.ratios[1].median >= 1:
-            return Speedup(found)
+            timing = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
+        if timing.ratios[1].median >= 1:
+            return Speedup(timing)
         nodes = profile_nodes(files, inputs, runs=RUNS)
     losses = sorted(nodes, key=lambda n: n.microseconds[0] - n.microseconds[1])
     costly = [n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0]]
-    return Speedup(found, tuple(costly))
+    return Speedup(timing, tuple(costly))
 
 
 def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
-    """One sample where the batch is dynamic; else the inputs as they are."""
-    free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    return [x[:1] if f else x for x, f in zip(quantized.sample.arrays(), free, strict=True)]
+    """Return one sample if the batch size is dynamic, else the whole batch."""
+    dynamic = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
+    arrays = zip(quantized.sample.arrays(), dynamic, strict=True)
+    return [x[:1] if cut else x for x, cut in arrays]

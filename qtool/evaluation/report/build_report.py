@@ -1,4 +1,4 @@
-"""Gathers a report: each stage is measured once, kept, and taken from there after a kill."""
+"""Measure everything a report holds; an interrupted run resumes from the stored measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXACT_SAMPLES = 64
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to report on. name: as the report calls it; origin: what it is, in words."""
+    """A model to report on, with its name in the report and where it comes from, in words."""
 
     name: str
     file: Path
@@ -53,35 +53,34 @@ def build_report(
     folder: Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Measures models side by side.
+    """Measure models on the same data and return the report.
 
     Args:
         subjects: ONNX files with the same inputs; the first is the reference.
         data: batches, in the order of the labels.
-        quantized: the model behind the second file, or why its layers cannot be looked at.
-        folder: where results are kept while the run lasts; the same run started again goes on
-            from there.
-        bars: makes a progress bar from a title and a length.
+        quantized: the quantized model of the second file, or why its layers cannot be measured.
+        folder: for intermediate results; the same run started again resumes from there.
+        bars: returns a progress bar for a title and a length.
 
     Raises:
-        DataError: data, labels or the evaluation function are of no use; says why.
+        DataError: data, labels or the evaluation function cannot be used.
         VerificationError: a file does not run.
     """
     files = [s.file for s in subjects]
     check_same_inputs(files)
     check_options(data, options)
     store = Store(folder, _digest(files, options))
-    head = _FirstSamples(options.samples)
+    first = _FirstSamples(options.samples)
     total = len(data) if isinstance(data, Sized) else None
     measured = measure_outputs(
-        files, head.watch(data), store=store, progress=bars("evaluating", total)
+        files, first.watch(data), store=store, progress=bars("evaluating", total)
     )
     accuracy = summarize(measured, options.labels)
     coverages = [_coverage(store, i, f) for i, f in enumerate(files)]
-    batch = head.arrays(Feeder(files[0]))
+    batch = first.arrays(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(files[1:], 1))]
     latency, profile = _latencies(store, files, batch, options, bars)
-    layers, note = _layers(store, quantized, head.batches, options, bars)
+    layers, note = _layers(store, quantized, first.batches, options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user)
@@ -102,7 +101,7 @@ def build_report(
 
 
 class _FirstSamples:
-    """The first samples of the data, kept for what needs them again."""
+    """The first samples of the data, kept for later measurements."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -111,7 +110,7 @@ class _FirstSamples:
 
     def watch(self, data: Iterable[Any]) -> Iterator[Any]:
         if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
-            raise DataError(f"data of type {type(data).__name__} is no iterable of batches")
+            raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
         kept = 0
         for item in data:
             if kept < self.samples or not self.items:
@@ -121,23 +120,23 @@ class _FirstSamples:
             yield item
 
     def arrays(self, feeder: Feeder) -> list[np.ndarray[Any, Any]]:
-        """The first samples as one batch: at least as many as are compared exactly."""
-        taken: list[list[np.ndarray[Any, Any]]] = []
+        """Return the first samples as one batch, at least EXACT_SAMPLES if the data has them."""
+        parts: list[list[np.ndarray[Any, Any]]] = []
         for index, item in enumerate(self.items):
             arrays = feeder.arrays(item, index)
-            if taken and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in taken[0]]:
+            if parts and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in parts[0]]:
                 break
-            taken.append(arrays)
-            if not arrays[0].ndim or sum(len(t[0]) for t in taken) >= EXACT_SAMPLES:
+            parts.append(arrays)
+            if not arrays[0].ndim or sum(len(p[0]) for p in parts) >= EXACT_SAMPLES:
                 break
         self.batches = [self._as_inputs(feeder, i, item) for i, item in enumerate(self.items)]
         fixed = any(i.shape and isinstance(i.shape[0], int) for i in feeder.inputs)
-        if fixed or not taken[0][0].ndim:
-            return taken[0]
-        return [np.concatenate(parts) for parts in zip(*taken, strict=True)]
+        if fixed or not parts[0][0].ndim:
+            return parts[0]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _as_inputs(self, feeder: Feeder, index: int, item: Any) -> Batch:
-        """A batch without what is no input: labels at the end of a tuple."""
+        """Return the batch without items that are not inputs, such as trailing labels."""
         batch = to_batch(item)
         feeder.arrays(item, index)
         names = {i.name for i in feeder.inputs}
@@ -156,23 +155,23 @@ def _digest(files: Sequence[Path], options: ReportOptions) -> str:
 
 
 def check_options(data: Iterable[Any], options: ReportOptions) -> None:
-    """Raises DataError for labels of another length, where the data tells before any work."""
+    """Raise DataError if the number of labels is wrong and the data has a known length."""
     if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
         check_labels(options.labels, sum(to_batch(item).size for item in data))
 
 
 def _coverage(store: Store, index: int, file: Path) -> Coverage:
-    """The audit; of a file without a quantized tensor no operator counts as integer."""
-    found = store.load_or_make(f"coverage{index}", Coverage, lambda: audit(file))
+    """Return the audit; in a file without quantized tensors no operator counts as integer."""
+    coverage = store.load_or_make(f"coverage{index}", Coverage, lambda: audit(file))
     if is_quantized(file):
-        return found
-    return replace(found, rows=tuple(replace(row, integer=False) for row in found.rows))
+        return coverage
+    return replace(coverage, rows=tuple(replace(row, integer=False) for row in coverage.rows))
 
 
 def _exactness(
     store: Store, index: int, file: Path, batch: Sequence[np.ndarray[Any, Any]]
 ) -> Exactness | None:
-    """None where the integer engine has no kernel for the file, or nothing is quantized in it."""
+    """Return None if the file is not quantized or the integer engine lacks a kernel for it."""
     if not is_quantized(file):
         return None
     try:
@@ -192,17 +191,17 @@ def _latencies(
     bars: ProgressBars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
-    found: list[Timing] = []
+    timings: list[Timing] = []
     for size, threads in bars("timing", len(pairs))(pairs):
         inputs = resized(files[0], batch, size)
         if inputs is None:
             inputs = list(batch)
             size = len(batch[0]) if batch[0].ndim else 1
-        if all((t.batch, t.threads) != (size, threads) for t in found):  # else a fixed batch, done
-            found.append(_latency(store, files, inputs, threads, options.seconds))
-    if not found:
+        if all((t.batch, t.threads) != (size, threads) for t in timings):  # a fixed batch repeats
+            timings.append(_latency(store, files, inputs, threads, options.seconds))
+    if not timings:
         return (), None
-    last = found[-1]
+    last = timings[-1]
     inputs = resized(files[0], batch, last.batch) or list(batch)
     name = f"profile-{last.batch}-{last.threads}"
     profile = store.load_or_make(
@@ -212,7 +211,7 @@ def _latencies(
             last.batch, last.threads, profile_nodes(files, inputs, threads=last.threads)
         ),
     )
-    return tuple(found), profile
+    return tuple(timings), profile
 
 
 def _latency(
@@ -252,10 +251,10 @@ def _models(
     latency: Sequence[Timing],
     goals: Goals,
 ) -> tuple[ModelFacts, ...]:
-    found = []
+    facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
         verdict = make_verdict(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
-        found.append(
+        facts.append(
             ModelFacts(
                 subject.name,
                 subject.file.name,
@@ -269,7 +268,7 @@ def _models(
                 verdict,
             )
         )
-    return tuple(found)
+    return tuple(facts)
 
 
 def _plan_fields(
@@ -279,11 +278,11 @@ def _plan_fields(
     coverages: Sequence[Coverage],
     options: ReportOptions,
 ) -> dict[str, Any]:
-    """The fields of a report that tell what the plan and the runtime decided."""
-    audited = zip(subjects[1:], coverages[1:], strict=True)
-    found: dict[str, Any] = {
+    """Return the fields of a report that come from the plan and the audit."""
+    coverage_of = zip(subjects[1:], coverages[1:], strict=True)
+    fields: dict[str, Any] = {
         "float_operators": tuple(
-            o for s, c in audited for o in plan_summary.float_operators(s.name, c)
+            o for s, c in coverage_of for o in plan_summary.float_operators(s.name, c)
         ),
         "rewrites": (),
         "edges": (),
@@ -291,10 +290,11 @@ def _plan_fields(
         "plan": (),
     }
     if isinstance(quantized, str):
-        return found
-    seen = {e.tensor: e.activation for e in layers.layers if e.activation} if layers else {}
-    return found | {
-        "edges": plan_summary.edge_facts(quantized, seen),
+        return fields
+    measured = layers.layers if layers else ()
+    histograms = {e.tensor: e.activation for e in measured if e.activation}
+    return fields | {
+        "edges": plan_summary.edge_facts(quantized, histograms),
         "notes": tuple(quantized.notes),
         "rewrites": quantized.plan.rewrites,
         "plan": plan_summary.plan_rows(quantized.plan),

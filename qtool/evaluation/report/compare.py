@@ -1,10 +1,9 @@
-"""Which models a report puts side by side: a model and its int8 file, an int8 file and its float
-model, or several files."""
+"""Entry points of a report: a quantized model, an int8 file, or several files, each compared with a
+reference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +41,18 @@ def measure_quantized(
     keep: Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Measures a quantized model beside its float model.
+    """Compare a quantized model with its float model.
 
     Args:
-        file: where the int8 model is written, and stays. origin: how it was made, in words.
-        keep: a folder for results, from which a run that was interrupted goes on.
+        file: path to write the int8 model to.
+        origin: how the model was made, in words.
+        keep: folder for intermediate results, from which an interrupted run resumes.
 
     Raises:
         QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
-    with _scratch() as work:
+    with scratch_folder() as work:
         plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
         quantized.export(file)
         subjects = [
@@ -72,16 +72,16 @@ def measure_file(
     keep: Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Measures an int8 file, qtool's or another tool's, beside its float model.
+    """Compare an int8 file, of qtool or another tool, with its float model.
 
     Args:
-        reference: the float model: a file, or captured; by default the file's own graph without
-            its roundings.
-        sample: a batch for the captured model, whose layers are looked at then.
+        reference: the float model, as a file or captured; by default the graph of the file
+            without QuantizeLinear and DequantizeLinear.
+        sample: a batch for the captured model; with it the layers are measured.
         keep: see `measure_quantized`.
     """
     model = read_onnx(file)
-    with _scratch() as work:
+    with scratch_folder() as work:
         plain, words = _reference(work, file, reference)
         subjects = [
             Subject(FLOAT, plain, words),
@@ -100,25 +100,20 @@ def measure_files(
     keep: Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Measures several files side by side, made by qtool or not.
+    """Compare several files, of qtool or other tools.
 
     Args:
-        reference: which of the files the others are compared with. keep: see `measure_quantized`.
+        reference: index of the file that the others are compared with.
+        keep: see `measure_quantized`.
     """
     ordered = [files[reference], *(f for i, f in enumerate(files) if i != reference)]
     subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
-    note = "several files are compared; `qtool report` looks at the layers of one model"
+    note = "layers are not measured when files are compared; use `qtool report` for one model"
     return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with scratch_folder() as folder:
-        yield folder
-
-
 def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
-    """A file of the float model, and what it is."""
+    """Return a file of the float model, and where it comes from, in words."""
     if isinstance(reference, Captured):
         info = FileInfo.of(read_onnx(file))
         name = DEFAULT if info is None else info.target
@@ -131,16 +126,16 @@ def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tup
     save(remove_quantization(file), path)
     return (
         path,
-        "the int8 file in float arithmetic, with its rounded weights: no float model was given",
+        "the int8 file in float arithmetic with its rounded weights (no float model was passed)",
     )
 
 
 def _quantized_model(
     file: Path, reference: Path | Captured | None, sample: Batch | None
 ) -> Quantized | str:
-    """The quantized model that a file came from, or why it cannot be had."""
+    """Return the quantized model of a file, or why it is not available."""
     if not isinstance(reference, Captured) or sample is None:
-        return "the layers can only be examined with the float model; pass --model"
+        return "layers can only be measured with the float model; pass --model"
     return try_restore(file, reference, sample)
 
 
@@ -155,7 +150,7 @@ def _describe(file: Path) -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Short names that differ: file names, with the folder where these repeat."""
+    """Return unique short names: file names, or paths if those repeat."""
     stems = [f.name.removesuffix(".onnx") for f in files]
     if len(set(stems)) == len(stems):
         return stems

@@ -1,4 +1,4 @@
-"""What the plan decided, told: shared and requantized edges, rewrites, what stays float."""
+"""Summary of the plan for the report: shared and requantized inputs, float operators."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from qtool.verification import Coverage
 class EdgeFact:
     """One input of an operator that joins several: concat, add, mul, matmul of two activations.
 
-    how: "copied" or "same scale" (parameters as the result's), "requantized" (in the kernel of a
-    concat; "to uint16" before an operator of another type), "rescaled in the kernel", "float".
-    shared_with: other tensors under the same parameters. input_scale, output_scale: real value of
-    one code. lost_bits: log2 of the input's scale over that of its own range as seen; what sharing
-    costs in resolution.
+    Attributes:
+        source: the tensor that is read.
+        how: "copied" or "same scale" (parameters of the result), "requantized" (in the kernel of a
+            concat; "to uint16" before an operator of another type), "rescaled in the kernel",
+            "float".
+        shared_with: other tensors with the same parameters.
+        input_scale, output_scale: scales; None if per channel or in float.
+        lost_bits: resolution lost by sharing: log2 of the scale over the scale of its own range.
     """
 
     node: str
@@ -40,7 +43,7 @@ class EdgeFact:
 
 @dataclass(frozen=True)
 class FloatOperator:
-    """An operator that the runtime computes in float, by the name in the user's model."""
+    """An operator that the runtime computes in float; `name` is that of the user's model."""
 
     model: str
     name: str
@@ -52,7 +55,7 @@ class FloatOperator:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One node of the plan: what it runs as, the parameters of its result, and why."""
+    """One node of the plan: how it is executed, the type of its output, and the reason."""
 
     node: str
     op: str
@@ -61,18 +64,20 @@ class PlanRow:
     reason: str
 
 
-def edge_facts(quantized: Quantized, seen: Mapping[str, HistogramFacts]) -> tuple[EdgeFact, ...]:
-    """Every edge of every operator that joins several tensors.
+def edge_facts(
+    quantized: Quantized, histograms: Mapping[str, HistogramFacts]
+) -> tuple[EdgeFact, ...]:
+    """Return every input of every operator that joins several tensors.
 
     Args:
-        seen: tensor -> its histogram; for what sharing a range costs.
+        histograms: per tensor, for the resolution lost by sharing a range.
     """
     plan, params = quantized.plan, quantized.parameters
     groups: dict[str, list[str]] = {}
     for point in plan:
         if point.kind is Kind.ACTIVATION:
             groups.setdefault(plan.root(point.name), []).append(point.name)
-    found = []
+    facts = []
     for node in G.calls(quantized.graph.graph):
         decision = plan.decision(G.name_of(node)) if row_of(node) is not None else None
         sources = data_inputs(node) if decision is not None else []
@@ -84,7 +89,7 @@ def edge_facts(quantized: Quantized, seen: Mapping[str, HistogramFacts]) -> tupl
             name = G.name_of(source)
             read = plan.reads.get((name, decision.node))
             root = plan.root(read) if read is not None else None
-            found.append(
+            facts.append(
                 EdgeFact(
                     decision.node,
                     decision.op,
@@ -93,14 +98,14 @@ def edge_facts(quantized: Quantized, seen: Mapping[str, HistogramFacts]) -> tupl
                     tuple(n for n in groups.get(root or "", ()) if n != name),
                     _scale(params, read or ""),
                     _scale(params, result or ""),
-                    _lost_resolution(params.get(read or ""), seen.get(name)),
+                    _lost_resolution(params.get(read or ""), histograms.get(name)),
                 )
             )
-    return tuple(found)
+    return tuple(facts)
 
 
 def _result(plan: QuantPlan, node: fx.Node) -> str | None:
-    """The point on what a node computes, behind a clamp that is fused into it."""
+    """Return the point on the output of a node, after a clamp that is fused into it."""
     while G.name_of(node) not in plan:
         decided = [(u, plan.decision(G.name_of(u))) for u in node.users]
         users = [u for u, d in decided if d is not None and d.execution is Execution.FUSED]
@@ -111,7 +116,7 @@ def _result(plan: QuantPlan, node: fx.Node) -> str | None:
 
 
 def _input_handling(op: str, plan: QuantPlan, source: str | None, result: str | None) -> str:
-    """What becomes of the codes of a source on their way into the result."""
+    """Return how the codes of a source enter the result (`EdgeFact.how`)."""
     if source is None or result is None:
         return "float" if source is None else "rescaled in the kernel"
     if isinstance(spec := plan.point(source).spec, Requantized):
@@ -122,19 +127,19 @@ def _input_handling(op: str, plan: QuantPlan, source: str | None, result: str | 
 
 
 def _scale(params: Mapping[str, QuantParams], point: str) -> float | None:
-    found = params.get(point)
-    return float(found.scale) if found is not None and found.axis is None else None
+    own = params.get(point)
+    return float(own.scale) if own is not None and own.axis is None else None
 
 
-def _lost_resolution(params: QuantParams | None, seen: HistogramFacts | None) -> float | None:
-    if params is None or seen is None or params.axis is not None:
+def _lost_resolution(params: QuantParams | None, histogram: HistogramFacts | None) -> float | None:
+    if params is None or histogram is None or params.axis is not None:
         return None
-    own = (max(seen.most, 0.0) - min(seen.least, 0.0)) / params.qtype.levels
+    own = (max(histogram.most, 0.0) - min(histogram.least, 0.0)) / params.qtype.levels
     return math.log2(float(params.scale) / own) if own > 0 else None
 
 
 def float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
-    """What the audit found in float."""
+    """Return the operators that the audit reports in float."""
     return [
         FloatOperator(model, r.name, r.op, r.kernel, r.macs, r.reason) for r in coverage.float_rows
     ]

@@ -1,4 +1,4 @@
-"""What a report holds. JSON, Markdown and HTML are made from these objects and nothing else."""
+"""The data of a report. JSON, Markdown and HTML are rendered from these classes alone."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ SCHEMA = 1
 class ModelFacts:
     """One model of the report; the first is the reference.
 
-    origin: what it is, in words. integer_mac_share: 0 to 1. macs: of one sample. operators,
-    integer_operators: of those that the audit looks at. exactness: None where it was not compared.
-    verdict: None for the reference.
+    Attributes:
+        name: short name, unique in the report.
+        file: file name.
+        origin: where the file comes from, in words.
+        integer_mac_share: share of MACs in integer kernels, 0 to 1.
+        macs: MACs of one sample.
+        operators, integer_operators: audited operators, and those of them in integer kernels.
+        exactness: None if the file was not compared with the integer engine.
+        verdict: None for the reference.
     """
 
     name: str
@@ -45,7 +51,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Profile:
-    """The time of each node at one batch size and number of threads."""
+    """Time of each node at one batch size and number of threads."""
 
     batch: int
     threads: int
@@ -54,10 +60,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is shown. Documented field by field in docs/report.md.
+    """A report; docs/report.md describes every field.
 
-    schema: raised when a field changes its meaning or goes. created: UTC, ISO 8601. layers: None
-    where the layers could not be looked at; `layers_note` says why.
+    Attributes:
+        schema: raised when a field changes its meaning or is removed.
+        created: UTC, ISO 8601.
+        models: the reference first.
+        layers: None if the layers were not measured; `layers_note` has the reason.
+        edges: inputs of operators that join several tensors.
+        float_operators: operators that the runtime computes in float.
+        rewrites, notes, plan: of the conversion; empty without the quantized model.
     """
 
     schema: int
@@ -77,41 +89,42 @@ class Report:
     plan: tuple[PlanRow, ...]
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        return found
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Report:
-        """A report from its JSON.
+        """Return a report from its JSON.
 
         Raises:
-            FileError: of another schema, or damaged.
+            FileError: another schema, or damaged JSON.
         """
         if value.get("schema") != SCHEMA:
             raise FileError(
-                f"report of schema {value.get('schema')}; qtool here reads {SCHEMA}: make it again"
+                f"the report has schema {value.get('schema')}, this qtool reads schema {SCHEMA}; "
+                "create the report again"
             )
         try:
             return from_json(cls, value)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"a damaged report ({error!r}); make it again") from error
+            raise FileError(f"the report is damaged ({error!r}); create it again") from error
 
     @property
     def missed(self) -> bool:
-        """Whether a goal that the user set was missed."""
+        """True if a goal that the user set was missed."""
         return any(m.verdict is not None and m.verdict.missed for m in self.models)
 
     def __str__(self) -> str:
-        """The verdicts, a line for each model that is judged."""
-        judged = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
-        return "\n".join(f"{name}: {v.headline}. {v.text}" for name, v in judged)
+        """Return one line per verdict."""
+        verdicts = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
+        return "\n".join(f"{name}: {v.headline}. {v.text}" for name, v in verdicts)
 
     def table(self) -> str:
-        """The models side by side: accuracy, latency, size."""
+        """Return a table of accuracy, latency and size with a column per model."""
         metrics, outcomes = self.accuracy.metrics, self.accuracy.models
         rows = [(m.name, *map(m.text, m.values)) for m in metrics]
         agreements = (o.agreement for o in outcomes)
-        rows.append(("same answer", *(percent(a.value) if a else "" for a in agreements)))
+        rows.append(("top-1 agreement", *(percent(a.value) if a else "" for a in agreements)))
         rows.append(("output SQNR dB", "reference", *(db(o.sqnr_db) for o in outcomes[1:])))
         for timing in self.latency:
             threads = f"{timing.threads} thread{'' if timing.threads == 1 else 's'}"
@@ -124,5 +137,5 @@ class Report:
         return table(("", *(m.name for m in self.models)), rows)
 
     def text(self) -> str:
-        """The JSON, one line a field, so that two reports can be compared line by line."""
+        """Return the JSON with one line per field, so that reports can be compared with diff."""
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Ship it or not, in words, from the measurements and the goals."""
+"""The verdict of a report: ship the model or not, from the measurements and the goals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from qtool.core.formats import percent
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.metrics import Interval, Metric
@@ -13,12 +14,12 @@ from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
 
 DEFAULT_DROP = 0.01  # of a share: one point
-AGREEMENT = (0.99, 0.97)  # good, and still worth a look
+GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
 
 
 class Level(str, Enum):
-    """How a check came out; the worst one decides."""
+    """Outcome of a check; the worst level of all checks is that of the verdict."""
 
     GOOD = "good"
     LOOK = "look"
@@ -30,14 +31,21 @@ class Level(str, Enum):
 
 HEADLINES = {
     Level.GOOD: "Ship it",
-    Level.LOOK: "Look at it",
+    Level.LOOK: "Needs review",
     Level.BAD: "Do not ship",
 }
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question. level: good, look, bad. missed: whether a goal the user set was missed."""
+    """One check of a model.
+
+    Attributes:
+        name: "accuracy", "latency", "integer share" or "parity".
+        level: how it came out.
+        text: the measurement, in a sentence.
+        missed: True if a goal that the user set was missed.
+    """
 
     name: str
     level: Level
@@ -47,7 +55,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """level: that of the worst check. headline: in two words. text: why, in a sentence."""
+    """The verdict on one model.
+
+    Attributes:
+        level: that of the worst check.
+        headline: the level in two words.
+        text: the reason, in a sentence.
+        checks: all checks.
+    """
 
     level: Level
     headline: str
@@ -56,7 +71,7 @@ class Verdict:
 
     @property
     def missed(self) -> bool:
-        """Whether any goal that the user set was missed."""
+        """True if any goal that the user set was missed."""
         return any(c.missed for c in self.checks)
 
 
@@ -68,10 +83,11 @@ def make_verdict(
     exactness: Exactness | None,
     goals: Goals,
 ) -> Verdict:
-    """The verdict on one model beside the reference.
+    """Return the verdict on one model, compared with the reference.
 
     Args:
-        model: its place among the models. coverage: its integer share of the MACs.
+        model: its index in the report.
+        coverage: its share of MACs in integer kernels, 0 to 1.
     """
     checks = [_accuracy(accuracy, model, goals), *_latency(latency, model, goals)]
     checks += [_coverage(coverage, goals), _exactness(exactness)]
@@ -82,7 +98,7 @@ def make_verdict(
 
 
 def _summary(checks: Sequence[Check]) -> str:
-    """Accuracy, and the last latency: as a rule that of the largest batch."""
+    """Accuracy and the last latency, usually that of the largest batch."""
     speeds = [c.text for c in checks if c.name == "latency"]
     return " ".join([checks[0].text, *speeds[-1:]])
 
@@ -92,18 +108,14 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
         return _metric(accuracy.metrics[0], model, accuracy.samples, goals)
     agreement = accuracy.models[model].agreement
     if agreement is None:
-        return Check(
-            "accuracy",
-            Level.LOOK,
-            "Nothing says how accurate it is: give labels, or a function with --eval.",
-        )
-    good, fair = AGREEMENT
-    level = Level.GOOD if agreement.low >= good else Level.LOOK
-    if agreement.value < fair:
+        text = "Accuracy was not measured: pass labels, or a function with --eval."
+        return Check("accuracy", Level.LOOK, text)
+    level = Level.GOOD if agreement.low >= GOOD_AGREEMENT else Level.LOOK
+    if agreement.value < FAIR_AGREEMENT:
         level = Level.BAD
     text = (
-        f"It gives the reference's top-1 on {_percent(agreement.value)} of {accuracy.samples} "
-        f"samples ({_percent(agreement.low)} to {_percent(agreement.high)}); there are no labels."
+        f"Top-1 agrees with the reference on {percent(agreement.value)} of {accuracy.samples} "
+        f"samples ({percent(agreement.low)} to {percent(agreement.high)}); no labels were passed."
     )
     return Check("accuracy", level, text)
 
@@ -117,8 +129,8 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
     change = _change(metric, drop) + _interval_text(metric, interval)
     text = f"{metric.name} goes from {values}: {change}"
-    limit = f" (allowed: {_difference(metric, allowed)})"
     if drop > allowed:
+        limit = f" (allowed: {_difference(metric, allowed)})"
         return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
     if interval is not None and interval.high > allowed:
         text += f"; {samples} samples do not rule out a loss above {_difference(metric, allowed)}"
@@ -128,12 +140,12 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
 
 def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]:
     least = 1.0 if goals.speedup is None else goals.speedup
-    found = []
+    checks = []
     for timing in latency:
         ratio = timing.ratios[model]
         where = f"at batch {timing.batch}, {_count(timing.threads, 'thread')}"
         text = (
-            f"It runs {ratio.median:.2f}x as fast as the reference {where}"
+            f"Speed-up over the reference is {ratio.median:.2f}x {where}"
             f" ({ratio.low:.2f} to {ratio.high:.2f})."
         )
         level = Level.GOOD
@@ -142,43 +154,41 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
         elif ratio.low < least:
             level = Level.LOOK
         missed = goals.speedup is not None and ratio.median < least
-        found.append(Check("latency", level, text, missed))
-    return found
+        checks.append(Check("latency", level, text, missed))
+    return checks
 
 
 def _coverage(share: float, goals: Goals) -> Check:
     least = COVERAGE if goals.coverage is None else goals.coverage
-    text = f"{_percent(share)} of the multiply-accumulates run in integer kernels."
+    text = f"{percent(share)} of the MACs run in integer kernels."
     if share >= least:
         return Check("integer share", Level.GOOD, text)
-    asked = goals.coverage is not None
-    level = Level.BAD if asked else Level.LOOK
-    return Check("integer share", level, text, asked)
+    missed = goals.coverage is not None
+    return Check("integer share", Level.BAD if missed else Level.LOOK, text, missed)
 
 
-def _exactness(found: Exactness | None) -> Check:
+def _exactness(exactness: Exactness | None) -> Check:
     name = "parity"
-    if found is None:
-        return Check(name, Level.LOOK, "It was not compared with the integer engine.")
-    if found.exact:
-        text = f"The integer engine and the runtime agree in every bit of {found.elements} outputs."
+    if exactness is None:
+        text = "The file was not compared with the integer engine."
+        return Check(name, Level.LOOK, text)
+    if exactness.exact:
+        text = (
+            f"ONNX Runtime matches the integer engine bit for bit ({exactness.elements} outputs)."
+        )
         return Check(name, Level.GOOD, text)
     text = (
-        f"The integer engine and the runtime agree in {_percent(found.share)} of {found.elements} "
-        f"outputs, worst difference {found.worst:.3g} codes"
+        f"ONNX Runtime matches the integer engine in {percent(exactness.share)} of "
+        f"{exactness.elements} outputs, largest difference {exactness.worst:.3g} codes"
     )
-    if found.passed:
+    if exactness.passed:
         return Check(
             name,
-            Level.GOOD if found.worst <= 2 else Level.LOOK,
-            f"{text}; {_count(found.float_steps, 'node')} in float, which may round differently.",
+            Level.GOOD if exactness.worst <= 2 else Level.LOOK,
+            f"{text}; {_count(exactness.float_steps, 'float node')} may round differently.",
         )
-    where = ", ".join(found.wrong[:3]) or found.first
+    where = ", ".join(exactness.wrong[:3]) or exactness.first
     return Check(name, Level.BAD, f"{text}, first in {where}.")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
 
 
 def _count(number: int, what: str) -> str:
@@ -186,7 +196,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _value(metric: Metric, value: float) -> str:
-    return _percent(value) if metric.percent else f"{value:.6g}"
+    return percent(value) if metric.percent else f"{value:.6g}"
 
 
 def _difference(metric: Metric, value: float) -> str:

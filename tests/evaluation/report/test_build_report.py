@@ -90,5 +90,5 @@ def test_labels_of_another_length_are_refused_before_any_work(data):
 
 @pytest.mark.parametrize("data", ["text", 3, []])
 def test_data_of_no_use(subjects, data):
-    with pytest.raises(DataError, match=r"no iterable of batches|data is empty"):
+    with pytest.raises(DataError, match=r"not an iterable of batches|data is empty"):
         build_report(subjects, data, QUICK, quantized=NOTE)

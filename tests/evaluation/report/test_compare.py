@@ -115,7 +115,7 @@ def test_everything_is_in_it(made, quantized):
 def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
     folder, _ = made
     found = report_file(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
-    assert "no float model was given" in found.models[0].origin
+    assert "no float model was passed" in found.models[0].origin
     assert found.layers is None
     assert "--model" in found.layers_note
     assert found.accuracy.models[1].sqnr_db > 25
@@ -212,7 +212,7 @@ def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp
     assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
     assert "same best class" not in (tmp_path / "r" / "report.html").read_text()
     written = (tmp_path / "r" / "report.md").read_text()
-    assert "same answer" not in written
+    assert "top-1 agreement" not in written
     assert "|\n| output SQNR, dB |" in written  # the table goes on
 
 

@@ -66,7 +66,7 @@ def test_table_puts_the_models_side_by_side():
 
 
 def test_another_schema_is_refused():
-    with pytest.raises(FileError, match="make it again"):
+    with pytest.raises(FileError, match="create the report again"):
         Report.from_json(made_up().to_json() | {"schema": SCHEMA + 1})
-    with pytest.raises(FileError, match="a damaged report"):
+    with pytest.raises(FileError, match="the report is damaged"):
         Report.from_json(made_up().to_json() | {"models": 3})

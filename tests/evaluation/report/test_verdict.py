@@ -70,7 +70,9 @@ def test_level(case):
     given, level = CASES[case]
     found = verdict(**given)
     assert found.level == level
-    assert found.headline == {"good": "Ship it", "look": "Look at it", "bad": "Do not ship"}[level]
+    assert (
+        found.headline == {"good": "Ship it", "look": "Needs review", "bad": "Do not ship"}[level]
+    )
     assert found.text
     assert not found.missed
 

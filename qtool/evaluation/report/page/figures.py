@@ -1,8 +1,8 @@
-"""The overview figures, as SVG that takes the colours of the page: light, dark or on paper.
+"""Overview figures as SVG in the colours of the page: light, dark or print.
 
-matplotlib draws with stand-in colours, which become variables of the page's style sheet. Text stays
-text. The histograms of single layers are drawn by the page itself from the JSON, when asked for:
-hundreds of finished drawings would be most of the file.
+matplotlib draws with placeholder colours, which are replaced by variables of the style sheet. Text
+stays text. Histograms of single layers are drawn by report.js from the JSON when a layer is
+selected: hundreds of finished drawings would be most of the file.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ STYLE: Any = {
 }
 WIDTH = 7.2  # inches: 518 units of the drawing
 BARS = 15
-NAME = 34  # letters of a name beside a bar
+MAX_NAME = 34  # characters of a name next to a bar
 
 
 def figures(report: Report) -> dict[str, str]:
-    """Name -> SVG of every figure that the report has numbers for."""
-    found = {name: draw(report) for name, draw in FIGURES.items()}
-    return {name: svg for name, svg in found.items() if svg}
+    """Return the SVG of every figure that the report has data for, by name."""
+    drawings = {name: draw(report) for name, draw in FIGURES.items()}
+    return {name: svg for name, svg in drawings.items() if svg}
 
 
 def _speed(report: Report) -> str:
-    """Each model's ratio at each batch size, with its interval, beside the line of no change."""
+    """Speed-up of each model at each batch size, with its interval and a line at 1."""
     rows = [
         (f"{m.name}\nbatch {t.batch}, {t.threads} thr.", t.ratios[i], SERIES[i % len(SERIES)])
         for t in report.latency
@@ -65,7 +65,7 @@ def _speed(report: Report) -> str:
     def draw(axes: Axes) -> None:
         axes.axvline(1, color=INK, linewidth=1)
         axes.text(
-            1, -0.75, "as fast as the reference", ha="center", va="bottom", color=MUTED, fontsize=8
+            1, -0.75, "speed of the reference", ha="center", va="bottom", color=MUTED, fontsize=8
         )
         for y, (_, ratio, color) in enumerate(rows):
             axes.plot([ratio.p10, ratio.p90], [y, y], color=color, linewidth=2, alpha=0.4)
@@ -77,16 +77,14 @@ def _speed(report: Report) -> str:
         widest = max(1.0, *(r.high for _, r, _ in rows))
         shown = max(widest, *(min(r.p90, 1.6 * widest) for _, r, _ in rows))
         axes.set_xlim(0, 1.12 * shown)  # a line of outliers may leave the drawing
-        axes.set_xlabel(
-            "times as fast as the reference (thick: 95 % interval, thin: 80 % of the runs)"
-        )
+        axes.set_xlabel("speed-up over the reference (thick: 95 % interval, thin: 80 % of runs)")
         axes.grid(axis="y", visible=False)
 
-    return draw_svg("Speed beside the reference", 0.9 + 0.45 * len(rows), draw)
+    return draw_svg("Speed-up over the reference", 0.9 + 0.45 * len(rows), draw)
 
 
 def _nodes(report: Report) -> str:
-    """The slowest nodes, reference and last model, one under the other."""
+    """Slowest nodes of the reference and the last model."""
     if report.profile is None:
         return ""
     last = len(report.models) - 1
@@ -105,14 +103,14 @@ def _nodes(report: Report) -> str:
         axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
         axes.set_ylim(len(nodes) - 0.4, -0.6)
         axes.set_xlim(0, 1.2 * max(max(n.microseconds) for n in nodes) / 1000)
-        axes.set_xlabel(f"ms a run of batch {report.profile.batch if report.profile else 0}")
+        axes.set_xlabel(f"ms per run, batch {report.profile.batch if report.profile else 0}")
         axes.grid(axis="y", visible=False)
 
     return draw_svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
 
 
 def _worst_layers(report: Report) -> str:
-    """The layers that make most of the output error."""
+    """Layers with the largest share of the output error."""
     if report.layers is None:
         return ""
     worst = sorted(report.layers.layers, key=lambda e: -e.only_share)[:BARS]
@@ -125,20 +123,20 @@ def _worst_layers(report: Report) -> str:
         axes.set_yticks(range(len(worst)), [_short(e.name) for e in worst])
         axes.set_ylim(len(worst) - 0.4, -0.6)
         axes.set_xlim(0, 1.15 * max(shares[0], 1e-9))
-        axes.set_xlabel("output error with this layer alone quantized, in % of the whole network's")
+        axes.set_xlabel("output error with only this layer quantized, in % of the total error")
         axes.grid(axis="y", visible=False)
 
-    return draw_svg("Layers that hurt most", 0.8 + 0.25 * len(worst), draw) if worst else ""
+    return draw_svg("Most sensitive layers", 0.8 + 0.25 * len(worst), draw) if worst else ""
 
 
 def _error_along_network(report: Report) -> str:
-    """SQNR along the network: made by each layer, and accumulated."""
+    """SQNR along the network: of each layer alone, and accumulated."""
     if report.layers is None or not report.layers.layers:
         return ""
     layers = report.layers.layers
     views: tuple[tuple[str, str, Callable[[LayerError], float | None]], ...] = (
-        ("made by the layer alone", SERIES[0], lambda e: e.alone_db),
-        ("accumulated up to here", SERIES[1], lambda e: e.accumulated_db),
+        ("of the layer itself", SERIES[0], lambda e: e.alone_db),
+        ("accumulated", SERIES[1], lambda e: e.accumulated_db),
     )
 
     def draw(axes: Axes) -> None:
@@ -147,7 +145,7 @@ def _error_along_network(report: Report) -> str:
             if points:
                 xs, ys = zip(*points, strict=True)
                 axes.plot(xs, ys, color=color, linewidth=1.4, marker="o", markersize=2.5)
-                above = label.startswith("made")
+                above = color == SERIES[0]
                 where = (xs[len(xs) // 2], max(ys) if above else min(ys))
                 axes.annotate(
                     label,
@@ -175,7 +173,7 @@ FIGURES: dict[str, Callable[[Report], str]] = {
 
 
 def draw_svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
-    """One drawing, `height` inches high, as SVG in the colours of the page."""
+    """Return one drawing, `height` inches high, as SVG in the colours of the page."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
@@ -189,7 +187,7 @@ def draw_svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
 
 
 def _inline(svg: str, title: str) -> str:
-    """The drawing as part of a page: its size left to the page, its colours the page's."""
+    """Return the drawing for embedding: without a size, with colour variables and unique ids."""
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, variable)
     head, _, rest = svg.partition(">")
@@ -203,10 +201,10 @@ def _inline(svg: str, title: str) -> str:
 
 
 def _short(name: str) -> str:
-    """The end of a long name, where names of layers differ."""
-    return escape_math(name if len(name) <= NAME else "…" + name[1 - NAME :])
+    """Return the end of a long name, where names of layers differ."""
+    return escape_math(name if len(name) <= MAX_NAME else "…" + name[1 - MAX_NAME :])
 
 
 def escape_math(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
+    """Escape text that matplotlib would parse as a formula."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""A folder of files that appears whole: a reader meets the old report or the new one."""
+"""Atomic replacement of a report folder: readers see the old report or the new one, never a mix."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def _is_part(name: str) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises FileError if a report could not be written there: said before the work, not after.
+    """Raise FileError if a report cannot be written there; called before any measurement.
 
-    A folder that holds anything but a report is refused, since it would be replaced.
+    A folder with other files is refused, since it would be replaced.
     """
     parent = resolve(folder).parent
     if folder.exists() and not folder.is_dir():
-        raise FileError(f"cannot write {folder}: it is a file; name a folder for the report")
+        raise FileError(f"cannot write {folder}: it is a file; choose a folder for the report")
     if folder.is_dir():
         foreign = sorted(p.name for p in folder.iterdir() if not _is_part(p.name))
         if foreign:
             raise FileError(
-                f"{folder} holds '{foreign[0]}', which is no part of a report; name a new folder"
+                f"{folder} holds '{foreign[0]}', which is not part of a report; choose a new folder"
             )
     if not parent.is_dir():
         raise FileError(
@@ -46,16 +46,15 @@ def check_folder(folder: Path) -> None:
 
 
 def resume_folder(folder: Path) -> Path:
-    """Where a run that is to write `folder` keeps what it measured so far."""
+    """Return the folder for intermediate results of a run that writes `folder`."""
     target = resolve(folder)
     return target.parent / f".{target.name}.resume"
 
 
 def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    """Writes the files as `folder`, in place of what was there: contents, or copies of files.
+    """Write the files (contents, or copies of files) as `folder`, replacing an old one.
 
-    They are written to a folder beside it, which then takes its place in one step of the file
-    system.
+    They are written to a folder next to it, which is then exchanged with it in one system call.
 
     Raises:
         FileError: it cannot be written.
@@ -77,7 +76,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
 
 
 def _mode() -> int:
-    """Of an ordinary new folder."""
+    """Return the mode of a new folder under the current umask."""
     umask = os.umask(0)
     os.umask(umask)
     return 0o777 & ~umask
@@ -103,23 +102,23 @@ def _sync(folder: Path) -> None:
 
 
 def _replace(new: Path, old: Path) -> None:
-    """Puts `new` where `old` is; afterwards what was there, if anything, is at `new`."""
+    """Move `new` to `old`; an existing `old` is exchanged with it."""
     if not old.exists():
         new.rename(old)
         return
     if _exchange(new, old):
         return
-    made = sorted(new.iterdir(), reverse=True)  # data before the model that names it
-    for file in made:  # each file whole, where folders cannot be exchanged
+    files = sorted(new.iterdir(), reverse=True)  # external data before the model that names it
+    for file in files:  # folders cannot be exchanged here: replace file by file
         file.replace(old / file.name)
-    names = {file.name for file in made}
+    names = {file.name for file in files}
     for file in old.iterdir():
         if _is_part(file.name) and file.name not in names:
             file.unlink()
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchanges two paths in one step; False where the system cannot."""
+    """Exchange two paths atomically; return False if the system does not support it."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""From a report to its pages: templates filled with the same objects that the JSON is made of."""
+"""Render a report as JSON, Markdown and HTML, all from the same objects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qtool.core import formats
 from qtool.evaluation.report.page.figures import figures
 from qtool.evaluation.report.report import Report
 
-LIMIT = 30  # rows of a table in Markdown; the page and the JSON hold all
+LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
 
 
 def render_pages(report: Report) -> dict[str, bytes]:
-    """File name -> content: report.json, report.md and report.html."""
+    """Return the contents of report.json, report.md and report.html, by file name."""
     text = report.text()
     context = {"report": report, "limit": LIMIT}
     html = (
@@ -39,15 +39,15 @@ def _figures(report: Report) -> dict[str, Markup]:
 
 
 def _embedded_json(report: Report) -> Markup:
-    """The JSON as the content of a script element, which it cannot end."""
+    """Return the JSON as the content of a script element, which it cannot close."""
     text = json.dumps(report.to_json(), separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704  # holds no `<`
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates and how they write numbers."""
-    made = jinja2.Environment(
+    """Return the templates with the filters that format numbers."""
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("qtool.evaluation.report.page"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
@@ -55,12 +55,12 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= FILTERS
-    return made
+    templates.filters |= FILTERS
+    return templates
 
 
 def _cell(value: Any) -> str:
-    """Text in a table of Markdown."""
+    """Escape text for a Markdown table."""
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 

@@ -1,4 +1,4 @@
-"""A report written: the folder is checked before the work and replaced after it."""
+"""Write a report: check the folder first, measure, then replace the folder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from qtool.evaluation.report.report import Report
 def write_report(
     folder: Path, measure: Callable[[Path], Report], model: Path | None = None
 ) -> Report:
-    """Measures and replaces the folder; what was measured is kept until that is done.
+    """Measure and replace the folder; intermediate results are kept until then.
 
     Args:
-        measure: makes the report; it is given a folder for results, from which it goes on after an
-            interruption.
-        model: an ONNX file that belongs to the report, with the data that it names; it is there
-            after `measure`.
+        measure: returns the report; its argument is a folder for intermediate results, from which
+            it resumes after an interruption.
+        model: an ONNX file, written by `measure`, to copy into the report with its external data.
 
     Raises:
-        FileError: the folder cannot be written, or holds something else than a report.
+        FileError: the folder cannot be written, or holds anything but a report.
     """
     check_folder(folder)
     keep = resume_folder(folder)

@@ -153,11 +153,11 @@ def test_names_cannot_break_the_page(page, made):
 def test_verdict_comes_first(made, report):
     for name in ("report.html", "report.md"):
         body = made[name].split("</head>")[-1]
-        assert body.index("Ship it") < body.index("Side by side")
+        assert body.index("Ship it") < body.index("Comparison")
 
 
 @pytest.mark.parametrize(
-    ("drop", "headline"), [(0.001, "Ship it"), (0.009, "Look at it"), (0.05, "Do not ship")]
+    ("drop", "headline"), [(0.001, "Ship it"), (0.009, "Needs review"), (0.05, "Do not ship")]
 )
 def test_verdict_follows_the_drop(drop, headline):
     made = render_pages(made_up(drop=drop))

@@ -42,7 +42,7 @@ def test_measured_then_written(tmp_path):
 def test_a_folder_of_something_else_is_refused_before_the_work(tmp_path):
     (tmp_path / "notes.txt").touch()
     asked = []
-    with pytest.raises(FileError, match="no part of a report"):
+    with pytest.raises(FileError, match="not part of a report"):
         write_report(tmp_path, asked.append)
     assert asked == []
 

@@ -1,6 +1,6 @@
 "use strict";
-// Sorting, filters and the layer view. The page is whole without this script; only the histograms
-// of single layers are drawn here, from the JSON, when a layer is pressed.
+// Sorting, filters and the layer view. Without this script the page lacks only the histograms of
+// single layers, which are drawn here from the JSON when a layer is selected.
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const layers = new Map((report.layers ? report.layers.layers : []).map((e) => [e.name, e]));
@@ -59,10 +59,10 @@ for (const table of document.querySelectorAll("table")) {
 // --- the layer view --------------------------------------------------------------------------
 
 function element(name, attributes, text) {
-  const found = document.createElementNS(SVG, name);
-  for (const [k, v] of Object.entries(attributes)) found.setAttribute(k, v);
-  if (text !== undefined) found.textContent = text;
-  return found;
+  const node = document.createElementNS(SVG, name);
+  for (const [k, v] of Object.entries(attributes)) node.setAttribute(k, v);
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
 const short = (x) => (x === null ? "" : Number(x.toPrecision(3)).toString());
@@ -89,8 +89,8 @@ function histogram(title, bars) {
   if (start < 0 && stop > 0) svg.append(element("text", { x: x(0), y: height - 4, "text-anchor": "middle" }, "0"));
   const figure = document.createElement("figure");
   const caption = document.createElement("figcaption");
-  caption.textContent = `${title}: values from ${short(bars.least)} to ${short(bars.most)}; the green range is what the codes hold, ` +
-    `${(100 * bars.clipped).toPrecision(2)} % lie outside and saturate. Heights are logarithmic.`;
+  caption.textContent = `${title}: values from ${short(bars.least)} to ${short(bars.most)}; the quantized range is green, ` +
+    `${(100 * bars.clipped).toPrecision(2)} % of the values saturate. Logarithmic heights.`;
   figure.append(svg, caption);
   return figure;
 }
@@ -111,14 +111,14 @@ function toggle(button) {
   cell.colSpan = row.cells.length;
   if (layer.activation) pair.append(histogram(`Result of ${layer.name}`, layer.activation));
   if (layer.weight) pair.append(histogram("Weights", layer.weight));
-  if (!pair.children.length) pair.textContent = "No histogram was taken of this layer.";
+  if (!pair.children.length) pair.textContent = "No histogram for this layer.";
   cell.append(pair);
   view.append(cell);
   row.after(view);
   button.setAttribute("aria-expanded", "true");
 }
 
-// --- what a person presses -------------------------------------------------------------------
+// --- events -------------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
