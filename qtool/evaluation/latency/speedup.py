@@ -67,9 +67,7 @@ class Speedup:
         """Return a warning if the integer model is slower, else None."""
         if not self.slower:
             return None
-        lines = [
-            f"int8 is slower than float on this machine ({self.ratio:.2f}x); slowest operators:"
-        ]
+        lines = [f"int8 is slower than float here ({self.ratio:.2f}x); slowest operators:"]
         lines += [_cost(node) for node in self.costly]
         advice = "try `qtool tune`, or keep these layers in float (see --recipe)"
         return "\n".join([*lines, advice])

@@ -67,7 +67,7 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
     warning = found.warning()
     assert warning is not None
     assert warning.splitlines() == [
-        "int8 is slower than float on this machine (0.50x); slowest operators:",
+        "int8 is slower than float here (0.50x); slowest operators:",
         "  1: 900 us in QLinearConv, 200 us in float",
         "  input: 30 us in QuantizeLinear, 0 us in float",
         "try `qtool tune`, or keep these layers in float (see --recipe)",

@@ -79,7 +79,7 @@ def test_failure_leaves_the_old_report(tmp_path, monkeypatch):
     ("prepare", "says"),
     [
         (lambda p: p.touch(), "it is a file"),
-        (lambda p: (p.mkdir(), (p / "thesis.tex").touch()), "'thesis.tex', which is no part"),
+        (lambda p: (p.mkdir(), (p / "thesis.tex").touch()), "'thesis.tex', which is not part"),
     ],
 )
 def test_refusals(tmp_path, prepare, says):
