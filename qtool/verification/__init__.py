@@ -1,4 +1,4 @@
-"""Verification: nothing is called done before the runtime has shown it."""
+"""Verification of exported files: in the runtime, against the plan and the integer engine."""
 
 from qtool.verification.bit_exactness import Exactness, compare_codes
 from qtool.verification.exported_file import ExportedFile
@@ -8,11 +8,11 @@ from qtool.verification.file_parity import Difference, Parity, check_parity
 from qtool.verification.integer_coverage import (
     AuditRow,
     Coverage,
-    audit,
     executed_coverage,
     planned_coverage,
 )
 from qtool.verification.node_parity import NodeParity, compare_nodes
+from qtool.verification.onnxruntime_audit import audit
 from qtool.verification.qdq_structure import Expected, check_structure, check_well_formed
 from qtool.verification.run_self_test import SelfCheck, check_self_test
 from qtool.verification.self_test_creation import make_self_test

@@ -22,7 +22,7 @@ from torch import nn
 import qtool
 from qtool.core.errors import FileError, VerificationError
 from qtool.verification import AuditRow, Coverage, audit
-from qtool.verification.integer_coverage import INTEGER
+from qtool.verification.onnxruntime_audit import INTEGER
 from tests.backends.onnx.export.networks import (
     NETWORKS,
     computing,
