@@ -1,8 +1,11 @@
-"""What the runtime would run otherwise than planned: something idle between keeps it from that.
+"""Workaround for ONNX Runtime: fusions that contradict the plan.
 
-ONNX Runtime computes in integers whatever stands between DequantizeLinear and QuantizeLinear and
-has a kernel, and quantizes the float weights of a layer for it. And it takes a clamp of float
-results into a float layer before it looks for integer ones.
+Runtime: ONNX Runtime, seen in 1.31.1, the QDQ fusions and the fusion of activations.
+Problem: the runtime computes in integers any operator between DequantizeLinear and QuantizeLinear
+that it has an integer kernel for, also where the plan keeps it in float, and quantizes the float
+weights of a layer for that. It fuses a clamp of float results into a float layer before it looks
+for integer kernels.
+Rewrite: an operator that changes nothing (`torch_ops.idle`) between the two.
 """
 
 from __future__ import annotations
@@ -20,19 +23,19 @@ _FUSED = {
     *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
     *("Mul", "Sigmoid", "Softmax", "Where"),
 }
-"""What the runtime computes in integers where a file has it in a form that is kept: also forms that
-its integer kernels do not know."""
+"""Operators of unchanged ONNX subgraphs that the runtime computes in integers, also in forms that
+its integer kernels do not support."""
 
 
 def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
-    """Puts idle operators into a QDQ graph, in place, where the runtime fuses unasked."""
-    taken = [d for d in plan.nodes if d.op in target.file.implicit_fusions]
-    floats = {d.node for d in taken if d.execution is Execution.FLOAT}
-    results = {d.node for d in taken if d.execution is Execution.INTEGER and d.output is None}
+    """Insert idle operators into a QDQ graph where the runtime would fuse unplanned, in place."""
+    fusible = [d for d in plan.nodes if d.op in target.file.implicit_fusions]
+    floats = {d.node for d in fusible if d.execution is Execution.FLOAT}
+    results = {d.node for d in fusible if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
         row = row_of(node)
-        outside = row is not None and row.custom_op is not None
-        if target.file.implicit_fusions and (outside or subgraph_kind(node) in _FUSED):
+        is_custom = row is not None and row.custom_op is not None
+        if target.file.implicit_fusions and (is_custom or subgraph_kind(node) in _FUSED):
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])
@@ -41,8 +44,11 @@ def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Targ
 
 
 def _idle_inputs(node: fx.Node) -> None:
-    """The runtime looks into an operator from outside: what it reads must be plain floats there.
-    (A MatMul inside, on a stored weight, would become a product that rounds its other input.)"""
+    """Insert idle operators between dequantized values and `node`, a subgraph or custom operator.
+
+    The runtime optimizes inside of it, too: a MatMul there on a dequantized weight would become a
+    product that rounds its other input.
+    """
     for source in node.all_input_nodes:
         if source.target is torch_ops.dequantize:
             name = f"{G.name_of(node)}.{G.name_of(source)}"
@@ -51,7 +57,7 @@ def _idle_inputs(node: fx.Node) -> None:
 
 
 def _reads_codes_alone(node: fx.Node) -> bool:
-    sources = data_inputs(node)  # with a number or a stored float among them nothing is fused
+    sources = data_inputs(node)  # nothing is fused if one is a number or a stored float
     return all(isinstance(n, fx.Node) and n.target is torch_ops.dequantize for n in sources)
 
 
@@ -64,7 +70,7 @@ def _idle_before(node: fx.Node, readers: list[fx.Node]) -> None:
 
 
 def _quantizes(user: fx.Node) -> bool:
-    """Also behind a clamp, which the runtime would take in with the rest."""
+    """Return whether `user` quantizes, or is a clamp before that, which would be fused as well."""
     readers = list(user.users) if _is_clamp(user) else [user]
     return any(r.target is torch_ops.quantize for r in readers)
 

@@ -1,48 +1,35 @@
-"""The product of a transposed tensor and a vector, written with a matrix of one column.
+"""Workaround for ONNX Runtime: the product of a transposed tensor and a vector.
 
-ONNX Runtime takes the transpose into the product (FusedMatMul), and multiplies with the tensor as
-it lay before where the other one is a vector.
+Runtime: ONNX Runtime, seen in 1.31.1, operator MatMul behind a Transpose.
+Defect: the optimizer fuses both to FusedMatMul, which ignores the transpose where the other operand
+is a vector, so that the result is wrong.
+Rewrite: the vector becomes a matrix of one column (Unsqueeze), and a Squeeze behind the product
+drops that dimension.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
+from qtool.backends.onnx.export.workarounds.graph_edits import add_int64, append_node
 from qtool.core import value_names
 
 
 def expand_matrix_vector_products(model: ir.Model) -> None:
-    """Makes a column of such a vector, and drops that dimension behind the product, in place."""
+    """Write products of a transposed tensor and a vector as products of matrices, in place."""
     for product in [n for n in model.graph if n.op_type == "MatMul"]:
         left, vector = product.inputs
-        made = None if left is None else left.producer()
+        producer = None if left is None else left.producer()
         if vector is None or vector.shape is None or len(vector.shape) != 1:
             continue
-        if made is None or made.op_type != "Transpose":
+        if producer is None or producer.op_type != "Transpose":
             continue
-        result = product.outputs[0]
-        said = str(result.name)
-        last = _last(model, f"{said}.axis")
+        name = str(product.outputs[0].name)
+        axis = add_int64(model, f"{name}.axis", [-1])
         column = ir.Node(
-            "", "Unsqueeze", [vector, last], name=value_names.helper(said, "Unsqueeze", said)
+            "", "Unsqueeze", [vector, axis], name=value_names.helper(name, "Unsqueeze", name)
         )
         column.outputs[0].name = column.name
         product.replace_input_with(1, column.outputs[0])
-        flat = ir.Node("", "Squeeze", [result, last], name=product.name)
-        result.replace_all_uses_with(flat.outputs[0], replace_graph_outputs=True)
-        flat.replace_input_with(0, result)
-        flat.outputs[0].name = said
-        flat.outputs[0].type, flat.outputs[0].shape = result.type, result.shape
-        product.name = value_names.helper(str(product.name), "MatMul", said)
-        result.name, result.shape = product.name, None
         model.graph.insert_before(product, column)
-        model.graph.insert_after(product, flat)
-
-
-def _last(model: ir.Model, name: str) -> ir.Value:
-    tensor = ir.tensor(np.array([-1], np.int64), name=name)
-    found = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
-    found.shape = ir.Shape([1])
-    model.graph.register_initializer(found)
-    return found
+        append_node(model, product, "Squeeze", [axis])

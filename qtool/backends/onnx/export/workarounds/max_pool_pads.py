@@ -1,7 +1,9 @@
-"""A pad of zeros before a max pool, kept apart in the file.
+"""Workaround for ONNX Runtime: a pad of zeros before a max pool.
 
-ONNX Runtime takes a pad of zeros into what reads it. A max pool pads with the lowest value instead,
-so that the result is another one wherever all of a window is negative.
+Runtime: ONNX Runtime, seen in 1.31.1, operator Pad before MaxPool.
+Defect: the optimizer fuses the pad (`Pad_Fusion`) into the pool, which pads with the lowest value
+instead of zero. The result differs wherever a window holds negative values only.
+Rewrite: a Max of one input between the two, which changes nothing and stops the fusion.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from qtool.core import value_names
 
 
 def isolate_max_pool_pads(model: ir.Model) -> None:
-    """Puts an operator that changes nothing (a Max of one input) between the two, in place."""
+    """Insert a Max of one input between each Pad and the max pools that read it, in place."""
     for pad in [n for n in model.graph if n.op_type == "Pad"]:
         padded = pad.outputs[0]
         pools = [use for use in padded.uses() if use.node.op_type == "MaxPool"]
         if not pools:
             continue
-        made = value_names.helper(str(pad.name), "Max", str(padded.name))
-        idle = ir.Node("", "Max", [padded], name=made)
-        idle.outputs[0].name = made
+        name = value_names.helper(str(pad.name), "Max", str(padded.name))
+        idle = ir.Node("", "Max", [padded], name=name)
+        idle.outputs[0].name = name
         idle.outputs[0].type, idle.outputs[0].shape = padded.type, padded.shape
         model.graph.insert_after(pad, idle)
         for use in pools:

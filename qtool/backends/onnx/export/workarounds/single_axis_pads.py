@@ -1,7 +1,9 @@
-"""A constant pad of one axis, written as one of two axes and a slice.
+"""Workaround for OpenVINO: a constant pad of one axis between quantized values.
 
-OpenVINO moves a dequantization behind a pad of a single axis and loses the zero point on the way:
-what is padded is off by all of it. A pad of two axes it leaves where it is.
+Runtime: OpenVINO, seen in 2026.4, operator Pad between DequantizeLinear and QuantizeLinear.
+Defect: the dequantization is moved behind a pad of a single axis and loses its zero point: padded
+values are off by the zero point. It stays in place before a pad of two axes.
+Rewrite: a second axis is padded by one value, which a Slice removes.
 """
 
 from __future__ import annotations
@@ -11,51 +13,36 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qtool.backends.onnx.export.workarounds.graph_edits import add_int64, append_node
 from qtool.backends.onnx.reading import attributes_of
-from qtool.core import value_names
 
-Widths = np.ndarray[Any, Any]
+_Widths = np.ndarray[Any, Any]
+"""Pads as [begin or end, axis]."""
 
 
 def widen_single_axis_pads(model: ir.Model) -> None:
-    """Pads a second axis as well, by a value that is cut off again, in place."""
+    """Pad a second axis in each float constant pad of one axis, and cut it off, in place."""
     for pad in [n for n in model.graph if n.op_type == "Pad"]:
-        given = pad.inputs[1] if len(pad.inputs) > 1 else None
-        widths = None if given is None else given.const_value
-        floats = pad.outputs[0].dtype == ir.DataType.FLOAT
-        if widths is None or len(pad.inputs) > 3 or not floats:
+        pads = pad.inputs[1] if len(pad.inputs) > 1 else None
+        constant = None if pads is None else pads.const_value
+        is_float = pad.outputs[0].dtype == ir.DataType.FLOAT
+        if constant is None or len(pad.inputs) > 3 or not is_float:
             continue
-        found = widths.numpy().reshape(2, -1)
-        axes = np.flatnonzero(found.any(axis=0))
-        constant = attributes_of(pad).get("mode", "constant") == "constant"
-        if constant and len(axes) == 1 and found.shape[1] > 1 and (found > 0).any():
-            _widened(model, pad, found, int(axes[0]))
+        widths = constant.numpy().reshape(2, -1)
+        axes = np.flatnonzero(widths.any(axis=0))
+        is_constant = attributes_of(pad).get("mode", "constant") == "constant"
+        if is_constant and len(axes) == 1 and widths.shape[1] > 1 and (widths > 0).any():
+            _widen(model, pad, widths, int(axes[0]))
 
 
-def _widened(model: ir.Model, pad: ir.Node, widths: Widths, axis: int) -> None:
+def _widen(model: ir.Model, pad: ir.Node, widths: _Widths, axis: int) -> None:
     other = widths.shape[1] - 1 if axis != widths.shape[1] - 1 else axis - 1
-    wide, result = widths.copy(), pad.outputs[0]
+    wide, name = widths.copy(), str(pad.outputs[0].name)
     wide[1, other] += 1
-    said = str(result.name)
-    pads = _constant(model, f"{said}.pads", wide.reshape(-1))
+    pads = add_int64(model, f"{name}.pads", wide.reshape(-1))
     bounds = [
-        _constant(model, f"{said}.{what}", np.array([value]))
-        for what, value in (("from", 0), ("to", -1), ("axis", other))
+        add_int64(model, f"{name}.{suffix}", [value])
+        for suffix, value in (("from", 0), ("to", -1), ("axis", other))
     ]
-    cut = ir.Node("", "Slice", [result, *bounds], name=pad.name)
-    result.replace_all_uses_with(cut.outputs[0], replace_graph_outputs=True)
-    cut.replace_input_with(0, result)
     pad.replace_input_with(1, pads)
-    cut.outputs[0].name = result.name
-    cut.outputs[0].type, cut.outputs[0].shape = result.type, result.shape
-    pad.name = value_names.helper(str(pad.name), "Pad", said)
-    result.name, result.shape = pad.name, None
-    model.graph.insert_after(pad, cut)
-
-
-def _constant(model: ir.Model, name: str, value: Widths) -> ir.Value:
-    tensor = ir.tensor(value.astype(np.int64), name=name)
-    found = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
-    found.shape = ir.Shape(value.shape)
-    model.graph.register_initializer(found)
-    return found
+    append_node(model, pad, "Slice", bounds)
