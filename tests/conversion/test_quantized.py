@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
 from qtool.api.conversion import calibrate, convert, quantize
+from qtool.conversion import file_verification
 from qtool.conversion import quantized as module
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
@@ -138,7 +139,7 @@ def test_what_export_found_is_not_found_again(
     monkeypatch.setattr(module, "to_onnx", lambda *a: written.append(a) or write(*a))
     result = model.export(tmp_path / "model.onnx")
     assert result is not None
-    monkeypatch.setattr(module, "audit", lambda _: pytest.fail("audited again"))
+    monkeypatch.setattr(file_verification, "audit", lambda _: pytest.fail("audited again"))
     assert model.coverage is result.coverage
     written_bytes = (tmp_path / "model.onnx").read_bytes()
     assert written_bytes.startswith(model.to_onnx().SerializeToString())
@@ -184,7 +185,9 @@ def test_training_moves_its_own_weights_alone(tmp_path: Path) -> None:
     trained = found.to_onnx()
     assert trained != other  # the export is of the trained weights
     (out,) = run(trained, (x,), optimise=False)
-    np.testing.assert_allclose(out, found(x).detach().numpy(), atol=found._steps()[0] or 0.02)
+    np.testing.assert_allclose(
+        out, found(x).detach().numpy(), atol=found._simulation.output_scales()[0] or 0.02
+    )
 
 
 def test_two_models_of_one_capture_do_not_share_weights() -> None:

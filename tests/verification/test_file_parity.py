@@ -21,7 +21,11 @@ def parts(name: str, batch: int = 16) -> tuple[list[np.ndarray], list[np.ndarray
     with torch.no_grad():
         found = quantized(name)(*x)
     outputs = list(found.values()) if isinstance(found, dict) else [found]
-    return [t.numpy() for t in x], [t.numpy() for t in outputs], list(quantized(name)._steps())
+    return (
+        [t.numpy() for t in x],
+        [t.numpy() for t in outputs],
+        list(quantized(name)._simulation.output_scales()),
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Arrays
 from qtool.backends.runtime_table import RUNTIMES, runtime
-from qtool.conversion import quantized as module
+from qtool.conversion import file_verification as module
 from qtool.core.errors import VerificationError
 from qtool.planning.targets import TARGETS
 from qtool.verification import executed_coverage

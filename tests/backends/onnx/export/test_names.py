@@ -76,7 +76,9 @@ def test_layers_and_outputs_of_one_name(
     assert planned <= {n.name for n in written.graph.node}
     again = restore(file, captured, quantized.sample)  # every point is found by its name
     for mine, back in zip(
-        again._expected(again.sample), quantized._expected(quantized.sample), strict=True
+        again._simulation.run(again.sample),
+        quantized._simulation.run(quantized.sample),
+        strict=True,
     ):
         assert (mine == back).all()
 

@@ -1,0 +1,119 @@
+"""Checks of an exported file against the fake-quantized model that it was written from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
+from qtool.backends.profiles import profile
+from qtool.backends.runtime import Runtime
+from qtool.backends.runtime_table import runtime
+from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.core.data import Batch
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.planning.targets import Target, target
+from qtool.verification import (
+    Coverage,
+    Exactness,
+    Expected,
+    ExportedFile,
+    Parity,
+    audit,
+    check_parity,
+    check_structure,
+    check_well_formed,
+    compare_codes,
+    compare_nodes,
+    executed_coverage,
+    planned_coverage,
+)
+from qtool.verification.portability import Portability, portability
+
+_NODE_SAMPLES = 4
+"""Samples for the comparison node by node, which holds all intermediate values at once."""
+_PORTABILITY_SAMPLES, _PORTABILITY_MACS = 32, 2 * 10**9
+"""Samples for other CPUs; fewer where they take more multiply-accumulates than this."""
+
+
+def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
+    """Return the runtime to verify files of a target in.
+
+    Returns:
+        The runtime, None if it cannot run here; a sentence if installing it or another CPU helps.
+    """
+    found = runtime(chosen.runtime)
+    if found is None:
+        return None, ""
+    if not found.installed:
+        return None, (
+            f"{found.title} is not installed: the file was run as written in ONNX Runtime alone; "
+            f"pip install {found.package} has it verified where it will run"
+        )
+    if chosen.runtime == "onnxruntime" and not runs_here(chosen):
+        cpu = profile(machine_profile()).cpus
+        return None, (
+            f"target {chosen.name} is not for this CPU ({cpu}): the file was run as written alone; "
+            "verify it on the CPU it is for, or convert with --target onnxruntime"
+        )
+    return found, ""
+
+
+def check_correctness(
+    model: FakeQuantized, file: ExportedFile, batch: Batch, inputs: Sequence[Any]
+) -> tuple[Parity, Exactness | None]:
+    """Check whether a file computes what the plan says.
+
+    Args:
+        model: the model that the file was written from.
+        file: the exported file.
+        batch: the samples to compare outputs on.
+        inputs: the arrays of the batch.
+
+    Returns:
+        Parity with fake quantization; exactness, None where the runtime's graph is not readable.
+    """
+    chosen = target(model.plan.target)
+    integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
+    types = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.saturation_limit)
+    check_well_formed(file.file)
+    check_structure(file.qdq, integer, types)
+    used, _ = find_runtime(chosen)
+    readable = used is not None and used.graph_readable
+    few = model.graph.smaller(batch, _NODE_SAMPLES)
+    expected, expected_few = model.run(batch), model.run(few)
+    if readable:  # frees the session's memory for the engine
+        file.run(inputs)
+        file.close()
+        model.trim_memory()
+    program = file.program() if readable else None
+    nodes, few_outputs = compare_nodes(file, model.module, model.to_device(few), program)
+    scales = model.output_scales()
+    parity = check_parity(file, inputs, expected, scales, used, (expected_few, few_outputs))
+    parity = replace(parity, steps=nodes)
+    if not readable:
+        return parity, None
+    exactness = compare_codes(file, [inputs])
+    if exactness.exact:  # nodes and kernels are checked: outputs need no limit
+        parity = replace(parity, tolerance=None)
+    return parity, exactness
+
+
+def measure_coverage(file: ExportedFile, plan: QuantPlan, used: Runtime | None) -> Coverage:
+    """Return what runs in integers: read from the runtime's graph, reported by it, or planned."""
+    if used is not None and used.graph_readable:
+        return audit(file)
+    if used is not None and used.executed_kernels is not None:
+        return executed_coverage(file.path, plan, used)
+    return planned_coverage(plan)
+
+
+def measure_portability(
+    model: FakeQuantized, file: ExportedFile, sample: Batch
+) -> Portability | None:
+    """Compare a file's results between CPUs, on as many samples as are cheap."""
+    affordable = min(_PORTABILITY_SAMPLES, _PORTABILITY_MACS // max(1, model.macs))
+    few = model.graph.smaller(sample, max(_NODE_SAMPLES, affordable))
+    same = bool(target(model.plan.target).agreement)
+    return portability(file, machine_profile(), few.arrays(), same)
