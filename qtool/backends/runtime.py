@@ -1,4 +1,4 @@
-"""What a runtime is to qtool."""
+"""The interface of a runtime."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy as np
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
-"""A file and one batch, in the order of the file's inputs, to its outputs in the file's order."""
+"""Takes a file and one batch in the order of its inputs, returns its outputs in order."""
 
 
 @dataclass(frozen=True)
 class ExecutedKernel:
-    """One kernel of the graph that a runtime makes of a file.
+    """One kernel of the graph that a runtime executes for a file.
 
-    kind: its operator and type, as the runtime calls them. integer: it computes on codes. nodes:
-    of the file, by name or by what they make, that it stands for.
+    Attributes:
+        kind: operator and type, as the runtime names them.
+        integer: whether it computes on codes.
+        nodes: the nodes of the file that it fuses, by their names or those of their outputs.
     """
 
     kind: str
@@ -32,15 +34,15 @@ class Runtime:
     """A program that runs ONNX files.
 
     Attributes:
-        name: as targets name it.
+        name: the key that targets use.
         title: as its makers write it.
-        package: what to install it with.
-        version: of the one that is installed; None where none is.
-        run: a file, with the runtime's own optimisation. Raises VerificationError, with the
-            runtime's words, where it does not take the file.
-        executed: the kernels that it really runs for a file, where it tells which nodes each stands
-            for. Raises VerificationError as `run` does.
-        audited: whether qtool reads back the graph that it really runs, and knows its arithmetic
+        package: the Python package to install.
+        version: returns the installed version, None if it is not installed.
+        run: runs a file with the runtime's own optimisation. Raises VerificationError with the
+            runtime's message if it refuses the file.
+        executed_kernels: returns the kernels that it executes for a file, for runtimes that report
+            them. Raises VerificationError as `run` does.
+        graph_readable: whether qtool reads the executed graph back and reproduces its arithmetic
             to the last bit.
     """
 

@@ -12,5 +12,5 @@ RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
 
 
 def runtime(name: str | None) -> Runtime | None:
-    """The runtime that a target names; None for a target whose runtime cannot be asked here."""
+    """Return the runtime of a target, None for a target whose runtime cannot run here."""
     return None if name is None else RUNTIMES[name]

@@ -1,5 +1,7 @@
-"""OpenVINO, where it is installed: files of its target are run in it before they are written; in a
-process of its own, which it ends on a few networks (docs/upstream.md)."""
+"""OpenVINO: runs files of its target before they are written.
+
+It runs in a process of its own, which it crashes on a few networks (docs/upstream.md).
+"""
 
 from __future__ import annotations
 
@@ -29,25 +31,27 @@ def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
 
 
 def _executed(path: str | Path) -> tuple[ExecutedKernel, ...]:
-    """OpenVINO names the nodes that it took into a kernel, some with marks of its own behind a
-    slash: `head/WithoutBiases`."""
-    found = []
+    """Return the executed kernels with the nodes that each one fuses.
+
+    OpenVINO adds suffixes to the names of some nodes: `head/WithoutBiases`.
+    """
+    kernels = []
     for kind, precision, originals in _RUNNER.call("kernels", str(path))[0]["kernels"]:
         if kind in _NO_KERNELS:
             continue
         names = [n for n in originals.split(",") if n]
-        bare = {n.removesuffix(mark) for n in names for mark in _NAME_SUFFIXES}
-        codes = precision in _CODES
-        found.append(ExecutedKernel(f"{kind} {precision}", codes, frozenset({*names, *bare})))
-    return tuple(found)
+        bare = {n.removesuffix(suffix) for n in names for suffix in _NAME_SUFFIXES}
+        nodes = frozenset({*names, *bare})
+        kernels.append(ExecutedKernel(f"{kind} {precision}", precision in _CODES, nodes))
+    return tuple(kernels)
 
 
 def serve() -> None:
-    """Answers questions in its own process."""
+    """Answer calls in the subprocess."""
     subprocess_runner.serve({"run": _handle_run, "kernels": _handle_kernels})
 
 
-def _compiled(path: str) -> Any:
+def _compile(path: str) -> Any:
     import openvino  # an extra
 
     try:
@@ -58,20 +62,20 @@ def _compiled(path: str) -> Any:
 
 
 def _handle_run(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    compiled = _compiled(path)
+    compiled = _compile(path)
     try:
-        found = compiled(dict(enumerate(arrays)))
+        outputs = compiled(dict(enumerate(arrays)))
     except Exception as error:
         raise VerificationError(f"OpenVINO fails on the model: {error}") from error
-    return {}, [np.array(found[i]) for i in range(len(compiled.outputs))]
+    return {}, [np.array(outputs[i]) for i in range(len(compiled.outputs))]
 
 
 def _handle_kernels(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    """Of each node that it runs: its kind, its precision, the names it goes back to."""
+    """Return type, precision and original node names of each executed node."""
     keys = ("layerType", "runtimePrecision", "originalLayersNames")
-    nodes = _compiled(path).get_runtime_model().get_ordered_ops()
-    told = [{k: str(v.astype(str)) for k, v in node.get_rt_info().items()} for node in nodes]
-    return {"kernels": [[t[k] for k in keys] for t in told]}, ()
+    nodes = _compile(path).get_runtime_model().get_ordered_ops()
+    infos = [{k: str(v.astype(str)) for k, v in node.get_rt_info().items()} for node in nodes]
+    return {"kernels": [[info[k] for k in keys] for info in infos]}, ()
 
 
 def _version() -> str | None:

@@ -1,7 +1,7 @@
-"""A runtime in a process of its own: where it ends that process, qtool goes on and says so.
+"""Calls of a runtime in a subprocess: a crash of the runtime becomes an error message.
 
-Questions and answers go through two pipes: two lengths, words (JSON), arrays (`.npz`). The process
-is started by the first question and ends with the one that asks.
+Requests and responses go through two pipes, each as two lengths, a message (JSON) and arrays
+(`.npz`). The first call starts the subprocess, which ends with its parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qtool.core.errors import VerificationError, describe
 
 Message = dict[str, Any]
 Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
-"""A file and arrays to words and arrays."""
+"""Takes a file and arrays, returns a message and arrays."""
 
 _START = """
 import json, sys
@@ -41,9 +41,11 @@ _FAILED = "failed"
 
 @dataclass
 class SubprocessRunner:
-    """A process that answers questions about files.
+    """A subprocess that runs calls on files.
 
-    module: whose `serve` answers them there. title: of the runtime.
+    Attributes:
+        module: its `serve` handles the calls in the subprocess.
+        title: of the runtime.
     """
 
     module: str
@@ -51,98 +53,100 @@ class SubprocessRunner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: tuple[int, subprocess.Popen[bytes]] | None = None
 
-    def call(self, what: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
-        """The answer to one question about a file.
+    def call(self, name: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
+        """Run one handler of the subprocess on a file and return its response.
 
         Raises:
-            VerificationError: with the runtime's own words, or that it ended its process.
+            VerificationError: the runtime failed, with its message, or crashed.
         """
         with self._lock:
             process = self._process()
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                _send(process.stdin, {"what": what, "path": path}, arrays)
-                words, found = _receive(process.stdout)
+                _send(process.stdin, {"name": name, "path": path}, arrays)
+                message, results = _receive(process.stdout)
             except (EOFError, BrokenPipeError) as error:
-                why = self._ended(process)
+                why = self._close(process)
                 raise VerificationError(
                     f"{self.title} crashes on the model ({why}), which is a bug in {self.title}; "
                     f"choose another target, or another version of {self.title}"
                 ) from error
-            except BaseException:  # an answer that comes later would be taken for the next one's
+            except BaseException:  # a late response would be read as that of the next call
                 process.kill()
-                self._ended(process)
+                self._close(process)
                 raise
-        if _FAILED in words:
-            raise VerificationError(words[_FAILED])
-        return words, found
+        if _FAILED in message:
+            raise VerificationError(message[_FAILED])
+        return message, results
 
     def close(self) -> None:
-        """Ends the process; the next question starts another."""
+        """End the subprocess; the next call starts another."""
         with self._lock:
             if self._running is not None and self._running[0] == os.getpid():
-                self._ended(self._running[1])
+                self._close(self._running[1])
 
     def _process(self) -> subprocess.Popen[bytes]:
-        """The one that runs; a new one in a process that was forked, which shares its pipes."""
+        """Return the subprocess, a new one after a fork: a forked process shares the pipes."""
         if self._running is None or self._running[0] != os.getpid():
             arguments = (sys.executable, "-c", _START, json.dumps(sys.path), self.module)
-            pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+            pipe, null = subprocess.PIPE, subprocess.DEVNULL
             started = subprocess.Popen(  # noqa: S603  # this very Python
-                arguments, stdin=pipe, stdout=pipe, stderr=nowhere
+                arguments, stdin=pipe, stdout=pipe, stderr=null
             )
             self._running = (os.getpid(), started)
             atexit.register(self.close)
         return self._running[1]
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> str:
-        """How a process ended that ends, or has no more to do."""
+    def _close(self, process: subprocess.Popen[bytes]) -> str:
+        """Close the pipes of the subprocess and return how it exited."""
         self._running = None
         atexit.unregister(self.close)
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # what was not sent cannot be
+            with suppress(OSError):  # unsent bytes cannot be flushed
                 pipe.close()
         code = process.wait()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def serve(answers: Mapping[str, Handler]) -> None:
-    """Answers questions by their name, until nobody asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; who asks decides
-    asked, told = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a runtime prints is no answer
+def serve(handlers: Mapping[str, Handler]) -> None:
+    """Handle calls by name until the parent closes the pipe."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends it to all processes; the parent decides
+    requests, responses = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # runtimes print to stdout
     with suppress(EOFError, BrokenPipeError):
         while True:
-            question, arrays = _receive(asked)
+            request, arrays = _receive(requests)
             try:
-                answer = answers[question["what"]](question["path"], arrays)
+                response = handlers[request["name"]](request["path"], arrays)
             except VerificationError as error:
-                answer = {_FAILED: str(error)}, ()
-            except Exception as error:  # noqa: BLE001  # which is no end of the process
-                answer = {_FAILED: f"the model does not run apart: {describe(error)}"}, ()
-            _send(told, *answer)
+                response = {_FAILED: str(error)}, ()
+            except Exception as error:  # noqa: BLE001  # the process goes on
+                response = {_FAILED: f"the model does not run: {describe(error)}"}, ()
+            _send(responses, *response)
 
 
-def _send(pipe: IO[bytes], words: Message, arrays: Arrays) -> None:
+def _send(pipe: IO[bytes], message: Message, arrays: Arrays) -> None:
     packed = BytesIO()
     np.savez(packed, *arrays)
-    text = json.dumps(words).encode()
+    text = json.dumps(message).encode()
     for part in (_LENGTHS.pack(len(text), packed.tell()), text, packed.getbuffer()):
         pipe.write(part)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> tuple[Message, Arrays]:
-    text, packed = _LENGTHS.unpack(_exactly(pipe, _LENGTHS.size))
-    words = json.loads(_exactly(pipe, text))
-    with np.load(BytesIO(_exactly(pipe, packed)), allow_pickle=False) as found:
-        return words, [found[name] for name in found.files]
+    text, packed = _LENGTHS.unpack(_read_exactly(pipe, _LENGTHS.size))
+    message = json.loads(_read_exactly(pipe, text))
+    with np.load(BytesIO(_read_exactly(pipe, packed)), allow_pickle=False) as arrays:
+        return message, [arrays[name] for name in arrays.files]
 
 
-def _exactly(pipe: IO[bytes], count: int) -> bytes:
-    found = pipe.read(count)
-    if len(found) < count:
+def _read_exactly(pipe: IO[bytes], count: int) -> bytes:
+    data = pipe.read(count)
+    if len(data) < count:
         raise EOFError("the pipe is closed")
-    return found
+    return data

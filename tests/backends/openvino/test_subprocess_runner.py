@@ -21,7 +21,7 @@ SERVER = """
 import os, signal, time
 import numpy as np
 from qtool.core.errors import VerificationError
-from qtool.backends.openvino import subprocess_runner as apart
+from qtool.backends.openvino import subprocess_runner
 
 def double(path, arrays):
     print("what a runtime prints")
@@ -43,7 +43,7 @@ def stumble(path, arrays):
     return {}["layerType"]
 
 def serve():
-    apart.serve({f.__name__: f for f in (double, refuse, crash, leave, wait, stumble)})
+    subprocess_runner.serve({f.__name__: f for f in (double, refuse, crash, leave, wait, stumble)})
 """
 
 
@@ -51,9 +51,9 @@ def serve():
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SubprocessRunner]:
     (tmp_path / "made_up_runtime.py").write_text(textwrap.dedent(SERVER))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    made = SubprocessRunner("made_up_runtime", "Made Up")
-    yield made
-    made.close()
+    runner = SubprocessRunner("made_up_runtime", "Made Up")
+    yield runner
+    runner.close()
 
 
 def test_arrays_go_there_and_back(runtime: SubprocessRunner) -> None:
@@ -85,7 +85,7 @@ def test_a_refusal_is_in_its_words_and_no_end(runtime: SubprocessRunner) -> None
 
 def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: SubprocessRunner) -> None:
     before = runtime.call("double", "x")[0]["pid"]
-    with pytest.raises(VerificationError, match=r"does not run apart: KeyError: 'layerType'$"):
+    with pytest.raises(VerificationError, match=r"does not run: KeyError: 'layerType'$"):
         runtime.call("stumble", "x")
     assert runtime.call("double", "x")[0]["pid"] == before
 
