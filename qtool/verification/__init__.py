@@ -1,8 +1,9 @@
 """Verification of exported files: in the runtime, against the plan and the integer engine."""
 
 from qtool.verification.bit_exactness import Exactness, compare_codes
+from qtool.verification.costly_layers import costliest_layers, narrow_inputs
 from qtool.verification.exported_file import ExportedFile
-from qtool.verification.fidelity import Fidelity, compare_outputs, costliest_layers, narrow_inputs
+from qtool.verification.fidelity import Fidelity, compare_outputs
 from qtool.verification.file_check import FileCheck
 from qtool.verification.file_parity import Difference, Parity, check_parity
 from qtool.verification.integer_coverage import (

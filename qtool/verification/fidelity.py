@@ -1,61 +1,49 @@
-"""How near a quantized model comes to the float model, and what stands in the way.
+"""How close the outputs of a quantized model are to those of the float model.
 
-That a file computes what was planned is another matter (exact.py, parity.py): a plan can be carried
-out to the last bit and be of no use.
+Whether a file computes what was planned is another question (`bit_exactness`, `file_parity`): a
+plan can be carried out to the last bit and still be of no use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from qtool.core.data import Batch
-from qtool.core.graph import FloatGraph
-from qtool.core.graph.executor import Executor
-from qtool.core.types import QuantParams
-from qtool.planning.plan import Execution, Kind, QuantPlan
-
 MIN_SQNR_DB = 20.0
-"""dB of an output below which people are warned: a tenth of its size is noise."""
-
-SHOWN, NAMED, TRIED = 4, 3, 8  # outputs and layers in a sentence; samples to find layers with
-SUFFIXES = 128  # of them, times layers: each layer is run with what is behind it
-FEW = 16
-"""Codes, of 256, that an input of a concat should span at least."""
-SAME = 0.9
-"""The share of equal values of an output of integers (classes, a mask) below which people are
-warned."""
-MOST = 0.9
-"""The share of an output's values above which they should not become one."""
-COUNTED = 100_000
+"""SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
+_MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
+_COLLAPSED = 0.9  # share of an output's values in one value to print a note above
+_COUNTED = 100_000  # values
+_SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 Outputs = tuple[tuple[str, float | None], ...]
-"""(name, signal to noise in dB; None without noise)"""
+"""(name, SQNR in dB; None without noise)"""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The outputs on a sample, beside those of the float model.
+    """Comparison of the outputs on a sample with those of the float model.
 
-    outputs: (name, signal to noise in dB; None without noise) of the outputs in float.
-    not_finite: outputs that hold NaN or Inf in the float model itself.
-    narrow: (concat, input, codes): inputs that span few codes of what a concat gives, since another
-        is much wider.
-    costly: (layer, dB that the outputs keep with it alone quantized), the worst first; looked for
-        where an output is below `ENOUGH`.
-    expected: as `outputs`, of fake quantization, on samples of the calibration that no step of the
-        conversion learned from; aside: how many these are.
-    poles: divisions by what quantization may take through zero.
-    equal: (name, share of equal values) of the outputs that are integers, or true and false.
-    tails: tensors behind an exponential of which few samples decide the range.
-    alike: (output, share): outputs of which so many values have become one, which differ in float:
-        a few others are so much larger that they alone make the ratio.
+    Attributes:
+        samples: number of samples.
+        outputs: (name, SQNR in dB; None without noise) of the float outputs.
+        not_finite: outputs that hold NaN or Inf in the float model itself.
+        costly: (layer, SQNR in dB with only this layer quantized), the worst first; measured if an
+            output is below `MIN_SQNR_DB`.
+        narrow: (concat, input, codes): inputs that use few codes of the concatenated tensor.
+        expected: like `outputs`, of fake quantization on held-out calibration samples.
+        n_holdout: number of these samples.
+        near_zero_divisions: divisions whose divisor quantization may take through zero.
+        collapsed: (output, share): outputs with this share of values in one value that differ in
+            the float model: a few others are so much larger that they alone decide the SQNR.
+        equal: (name, share of equal values) of the integer and boolean outputs.
+        heavy_tails: tensors after an exponential whose range a few samples decide.
     """
 
     samples: int
@@ -72,15 +60,15 @@ class Fidelity:
 
     @property
     def worst(self) -> float:
-        """dB of the worst output; infinite where none has noise."""
+        """SQNR of the worst output in dB; infinite if none has noise."""
         return min((db for _, db in self.outputs if db is not None), default=float("inf"))
 
     @property
     def warning(self) -> str | None:
-        """In one line, where an output is below `ENOUGH`, or is expected to be."""
+        """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data."""
         both = (*self.outputs, *self.expected)
         low = list(dict.fromkeys(name for name, db in both if db is not None and db < MIN_SQNR_DB))
-        other = [name for name, share in self.equal if share < SAME]
+        other = [name for name, share in self.equal if share < _MIN_EQUAL]
         if not low and not other:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
@@ -88,7 +76,7 @@ class Fidelity:
         problems = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
         if other:
             problems.append(
-                f"less than {100 * SAME:g} % of {_outputs(other)} as in the float model"
+                f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
             )
         return f"warning: {' and '.join(problems)}{why}"
 
@@ -110,18 +98,18 @@ class Fidelity:
 
     def _shown(self) -> str:
         same = sorted(self.equal, key=lambda each: each[1])
-        shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:SHOWN]]
+        shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:_SHOWN]]
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
 
     def _notes(self) -> Iterator[str]:
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
-        for concat, source, codes in self.narrow[:NAMED]:
+        for concat, source, codes in self.narrow[:_NAMED]:
             yield (
                 f"'{source}' uses only {codes} codes of '{concat}', which concatenates it with a "
                 f"much wider tensor; a recipe can keep '{concat}' in float"
             )
-        for output, share in self.collapsed[:NAMED]:
+        for output, share in self.collapsed[:_NAMED]:
             yield (
                 f"{100 * share:.0f} % of the values of output '{output}' collapse into one, since "
                 "a few others are far larger; a recipe can keep its layer in float"
@@ -150,49 +138,76 @@ class Fidelity:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise), of sums of squares; None without noise, and where neither is
-    finite; -200 without signal."""
+    """Return 10 log10(signal / noise) of sums of squares.
+
+    None without noise or if a sum is not finite; -200 without signal.
+    """
     if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
         return None
     return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 
-def compare_outputs(samples: int, names: Sequence[str], real: Arrays, coded: Arrays) -> Fidelity:
-    """Compares outputs.
+def sqnr(real: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> float | None:
+    """Return the SQNR of a tensor in dB, None without noise.
+
+    Where the float model gives NaN or Inf, an equal value counts as no noise, any other as -200 dB.
+    """
+    same = (real == quantized) | (np.isnan(real) & np.isnan(quantized))
+    signal, noise = real.astype(np.float64), np.zeros(real.shape)
+    np.subtract(quantized, signal, out=noise, where=~same)
+    if not np.isfinite(noise).all():
+        return -200.0
+    finite = signal[np.isfinite(signal)]
+    return decibels(float(np.square(finite).sum()), float(np.square(noise).sum()))
+
+
+def compare_outputs(
+    samples: int, names: Sequence[str], real: Arrays, quantized: Arrays
+) -> Fidelity:
+    """Compare the outputs of the float and of the quantized model.
 
     Args:
-        names: of the outputs. real, coded: of the float and of the quantized model.
+        samples: number of samples.
+        names: names of the outputs.
+        real: outputs of the float model.
+        quantized: outputs of the quantized model.
     """
-    outputs, wild, alike, equal = [], [], [], []
-    for name, a, b in zip(names, real, coded, strict=True):
+    outputs, not_finite, collapsed, equal = [], [], [], []
+    for name, a, b in zip(names, real, quantized, strict=True):
         if a.dtype.kind in "iub" and a.size and a.shape == b.shape:
             equal.append((name, float((a == b).mean())))
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue
         if not np.isfinite(a).all():
-            wild.append(name)
-        outputs.append((name, _signal_to_noise(a, b)))
-        if (share := _of_one_value(b)) > MOST and share - _of_one_value(a) > MOST / 2:
-            alike.append((name, share))
+            not_finite.append(name)
+        outputs.append((name, sqnr(a, b)))
+        share = _mode_share(b)
+        if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
+            collapsed.append((name, share))
     return Fidelity(
-        samples, tuple(outputs), tuple(wild), collapsed=tuple(alike), equal=tuple(equal)
+        samples,
+        tuple(outputs),
+        tuple(not_finite),
+        collapsed=tuple(collapsed),
+        equal=tuple(equal),
     )
 
 
-def _of_one_value(x: np.ndarray[Any, Any]) -> float:
-    """The share of the most frequent value, about."""
-    some = x.ravel()[:: 1 + x.size // COUNTED]
+def _mode_share(x: np.ndarray[Any, Any]) -> float:
+    """Return the approximate share of the most frequent value."""
+    some = x.ravel()[:: 1 + x.size // _COUNTED]
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
 def holdout_sqnr(
     names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
 ) -> Outputs:
-    """Signal to noise of outputs over several batches.
+    """Return the SQNR of outputs over several batches.
 
     Args:
-        names: of the outputs in float. batches: the powers of each, and of the differences from
-            them; NaN where these cannot be taken.
+        names: names of the float outputs.
+        batches: for each batch the sums of squares of every output and of its error; NaN where
+            there is none.
     """
     signal, noise = (torch.stack(each).sum(0) for each in zip(*batches, strict=True))
     known = ~noise.isnan()
@@ -203,73 +218,12 @@ def holdout_sqnr(
     )
 
 
-def costliest_layers(
-    graph: FloatGraph, plan: QuantPlan, batch: Batch
-) -> tuple[tuple[str, float], ...]:
-    """The layers that leave least of the outputs when they alone are quantized.
-
-    Args:
-        graph: with its points. batch: bound to its inputs; a few samples of it are used.
-    """
-    layers: dict[str, set[str]] = {}
-    for point in plan:
-        layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
-        layers.setdefault(layer, set()).add(point.name)
-    run, tried = Executor(graph), min(TRIED, max(1, SUFFIXES // max(1, len(layers))))
-    real = run.run(graph.smaller(batch, tried), frozenset())
-    found = []
-    for layer, points in layers.items():
-        new = run.rerun_changed(real, points & run.points, points)
-        pairs = [(real[i].numpy(force=True), new[i]) for i in run.outputs if i in new]
-        kept = [_signal_to_noise(a, b.numpy(force=True)) for a, b in pairs]
-        found.append((layer, min((db for db in kept if db is not None), default=float("inf"))))
-    worst = sorted(found, key=lambda layer: layer[1])[:NAMED]
-    return tuple((name, db) for name, db in worst if db != float("inf"))
-
-
-def narrow_inputs(
-    graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
-) -> tuple[tuple[str, str, int], ...]:
-    """The inputs of integer concats that span less than `FEW` codes of the result, see `Fidelity`.
-
-    Args:
-        graph: with its points. batch: bound to its inputs; a few samples of it are used.
-    """
-    joins = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
-    found = []
-    if not joins:
-        return ()
-    run = Executor(graph)
-    values = run.run(graph.smaller(batch, TRIED), frozenset())
-    for name in joins:
-        scale = params[name].scale if name in params else None
-        for i in dict.fromkeys(run.calls[run.indices[name]].reads):
-            value = values[i]
-            if scale is None or not value.numel() or not value.is_floating_point():
-                continue
-            codes = int((value.max() - value.min()).cpu() / scale) + 1
-            if 1 < codes < FEW or (codes == 1 and bool(value.max() > value.min())):
-                found.append((name, run.name_of(i), codes))
-    return tuple(sorted(found, key=lambda each: each[2]))
-
-
-def _signal_to_noise(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float | None:
-    """Where the float model gives no number its answer is matched or not; a number is compared."""
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    real, off = a.astype(np.float64), np.zeros(a.shape)
-    np.subtract(b, real, out=off, where=~same)
-    if not np.isfinite(off).all():
-        return -200.0
-    finite = real[np.isfinite(real)]
-    return decibels(float(np.square(finite).sum()), float(np.square(off).sum()))
-
-
 def _shown(outputs: Outputs) -> str:
-    """The worst first, and not all of many."""
+    """Describe the worst outputs."""
     ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
     each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in ordered]
-    more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
-    return f"{', '.join(each[:SHOWN])}{more}"
+    more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
+    return f"{', '.join(each[:_SHOWN])}{more}"
 
 
 def _outputs(names: Sequence[str]) -> str:
@@ -277,5 +231,5 @@ def _outputs(names: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(f"'{n}'" for n in names[:SHOWN]) + more
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{n}'" for n in names[:_SHOWN]) + more

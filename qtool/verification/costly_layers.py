@@ -1,0 +1,75 @@
+"""Layers that cost most of the accuracy, and concats that waste codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.executor import Executor
+from qtool.core.types import QuantParams
+from qtool.planning.plan import Execution, Kind, QuantPlan
+from qtool.verification.fidelity import sqnr
+
+_LAYERS = 3  # in the result
+_SAMPLES = 8  # to measure on
+_RUNS = 128  # samples times layers: each layer is run with all that depends on it
+_MIN_CODES = 16  # of 256, that an input of a concat should use
+
+
+def costliest_layers(
+    graph: FloatGraph, plan: QuantPlan, batch: Batch
+) -> tuple[tuple[str, float], ...]:
+    """Return the layers with the lowest output SQNR when only they are quantized, in dB.
+
+    Args:
+        graph: with its quantization points.
+        plan: says which points belong to a layer.
+        batch: bound to the inputs of the graph; a few of its samples are used.
+    """
+    layers: dict[str, set[str]] = {}
+    for point in plan:
+        layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
+        layers.setdefault(layer, set()).add(point.name)
+    run, samples = Executor(graph), min(_SAMPLES, max(1, _RUNS // max(1, len(layers))))
+    real = run.run(graph.smaller(batch, samples), frozenset())
+    ratios = []
+    for layer, points in layers.items():
+        new = run.rerun_changed(real, points & run.points, points)
+        pairs = [(real[i].numpy(force=True), new[i]) for i in run.outputs if i in new]
+        each = [sqnr(a, b.numpy(force=True)) for a, b in pairs]
+        ratios.append((layer, min((db for db in each if db is not None), default=float("inf"))))
+    worst = sorted(ratios, key=lambda ratio: ratio[1])[:_LAYERS]
+    return tuple((name, db) for name, db in worst if db != float("inf"))
+
+
+def narrow_inputs(
+    graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
+) -> tuple[tuple[str, str, int], ...]:
+    """Return the inputs of integer concats that use few codes of the result.
+
+    Args:
+        graph: with its quantization points.
+        plan: says which concats are integer.
+        params: quantization parameters of the points.
+        batch: bound to the inputs of the graph; a few of its samples are used.
+
+    Returns:
+        (concat, input, codes), the narrowest first.
+    """
+    concats = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
+    if not concats:
+        return ()
+    narrow = []
+    run = Executor(graph)
+    values = run.run(graph.smaller(batch, _SAMPLES), frozenset())
+    for name in concats:
+        scale = params[name].scale if name in params else None
+        for i in dict.fromkeys(run.calls[run.indices[name]].reads):
+            value = values[i]
+            if scale is None or not value.numel() or not value.is_floating_point():
+                continue
+            codes = int((value.max() - value.min()).cpu() / scale) + 1
+            if 1 < codes < _MIN_CODES or (codes == 1 and bool(value.max() > value.min())):
+                narrow.append((name, run.name_of(i), codes))
+    return tuple(sorted(narrow, key=lambda each: each[2]))
