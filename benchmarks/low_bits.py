@@ -32,17 +32,21 @@ from qtool.verification.fidelity import decibels
 NETWORKS = "resnet20,resnet56,densenet40,mobilenetv2_w05"
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"recover": []},
-    "refit": {"recover": ["refit"]},
-    "renorm": {"recover": ["refit", "renorm"]},
-    "round": {"recover": ["round"]},
-    "equalize+refit+round": {"recover": ["equalize", "refit", "round"]},
-    "and learn": {"recover": ["equalize", "refit", "round", "learn"]},
+    "refit": {"recover": ["weight-scale-search"]},
+    "renorm": {"recover": ["weight-scale-search", "batch-norm-reestimation"]},
+    "round": {"recover": ["gptq"]},
+    "equalize+refit+round": {
+        "recover": ["cross-layer-equalization", "weight-scale-search", "gptq"]
+    },
+    "and learn": {
+        "recover": ["cross-layer-equalization", "weight-scale-search", "gptq", "learned-scales"]
+    },
 }
 
 ALONE: dict[str, dict[str, Any]] = {  # steps of weights alone: the observer, the steps
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "round": {"weight_observer": "mse", "recover": ["round"]},
+    "round": {"weight_observer": "mse", "recover": ["gptq"]},
 }
 
 

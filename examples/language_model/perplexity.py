@@ -28,8 +28,8 @@ HEAD = {"select": "*lm_head", "as": "int8-weights", "block": 32}
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "round": {"weight_observer": "mse", "recover": ["round"]},
-    "learn": {"weight_observer": "mse", "recover": ["learn"]},
+    "round": {"weight_observer": "mse", "recover": ["gptq"]},
+    "learn": {"weight_observer": "mse", "recover": ["learned-scales"]},
 }
 
 

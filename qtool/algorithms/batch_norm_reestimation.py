@@ -18,31 +18,31 @@ from torch import fx
 
 from qtool.algorithms.acceptance import output_noise, quantized_module
 from qtool.algorithms.exclusive_layers import (
-    attribute_of,
-    constant_of,
+    attribute_name,
+    constant_value,
     exclusive_layers,
-    params_of,
+    point_params,
     with_constants,
 )
 from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import NO_SAMPLES
+from qtool.algorithms.skip_on_failure import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor, Values
 from qtool.core.types import Change, Derived, Observed, QuantParams
 
+NAME = "batch-norm-reestimation"
 REASON = "channels of layers have the mean and the width they had in float"
-FURTHER = "left out, since it took samples kept aside further from the float model"
 
 SAMPLES = 256
 ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
-BATCH, JUDGES = 32, 256
-WIDEST = 2.0  # ratio of widths; a channel that differs by more is broken otherwise
+BATCH, HOLDOUT_SAMPLES = 32, 256
+MAX_RATIO = 2.0  # ratio of widths; a channel that differs by more is broken otherwise
 
 aten = torch.ops.aten
 
 
 @dataclass
-class _Work:
+class _LayerWalk:
     """A walk through both networks, and what it found."""
 
     state: ConversionState
@@ -65,7 +65,7 @@ class _Work:
         off, spread = _moments(found, channel)
         usable = (width > 0) & (spread > 0)
         ratio = torch.where(usable, width / spread.clamp(min=1e-30), 1.0)
-        return self._taken(name, ratio.clamp(1 / WIDEST, WIDEST), mean, off)
+        return self._taken(name, ratio.clamp(1 / MAX_RATIO, MAX_RATIO), mean, off)
 
     def _taken(
         self, name: str, ratio: torch.Tensor, mean: torch.Tensor, off: torch.Tensor
@@ -73,7 +73,7 @@ class _Work:
         """Weights times the ratio, and a bias with which the mean is the wanted one, if it fits."""
         node, old = self.layers[name], self.state.parameters
         assert old is not None
-        weight, bias = (constant_of(self.state, node, at) for at in (1, 2))
+        weight, bias = (constant_value(self.state, node, at) for at in (1, 2))
         weights, biases = old.params[f"{name}.weight"], old.params[f"{name}.bias"]
         held = biases.round_trip(bias).double()
         wanted = (held * ratio + mean - off * ratio).float()
@@ -86,7 +86,7 @@ class _Work:
         weights, biases = replace(weights, scale=scale), replace(biases, scale=steps)
         taken = weight * weights.along(ratio.float(), weight.shape)
         self.params |= {f"{name}.weight": weights, f"{name}.bias": biases}
-        self.weights |= {attribute_of(node, 1): taken, attribute_of(node, 2): wanted}
+        self.weights |= {attribute_name(node, 1): taken, attribute_name(node, 2): wanted}
         return {
             f"{name}.weight": weights.round_trip(taken),
             f"{name}.bias": biases.round_trip(wanted),
@@ -110,33 +110,33 @@ def _layers(state: ConversionState) -> dict[str, fx.Node]:
         if f"{name}.bias" not in state.plan or not isinstance(weight.spec, Observed):
             continue
         plain = weight.spec.axis is not None and weight.spec.block is None
-        one = len(params_of(state, weight.name).scale) == len(constant_of(state, node, 2))
+        one = len(point_params(state, weight.name).scale) == len(constant_value(state, node, 2))
         if plain and one and isinstance(state.plan.point(f"{name}.bias").spec, Derived):
             found[name] = node
     return found
 
 
 def _run(state: ConversionState) -> ConversionState:
-    judges = state.batches(BATCH, JUDGES, holdout=True)
+    judges = state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
     before = quantized_module(state)
     executor = Executor(replace(state.graph, module=before))
     most = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
     samples = state.batches(BATCH, max(most, 1))
     if not samples or not judges:
-        return state.with_notes(f"renorm: {NO_SAMPLES}")
-    walk = _Work(state, executor, _layers(state))
+        return state.with_notes(f"{NAME}: {NO_SAMPLES}")
+    walk = _LayerWalk(state, executor, _layers(state))
     networks = [frozenset[str](), executor.points]
     executor.run_side_by_side(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
-    after = _changed(state, walk)
+    after = _with_statistics(state, walk)
     old, new = output_noise(state, [before, quantized_module(after)], judges)
-    return after if new < old else state.with_notes(f"renorm: {FURTHER}")
+    return after if new < old else state.with_notes(f"{NAME}: {LESS_ACCURATE}")
 
 
-def _changed(state: ConversionState, walk: _Work) -> ConversionState:
+def _with_statistics(state: ConversionState, walk: _LayerWalk) -> ConversionState:
     assert state.parameters is not None
     params = replace(state.parameters, params={**state.parameters.params, **walk.params})
     changed = replace(with_constants(state, walk.weights), parameters=params)
-    return changed.with_change(Change("renorm", len(walk.params) // 2, REASON))
+    return changed.with_change(Change(NAME, len(walk.params) // 2, REASON))
 
 
-BATCH_NORM_REESTIMATION = Step("renorm", _run, accuracy="", samples=SAMPLES)
+BATCH_NORM_REESTIMATION = Step(NAME, _run, accuracy="", samples=SAMPLES)

@@ -27,31 +27,31 @@ def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
         if is_product(node)
         and G.name_of(node) in points
         and all(
-            uses[attribute_of(node, at)] == 1
+            uses[attribute_name(node, at)] == 1
             for at in (1, 2)
             if at < len(node.args) and isinstance(node.args[at], fx.Node)
         )
     }
 
 
-def source_of(node: fx.Node, at: int) -> fx.Node:
+def constant_node(node: fx.Node, at: int) -> fx.Node:
     """The constant that a layer has as this argument: 1 its weights, 2 its bias."""
     source = node.args[at]
     assert isinstance(source, fx.Node)
     return source
 
 
-def attribute_of(node: fx.Node, at: int) -> str:
+def attribute_name(node: fx.Node, at: int) -> str:
     """Where the module holds the constant of `source_of`."""
-    return str(source_of(node, at).target)
+    return str(constant_node(node, at).target)
 
 
-def constant_of(state: ConversionState, node: fx.Node, at: int) -> torch.Tensor:
+def constant_value(state: ConversionState, node: fx.Node, at: int) -> torch.Tensor:
     """The values of the constant of `source_of`, on the CPU."""
-    return G.tensor(state.graph.module, source_of(node, at)).detach().cpu()
+    return G.tensor(state.graph.module, constant_node(node, at)).detach().cpu()
 
 
-def params_of(state: ConversionState, point: str) -> QuantParams:
+def point_params(state: ConversionState, point: str) -> QuantParams:
     """The parameters of a point, which are solved."""
     assert state.parameters is not None
     return state.parameters.params[point]

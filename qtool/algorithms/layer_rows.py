@@ -46,7 +46,7 @@ def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.T
     return matrix.flatten(0, 1).reshape(shape)
 
 
-def reading_of(node: fx.Node) -> Hashable:
+def row_layout(node: fx.Node) -> Hashable:
     """Two layers that read one tensor read the same rows of it where this is the same."""
     if node.target is aten.linear.default:
         return ()
@@ -54,7 +54,7 @@ def reading_of(node: fx.Node) -> Hashable:
     return (node.target, kernel, str(node.args[3:]))
 
 
-def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
+def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
     """Inputs of a layer as rows: [groups, at most `most`, inputs of a position].
 
     Args:
@@ -62,10 +62,10 @@ def rows_of(node: fx.Node, x: torch.Tensor, most: int) -> torch.Tensor:
     """
     if node.target is aten.linear.default:
         flat = x.reshape(-1, x.shape[-1])
-        return flat[_chosen(len(flat), most)].unsqueeze(0)
-    x, stride, dilation = _as_read(node, x)
+        return flat[_sample_positions(len(flat), limit)].unsqueeze(0)
+    x, stride, dilation = _padded_input(node, x)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
-    patches = _patches(x, kernel, stride, dilation, most)
+    patches = _patches(x, kernel, stride, dilation, limit)
     rows: torch.Tensor = patches.unflatten(1, (groups_of(node), -1)).movedim(1, 0).flatten(2)
     return rows
 
@@ -86,13 +86,13 @@ def _patches(
     spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     steps = zip(sizes, spans, stride, strict=True)
     positions = (len(x), *((size - span - 1) // step + 1 for size, span, step in steps))
-    chosen = _chosen(prod(positions), most)
+    chosen = _sample_positions(prod(positions), most)
     turned = x.movedim(1, -1)
     in_lines = turned.is_contiguous() or len(chosen) * area >= len(x) * prod(sizes)
     x = turned.contiguous() if in_lines else x.contiguous()
     apart = x.stride()[1:-1] if in_lines else x.stride()[2:]
-    corner = _places(positions, [x.stride(0), *map(mul, apart, stride)], chosen)
-    within = _places(kernel, list(map(mul, apart, dilation)), torch.arange(area))
+    corner = _memory_offsets(positions, [x.stride(0), *map(mul, apart, stride)], chosen)
+    within = _memory_offsets(kernel, list(map(mul, apart, dilation)), torch.arange(area))
     if in_lines:
         numbers = (corner[:, None] + within).flatten() // x.shape[-1]
         lines = x.reshape(-1, x.shape[-1]).index_select(0, numbers.to(x.device))
@@ -102,28 +102,32 @@ def _patches(
     return x.flatten().index_select(0, numbers.to(x.device)).reshape(-1, *within.shape)
 
 
-def _places(sizes: Sequence[int], strides: Sequence[int], chosen: torch.Tensor) -> torch.Tensor:
+def _memory_offsets(
+    sizes: Sequence[int], strides: Sequence[int], chosen: torch.Tensor
+) -> torch.Tensor:
     """Where the elements with these numbers lie in memory, in an array of these sizes."""
     along = torch.unravel_index(chosen, tuple(sizes))
     return torch.stack([i * step for i, step in zip(along, strides, strict=True)]).sum(0)
 
 
-def results_of(node: fx.Node, y: torch.Tensor, most: int) -> torch.Tensor:
+def output_rows(node: fx.Node, y: torch.Tensor, limit: int) -> torch.Tensor:
     """What a layer gives, at the places of `rows_of`: [groups, at most `most`, out / groups]."""
     lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
     lines = lines.reshape(-1, lines.shape[-1])
-    rows: torch.Tensor = lines[_chosen(len(lines), most)].unflatten(1, (groups_of(node), -1))
+    rows: torch.Tensor = lines[_sample_positions(len(lines), limit)].unflatten(
+        1, (groups_of(node), -1)
+    )
     return rows.movedim(1, 0)
 
 
-def gains_of(gains: torch.Tensor, most: int) -> torch.Tensor:
+def row_weights(gains: torch.Tensor, limit: int) -> torch.Tensor:
     """How much rows count, at the places of `rows_of` of a linear layer: [at most `most`]."""
     flat = gains.reshape(-1)
-    return flat[_chosen(len(flat), most)]
+    return flat[_sample_positions(len(flat), limit)]
 
 
-def part_of_mean(
-    node: fx.Node, x: torch.Tensor, gains: torch.Tensor | None = None
+def input_sums(
+    node: fx.Node, x: torch.Tensor, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
     """What a batch adds to `mean_of`: float64.
 
@@ -131,28 +135,28 @@ def part_of_mean(
         x: what the layer reads. gains: of a linear layer, how much each row counts: [*rows].
     """
     if node.target is aten.linear.default:
-        return part_along(x, -1, gains)
+        return channel_sums(x, -1, weights)
     return x.sum(0, keepdim=True).double(), float(len(x))
 
 
-def mean_of(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
     """The mean of all rows of what a layer reads, of all batches: float64 [groups, inputs]."""
     if node.target is aten.linear.default:
-        return mean_along(parts).unsqueeze(0)
+        return channel_mean(parts).unsqueeze(0)
     by_shape: dict[torch.Size, list[tuple[torch.Tensor, float]]] = {}
     for part in parts:
         by_shape.setdefault(part[0].shape, []).append(part)
     count, total = 0.0, torch.zeros((), dtype=torch.float64)
     for alike in by_shape.values():  # added up first: patches of one shape lie alike
-        patch, places = _added_up(node, sum((each for each, _ in alike), torch.zeros(())))
+        patch, places = _patch_sum(node, sum((each for each, _ in alike), torch.zeros(())))
         total = total + patch
         count += places * sum(size for _, size in alike)
     return total / max(count, 1)
 
 
-def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The sum of all patches that a convolution reads, [groups, inputs], and how many they are."""
-    x, stride, dilation = _as_read(node, x)
+    x, stride, dilation = _padded_input(node, x)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
     for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
         x = x.unfold(d + 2, (size - 1) * apart + 1, step)[..., ::apart]
@@ -161,19 +165,19 @@ def _added_up(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return patch, prod(x.shape[d] for d in places)
 
 
-def part_along(
-    y: torch.Tensor, channel: int, gains: torch.Tensor | None = None
+def channel_sums(
+    y: torch.Tensor, channel: int, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
     """What a batch adds to `mean_along`. gains: as for `part_of_mean`."""
-    if gains is not None:
-        counted = (gains.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
-        return counted, float(gains.double().sum())
+    if weights is not None:
+        counted = (weights.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
+        return counted, float(weights.double().sum())
     others = [d for d in range(y.dim()) if d != channel % y.dim()]
     summed = (y.sum(others) if others else y).double()  # in float64 it takes five times
     return summed, y.numel() / y.shape[channel]
 
 
-def mean_along(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+def channel_mean(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
     """Means by channel over several batches: float64 [channels]."""
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
     for summed, count in parts:
@@ -181,7 +185,7 @@ def mean_along(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
     return total / max(weight, 1e-300)
 
 
-def _as_read(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+def _padded_input(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
     """What a convolution without padding would read; its stride and dilation."""
     if node.target is torch_ops.conv:
         stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
@@ -206,7 +210,7 @@ def _sizes(argument: object) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _chosen(count: int, most: int) -> torch.Tensor:
+def _sample_positions(count: int, most: int) -> torch.Tensor:
     """Which of `count` places: all, or `most` of them drawn without looking at the values."""
     if count <= most:
         return torch.arange(count)

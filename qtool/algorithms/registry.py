@@ -7,14 +7,16 @@ Adding one is a file here, its line in `STEPS`, and a test. A step of a user's o
 from __future__ import annotations
 
 from qtool.algorithms.batch_norm_reestimation import BATCH_NORM_REESTIMATION
+from qtool.algorithms.bias_correction import BIAS_CORRECTION
 from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
 from qtool.algorithms.learned_scales.training import LEARNED_SCALES
 from qtool.algorithms.pipeline import SOLVE, Step
 from qtool.algorithms.smooth_quant.smoothing import SMOOTH_QUANT
-from qtool.algorithms.weight_rounding.rounding import BIAS_CORRECTION, GPTQ
+from qtool.algorithms.weight_rounding.rounding import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
 from qtool.core.data.calibration_samples import HOLDOUT_DIVISOR
 from qtool.core.errors import PlanError
+from qtool.core.step_names import current_step_name
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
@@ -72,8 +74,9 @@ def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:
         PlanError: there is one of that name already, or none called `before`.
     """
     names = [s.name for s in STEPS]
-    if step.name in names:
+    if current_step_name(step.name) in names:
         raise PlanError(f"a step '{step.name}' is registered already")
+    before = None if before is None else current_step_name(before)
     if before is not None and before not in names:
         raise PlanError(f"there is no step '{before}'; there are: {', '.join(names)}")
     STEPS.insert(len(STEPS) if before is None else names.index(before), step)

@@ -1,5 +1,4 @@
-"""A step that fails on a network, or has too few samples, leaves it as it was, and says so in one
-sentence."""
+"""A step that fails on a network, or has too few samples, is skipped with a note."""
 
 from __future__ import annotations
 
@@ -10,31 +9,35 @@ from qtool import distributed
 from qtool.algorithms.pipeline import ConversionState
 from qtool.core.errors import PassError
 
-NO_SAMPLES = "left out, since the calibration kept no samples; calibrate with this step chosen"
-TOO_FEW = "left out, since the calibration kept too few samples for it ({})"
+NO_SAMPLES = "skipped, since the calibration kept no samples; calibrate with this step chosen"
+TOO_FEW = "skipped, since the calibration kept too few samples for it ({})"
+LESS_ACCURATE = "skipped, since it was less accurate on held-out samples"
 
 Run = Callable[[ConversionState], ConversionState]
 
 FAILURES = (ArithmeticError, LookupError, PassError, RuntimeError, TypeError, ValueError)
-"""What an operator raises for sizes or values that it does not take, and what a rewriting raises
-where the network computes something else after it."""
+"""Raised by operators for sizes or values they do not take, and by a rewrite after which the
+network computes something else."""
 
 
 def skip_on_failure(name: str) -> Callable[[Run], Run]:
-    """For the run of a step that is taken unasked, and runs the network on parts of the data, or
-    backwards: not every network can do that."""
+    """Decorate the `run` of a step: where it fails, the state is returned unchanged, with a note.
 
-    def made(run: Run) -> Run:
+    For steps that run by default and evaluate the network on parts of the data, or backwards: not
+    every network can do that.
+    """
+
+    def decorate(run: Run) -> Run:
         @wraps(run)
         def guarded(state: ConversionState) -> ConversionState:
             try:
                 return run(state)
             except FAILURES as error:
                 if distributed.shares_steps():
-                    raise  # others may wait in the middle of it; they are told, and all end
+                    raise  # other ranks may wait for this one; the error ends them all
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                return state.with_notes(f"{name}: left out, since it failed ({why})")
+                return state.with_notes(f"{name}: skipped, since it failed ({why})")
 
         return guarded
 
-    return made
+    return decorate

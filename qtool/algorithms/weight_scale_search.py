@@ -1,4 +1,4 @@
-"""The step `refit`: scales of weights by least squares instead of by their extremes.
+"""The step `weight-scale-search`: weight scales by least squares instead of by the extremes.
 
 A scale that comes from the largest weight of a channel wastes codes where that one stands alone,
 which shows at few bits. Rounding and fitting in turn, scale = <w, q> / <q, q> for the codes q that
@@ -23,8 +23,8 @@ from qtool.planning.targets import target
 from qtool.planning.targets.saturation import widen_scales
 
 REASON = "scales of weights are those of the least squared error"
-STARTS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an optimum near it
-ROUNDS = 10
+START_FACTORS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an optimum near it
+ITERATIONS = 10
 
 
 def _run(state: ConversionState) -> ConversionState:
@@ -33,10 +33,10 @@ def _run(state: ConversionState) -> ConversionState:
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
     count = 0
     for point in state.plan:
-        if not _fits(point):
+        if not _is_searchable(point):
             continue
         weight = G.tensor(state.graph.module, nodes[point.tensor]).detach().cpu().float()
-        found = _allowed(state, point, weight, fitted(weight, params[point.name]))
+        found = _avoid_saturation(state, point, weight, fit_scales(weight, params[point.name]))
         scales = {
             p.name: params[p.spec.input].scale * found.scale
             for p in state.plan
@@ -55,7 +55,7 @@ def _run(state: ConversionState) -> ConversionState:
     )
 
 
-def _allowed(
+def _avoid_saturation(
     state: ConversionState, point: Point, weight: torch.Tensor, params: QuantParams
 ) -> QuantParams:
     """Parameters with scales under which no pair of weights saturates on the target."""
@@ -74,7 +74,7 @@ def _user(state: ConversionState, point: Point) -> fx.Node:
     return nodes[point.edges[0].user]
 
 
-def _fits(point: Point) -> bool:
+def _is_searchable(point: Point) -> bool:
     spec = point.spec
     return (
         point.kind is Kind.WEIGHT
@@ -85,7 +85,7 @@ def _fits(point: Point) -> bool:
     )
 
 
-def fitted(weight: torch.Tensor, params: QuantParams) -> QuantParams:
+def fit_scales(weight: torch.Tensor, params: QuantParams) -> QuantParams:
     """Parameters with scales of a smaller squared error, by channel, or those there were."""
     assert params.axis is not None
     rows = weight.movedim(params.axis, 0).flatten(1).double()
@@ -96,9 +96,9 @@ def fitted(weight: torch.Tensor, params: QuantParams) -> QuantParams:
         return torch.round(rows / s).clamp(qmin, qmax)
 
     best, least = scale, (rows - codes(scale) * scale).square().sum(1, keepdim=True)
-    for start in STARTS:
+    for start in START_FACTORS:
         scale = params.scale.double()[:, None] * start
-        for _ in range(ROUNDS):
+        for _ in range(ITERATIONS):
             q = codes(scale)
             power = q.square().sum(1, keepdim=True)
             scale = torch.where(power > 0, (rows * q).sum(1, keepdim=True) / power, scale)
@@ -108,4 +108,4 @@ def fitted(weight: torch.Tensor, params: QuantParams) -> QuantParams:
     return replace(params, scale=best.flatten().float())
 
 
-WEIGHT_SCALE_SEARCH = Step("refit", _run, accuracy="")
+WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="")

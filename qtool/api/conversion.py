@@ -40,7 +40,7 @@ from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
 VERIFIED_SAMPLES = 64
-BLANK = 2  # samples of a batch that is only there for its sizes
+BLANK_SAMPLES = 2  # samples of a batch that is only there for its sizes
 
 
 @collective
@@ -86,10 +86,10 @@ def calibrate(
         PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
         RanksError: the ranks of a process group do not fit each other, or one of them failed.
     """
-    captured, _, data = _captured(model, data, dynamic)
+    captured, _, data = _capture(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
-    probes = probes_for(captured, plan)
+    probes = probes_of_steps(captured, plan)
     if not plan.observed() and not probes and not samples_to_keep(plan):
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
@@ -135,7 +135,7 @@ def convert(
         calibration = Calibration.load(calibration)
     example = Batch((), _random_inputs(calibration)) if sample is None else sample
     try:
-        captured = capture_model(model, example, dynamic or _dynamic_of(calibration.inputs))
+        captured = capture_model(model, example, dynamic or _dynamic_sizes(calibration.inputs))
     except DataError as error:
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
@@ -152,7 +152,7 @@ def convert(
     plan = captured.plan(
         target or calibration.target, calibration.observer, asked, seen=calibration.specs
     )
-    return _quantized(captured, plan, calibration, example)
+    return _convert(captured, plan, calibration, example)
 
 
 @collective
@@ -175,11 +175,11 @@ def quantize(
     batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
     The ranks of a process group calibrate and convert together, and all get the same model.
     """
-    captured, first, data = _captured(model, data, dynamic)
+    captured, first, data = _capture(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
-    probes = probes_for(captured, plan)
+    probes = probes_of_steps(captured, plan)
     if plan.observed() or probes or samples_to_keep(plan):
         mark = captured.fingerprint
         calibration = observe(graph, plan, probes, data, mark, progress, samples_to_keep(plan))
@@ -189,24 +189,24 @@ def quantize(
         )
     notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
-    return _quantized(captured, plan, calibration, first, by_all=True)
+    return _convert(captured, plan, calibration, first, by_all=True)
 
 
-def _captured(
+def _capture(
     model: Model | Captured,
     data: Iterable[Any] | None,
     dynamic: DynamicSizes | None,
 ) -> tuple[Captured, Any, Iterable[Any]]:
     """The model captured, the first batch, and all data; distilled where there is none."""
     if data is not None:
-        first, data = _peek(data, model)
+        first, data = _peek_first_batch(data, model)
         return capture_model(model, first, dynamic), first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known; give "
             "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
         )
-    example = model.blank(BLANK) if isinstance(model, OnnxModule) else None
+    example = model.blank(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)
     made, ranks = distilled(captured.trained or captured.graph), current()
     own = Distilled(made.batches[ranks.rank :: ranks.size], made.notes)
@@ -224,7 +224,7 @@ def _notes(
     return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
 
 
-def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
+def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
     """What the steps of a plan's recipe want to have seen."""
     graph, _ = captured.for_target(plan.target)
     return collect_probes(select_steps(plan.recipe), graph.graph, plan)
@@ -232,7 +232,7 @@ def probes_for(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
 
 @exclusive
 @relaxed_gc()  # around all: what one step makes and the next one drops is not yet old
-def _quantized(
+def _convert(
     captured: Captured,
     plan: QuantPlan,
     calibration: Calibration,
@@ -263,7 +263,7 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
             )
 
 
-def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
+def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
     """The first batch, of all ranks where there are several, and data that still begins with the
     own one. One-shot iterators are fine."""
     module = model if isinstance(model, nn.Module) else None
@@ -279,7 +279,7 @@ def _peek(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[A
     return first, stream if own is None else itertools.chain([own], stream)
 
 
-def _dynamic_of(inputs: tuple[Input, ...]) -> DynamicSizes:
+def _dynamic_sizes(inputs: tuple[Input, ...]) -> DynamicSizes:
     """The dynamic dimensions of inputs as they were captured."""
     return {
         i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}

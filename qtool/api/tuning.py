@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from qtool.algorithms.registry import samples_to_keep
-from qtool.api.conversion import convert, probes_for
+from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.calibration.calibration import Calibration
@@ -312,7 +312,7 @@ def _calibration(
         for p in extra_points(space)
         if isinstance(p.spec, Observed)
     )
-    probes = (*probes_for(captured, plan), *also)
+    probes = (*probes_of_steps(captured, plan), *also)
     mark, keep = captured.fingerprint, samples_to_keep(plan)
     made = observe(graph, plan, probes, data, mark, progress, keep)
     if path is not None:

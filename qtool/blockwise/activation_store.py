@@ -31,7 +31,7 @@ _KINDS = {
 }
 
 
-class Values:
+class ActivationStore:
     """A folder with a file for each batch. What is the same in both networks is there once."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Values:
         coded = {k.removeprefix(_CODED): v for k, v in found.items() if k.startswith(_CODED)}
         return exact, {**exact, **coded}
 
-    def move(self, index: int, to: Values, number: int) -> None:
+    def move(self, index: int, to: ActivationStore, number: int) -> None:
         to.folder.mkdir(exist_ok=True)
         self._file(index).replace(to._file(number))
 

@@ -24,8 +24,8 @@ from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.residual_input import residual_input
-from qtool.blockwise.activation_store import Values
-from qtool.blockwise.layer_shards import Layer, Piece, gather, pieces_of, rounded
+from qtool.blockwise.activation_store import ActivationStore
+from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, round_layer
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.process_lock import trim_memory
@@ -35,11 +35,11 @@ from qtool.planning.plan import Kind
 
 aten = torch.ops.aten
 _SIZE = "size "
-After = tuple[Values, Callable[[int], Iterable[str]]]
+After = tuple[ActivationStore, Callable[[int], Iterable[str]]]
 
 
 @dataclass
-class Walked:
+class BlockOutcome:
     """What a walk found.
 
     weights: attribute -> the weights of a layer, on their grid. notes: sentences.
@@ -53,17 +53,17 @@ class Walked:
 
 
 @dataclass
-class _Walk:
+class _BlockRun:
     state: ConversionState
     executor: Executor
     reads: Sequence[str]  # the block's inputs, by their names between blocks
     gives: Mapping[str, int]  # the block's results likewise -> their numbers
-    layers: Mapping[int, Layer]
+    layers: Mapping[int, BlockLayer]
     levels: Mapping[int, int]
     fixed: Sequence[int]
-    found: Walked
+    outcome: BlockOutcome
     ranks: Ranks
-    off: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    errors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Of each result, by batch of this rank: noise and power."""
 
     def steps(self, level: int) -> list[int]:
@@ -83,14 +83,14 @@ class _Walk:
         return {*self.executor.constants, *self.fixed}
 
 
-def walk(
+def run_block(
     state: ConversionState,
     rounding: bool,
-    values: Values,
-    scratch: Values,
+    values: ActivationStore,
+    scratch: ActivationStore,
     after: After,
     sizes: Sequence[int],
-) -> Walked:
+) -> BlockOutcome:
     """Runs a block, whose weights it rounds on the way.
 
     Args:
@@ -102,21 +102,21 @@ def walk(
     Raises:
         FileError: the disk is full.
     """
-    at = _begun(state, rounding)
+    at = _start(state, rounding)
     top = max(at.levels.values(), default=0)
     for level in track("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-        pieces = pieces_of(at.ranks, at.executor, layers, len(sizes))
+        pieces = make_shards(at.ranks, at.executor, layers, len(sizes))
         _advance(at, level, values, scratch, after if level == top else None, sizes, pieces)
         for layer in layers:
             _round(at, layer, [piece for piece in pieces if piece.layer is layer])
         del pieces
         trim_memory()
-    _add_up(at)
-    return at.found
+    _sum_errors(at)
+    return at.outcome
 
 
-def _begun(state: ConversionState, rounding: bool) -> _Walk:
+def _start(state: ConversionState, rounding: bool) -> _BlockRun:
     module = quantized_module(state)
     executor = Executor(replace(state.graph, module=module))
     layers = _layers(state, module, executor) if rounding else {}
@@ -131,10 +131,12 @@ def _begun(state: ConversionState, rounding: bool) -> _Walk:
     ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
     gives = dict(zip(state.graph.outputs, ends, strict=True))
     reads = [i.name for i in state.graph.inputs]
-    return _Walk(state, executor, reads, gives, layers, levels, fixed, Walked(), current())
+    return _BlockRun(
+        state, executor, reads, gives, layers, levels, fixed, BlockOutcome(), current()
+    )
 
 
-def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, Layer]:
+def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
     """Layers whose weights are in codes and belong to them alone, by their numbers."""
     uses: dict[str, int] = {}
     for node in state.graph.graph.nodes:
@@ -163,18 +165,18 @@ def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> di
                 beside = None
             bias = G.argument(node, 2, "bias")
             added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
-            found[number] = Layer(node, *places, added, beside)
+            found[number] = BlockLayer(node, *places, added, beside)
     return found
 
 
 def _advance(
-    at: _Walk,
+    at: _BlockRun,
     level: int,
-    values: Values,
-    scratch: Values,
+    values: ActivationStore,
+    scratch: ActivationStore,
     after: After | None,
     sizes: Sequence[int],
-    pieces: Sequence[Piece],
+    pieces: Sequence[Shard],
 ) -> None:
     """All batches through the steps of one level; of each is gathered what pieces of the layers of
     the next are rounded by.
@@ -189,14 +191,14 @@ def _advance(
     own = range(ranks.rank, len(sizes), ranks.size)
     for index in track("batches", own, len(own)):
         ranks.check()
-        exact, coded = _loaded(at, level, index, values, scratch)
+        exact, coded = _load(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
         run.advance(exact, list(layers), frozenset(), kept | early)
         if not ranks.is_distributed:
-            gather(pieces, exact, coded, firsts[index])
+            add_batch(pieces, exact, coded, firsts[index])
         if after is None:
-            scratch.save(index, _named(exact, alive | early), _named(coded, alive))
+            scratch.save(index, _to_named(exact, alive | early), _to_named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
             scratch.drop(index)
@@ -204,11 +206,11 @@ def _advance(
         ranks.all_gather("")  # all batches are on the disk
         for index in track("batches", range(len(sizes)), len(sizes)):
             ranks.check()
-            gather(pieces, *_loaded(at, level + 1, index, values, scratch), firsts[index])
+            add_batch(pieces, *_load(at, level + 1, index, values, scratch), firsts[index])
 
 
-def _loaded(
-    at: _Walk, level: int, index: int, values: Values, scratch: Values
+def _load(
+    at: _BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What is known of a batch before a level, in both networks."""
     run, found = at.executor, []
@@ -216,7 +218,7 @@ def _loaded(
         numbers = dict(zip(at.reads, run.inputs, strict=True))
         known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
     else:
-        known = [_numbered(side) for side in scratch.load(index)]
+        known = [_from_named(side) for side in scratch.load(index)]
         early = {i for i in at.layers if at.levels[i] == level}
         known[1] = {i: v for i, v in known[1].items() if i not in early}
     for each, points in zip(known, (frozenset[str](), run.points), strict=True):
@@ -225,7 +227,7 @@ def _loaded(
     return found[0], found[1]
 
 
-def _named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
+def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
     """Values as a file holds them; sizes are marked."""
     found = {i: values[i] for i in numbers}
     sizes = {i: v for i, v in found.items() if not isinstance(v, torch.Tensor)}
@@ -233,7 +235,7 @@ def _named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Ten
     return marked | {str(i): v for i, v in found.items() if i not in sizes}
 
 
-def _numbered(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
+def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
     """The inverse."""
     return {
         int(name.removeprefix(_SIZE)): value.item() if name.startswith(_SIZE) else value
@@ -242,9 +244,9 @@ def _numbered(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
 
 
 def _finish(
-    at: _Walk,
+    at: _BlockRun,
     index: int,
-    values: Values,
+    values: ActivationStore,
     after: After,
     found: tuple[list[torch.Tensor], list[torch.Tensor]],
 ) -> None:
@@ -259,32 +261,36 @@ def _finish(
                 sum(float(line.double().square().sum()) for line in t)
                 for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
             )
-            at.off.setdefault(name, []).append((noise, power))
+            at.errors.setdefault(name, []).append((noise, power))
     names = tuple(wanted(index))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(index, *kept)
 
 
-def _add_up(at: _Walk) -> None:
+def _sum_errors(at: _BlockRun) -> None:
     """How far results are from the float's, over all batches in their order."""
-    told = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.off))]
+    told = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
     for name in dict.fromkeys(name for off in told for name in off):
         both = interleave([off.get(name, []) for off in told])
-        at.found.noise[name], at.found.power[name] = (sum(each) for each in zip(*both, strict=True))
+        at.outcome.noise[name], at.outcome.power[name] = (
+            sum(each) for each in zip(*both, strict=True)
+        )
 
 
-def _round(at: _Walk, layer: Layer, pieces: Sequence[Piece]) -> None:
+def _round(at: _BlockRun, layer: BlockLayer, pieces: Sequence[Shard]) -> None:
     assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.calls[layer.weight].operands[0][1]]
-    found, alike = rounded(
+    found, alike = round_layer(
         at.ranks, pieces, at.state.parameters.params[name], weight, at.state.plan
     )
     if alike:
-        at.found.notes.append(f"{name}: rounded to nearest, since its inputs are too much alike")
+        at.outcome.notes.append(
+            f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
+        )
     if found is None:
         return
     run.quantized_constants[layer.weight] = found
     stored = at.state.graph.graph
     attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
-    at.found.weights[str(attribute.target)] = found
+    at.outcome.weights[str(attribute.target)] = found

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 
-from qtool.blockwise.activation_store import Values
+from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
@@ -27,7 +27,7 @@ _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken
 
 
 @dataclass(frozen=True)
-class Done:
+class BlockRecord:
     """What is known of a block that is done.
 
     name: its first and last layer. end: of its weights in the data. sqnr: of what it gives, in dB,
@@ -43,7 +43,7 @@ class Done:
     nodes: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Done:
+    def of(cls, found: Mapping[str, Any]) -> BlockRecord:
         """From JSON; raises TypeError."""
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in found.items()
@@ -54,15 +54,15 @@ class Done:
         return json.dumps(asdict(self))
 
 
-class Record:
+class Checkpoint:
     """The folder of one conversion.
 
     said: what it is made of: model, data, choices. ranks: all of them see the folder.
     """
 
-    def __init__(self, folder: Path, said: Mapping[str, str], ranks: Ranks) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, str], ranks: Ranks) -> None:
         self.folder, self.ranks = folder, ranks
-        self._said = dict(said)
+        self._said = dict(identity)
         if not ranks.rank:
             self._begin()
             self._clean()
@@ -90,23 +90,23 @@ class Record:
     def _clean(self) -> None:
         """Removes all tensors but those that the next block reads: what a block wrote that did not
         come to its end, and what the one before it had read."""
-        read = self.values(len(list(self._read()))).folder
+        read = self.activations(len(list(self._read()))).folder
         held = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
         for left in {*held, self.scratch.folder} - {read}:
             shutil.rmtree(left, ignore_errors=True)
 
-    def _read(self) -> Iterator[Done]:
+    def _read(self) -> Iterator[BlockRecord]:
         index = 0
         while (file := self._file(index, "json")).is_file():
             try:
-                yield Done.of(_json(file))
+                yield BlockRecord.of(_json(file))
             except TypeError as error:
                 raise FileError(
                     f"{file} is damaged; delete {self.folder} to begin again"
                 ) from error
             index += 1
 
-    def begun_with(self, what: str, value: str) -> None:
+    def check_identity(self, what: str, value: str) -> None:
         """That the rest of the input, which is known later, is the one it was begun with."""
         self._said[what] = value
         if self.ranks.rank:
@@ -130,35 +130,35 @@ class Record:
         """Where the weights of the next block go."""
         return self.done[-1].end if self.done else 0
 
-    def values(self, index: int) -> Values:
+    def activations(self, index: int) -> ActivationStore:
         """What a block reads."""
-        return Values(self.folder / f"{_VALUES}{index:04}")
+        return ActivationStore(self.folder / f"{_VALUES}{index:04}")
 
     @property
-    def taken(self) -> Values:
+    def own_data(self) -> ActivationStore:
         """The data of this rank, as long as nobody knows how much the others have."""
-        return Values(self.folder / f"{_TAKEN}{self.ranks.rank}")
+        return ActivationStore(self.folder / f"{_TAKEN}{self.ranks.rank}")
 
     @property
-    def scratch(self) -> Values:
-        return Values(self.folder / "scratch")
+    def scratch(self) -> ActivationStore:
+        return ActivationStore(self.folder / "scratch")
 
     def model(self, index: int) -> Path:
         """A block as ONNX, whose weights are in the data."""
         return self._file(index, "onnx")
 
-    def add(self, done: Done | None) -> None:
+    def add(self, done: BlockRecord | None) -> None:
         """A block is done: from here on it is not done again. done: of the first rank."""
         index, ranks = len(self.done), self.ranks
         if not ranks.rank:
             assert done is not None
             write_atomic(self._file(index, "json"), done.to_json().encode())
-            shutil.rmtree(self.values(index).folder, ignore_errors=True)
+            shutil.rmtree(self.activations(index).folder, ignore_errors=True)
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         told = ranks.broadcast(None if done is None else done.to_json().encode())
-        self.done.append(done or Done.of(json.loads(told)))
+        self.done.append(done or BlockRecord.of(json.loads(told)))
 
-    def parts(self) -> list[onnx.ModelProto]:
+    def block_models(self) -> list[onnx.ModelProto]:
         return [onnx.load(self.model(i), load_external_data=False) for i in range(len(self.done))]
 
     @property
@@ -174,7 +174,7 @@ class Record:
 
 
 @contextmanager
-def opened(path: Path, said: Mapping[str, str], ranks: Ranks) -> Iterator[Record]:
+def open_checkpoint(path: Path, said: Mapping[str, str], ranks: Ranks) -> Iterator[Checkpoint]:
     """The record of a conversion to `path`, for the processes of one command at a time.
 
     Raises:
@@ -183,7 +183,7 @@ def opened(path: Path, said: Mapping[str, str], ranks: Ranks) -> Iterator[Record
     folder = path.with_name(f"{path.name}.blocks")
     with nullcontext() if ranks.rank else _locked(path, folder):
         try:
-            yield Record(folder, said, ranks)
+            yield Checkpoint(folder, said, ranks)
         except OSError as error:
             raise FileError(
                 f"cannot write {folder}: {error.strerror or error}; what is done is kept, and the "

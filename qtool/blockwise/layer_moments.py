@@ -15,21 +15,27 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, as_weight, results_of, rows_of
-from qtool.algorithms.weight_rounding.gptq import Grid, Inverse, inverse_of, round_columns, towards
+from qtool.algorithms.layer_rows import as_matrix, as_weight, input_rows, output_rows
+from qtool.algorithms.weight_rounding.gptq import (
+    Grid,
+    InverseHessian,
+    correct_weight,
+    invert_hessian,
+    round_columns,
+)
 from qtool.algorithms.weight_rounding.pair_bounds import pair_bounds
 from qtool.core.graph import torch_ops
 from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
 
-KEPT_ASIDE = 4  # every so many samples are for judging alone
-ASIDE = 1024  # rows of these, of all batches together
-MOST = 1 << 14  # rows of a batch that are looked at
+HOLDOUT_EVERY = 4  # every so many samples are for judging alone
+HOLDOUT_ROWS = 1024  # rows of these, of all batches together
+MAX_ROWS = 1 << 14  # rows of a batch that are looked at
 COLUMNS = 1024  # that are rounded with feedback to each other
-ELEMENTS = 1 << 22  # of the weights of a piece, about
+SHARD_ELEMENTS = 1 << 22  # of the weights of a piece, about
 
 
-class _Rows:
+class _HoldoutRows:
     """Some rows of all batches, in one place: [groups, at most ASIDE, features]. Pieces of memory
     that stay between those that come and go would keep these from being used again."""
 
@@ -39,11 +45,14 @@ class _Rows:
 
     def wanted(self) -> int:
         """How many of the next batch."""
-        return ASIDE * (self._seen + 1) // self._batches - ASIDE * self._seen // self._batches
+        return (
+            HOLDOUT_ROWS * (self._seen + 1) // self._batches
+            - HOLDOUT_ROWS * self._seen // self._batches
+        )
 
     def add(self, rows: torch.Tensor) -> None:
         if self._all is None:
-            self._all = rows.new_empty(rows.shape[0], ASIDE, rows.shape[2])
+            self._all = rows.new_empty(rows.shape[0], HOLDOUT_ROWS, rows.shape[2])
         end = self._count + rows.shape[1]
         self._all[:, self._count : end] = rows
         self._seen, self._count = self._seen + 1, end
@@ -54,7 +63,7 @@ class _Rows:
         return self._all[:, : self._count]
 
 
-class Inputs:
+class InputMoments:
     """X^T X of what one or more layers read, and rows of samples aside.
 
     squares: of each COLUMNS that are rounded together with themselves and with those behind them:
@@ -64,15 +73,15 @@ class Inputs:
     def __init__(self, batches: int) -> None:
         self.batches = batches
         self.squares: list[torch.Tensor] = []
-        self.aside = _Rows(batches)
-        self._inverses: dict[int, Inverse] = {}
+        self.aside = _HoldoutRows(batches)
+        self._inverses: dict[int, InverseHessian] = {}
 
     def add(self, node: fx.Node, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Sees a batch, whose first sample is number `first`; returns its rows as learned from and
         as kept aside."""
         learned, aside = _split(x, first)
-        rows = rows_of(node, learned, MOST)
-        kept = rows_of(node, aside, self.aside.wanted())
+        rows = input_rows(node, learned, MAX_ROWS)
+        kept = input_rows(node, aside, self.aside.wanted())
         for k, part in enumerate(rows.split(COLUMNS, 2)):
             later = rows[:, :, k * COLUMNS :]
             if k == len(self.squares):
@@ -81,35 +90,39 @@ class Inputs:
         self.aside.add(kept)
         return rows, kept
 
-    def inverse(self, start: int, end: int) -> Inverse:
+    def inverse(self, start: int, end: int) -> InverseHessian:
         """Of the moments of these columns."""
         if start not in self._inverses:
             own = self.squares[start // COLUMNS][:, :, : end - start]
-            self._inverses[start] = inverse_of(own)
+            self._inverses[start] = invert_hessian(own)
         return self._inverses[start]
 
 
-class Moments:
+class LayerMoments:
     """Of some outputs of a layer what is missing, times the inputs: float32 [groups, rows, d].
 
     weight: as it is, [groups, rows, d]. rows: which of its outputs these are.
     """
 
-    def __init__(self, node: fx.Node, inputs: Inputs, weight: torch.Tensor, rows: slice) -> None:
+    def __init__(
+        self, node: fx.Node, inputs: InputMoments, weight: torch.Tensor, rows: slice
+    ) -> None:
         self.node, self.inputs, self.rows = node, inputs, rows
         self.weight = weight[:, rows]
         self.whole = self.weight.shape[1] == weight.shape[1]
         self.missing = torch.zeros_like(self.weight)
-        self._aside = _Rows(inputs.batches)
+        self._aside = _HoldoutRows(inputs.batches)
 
     def add(
         self, rows: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor, first: int
     ) -> None:
         """Sees a batch: what `Inputs.add` gave of it, and what is wanted of the layer."""
         learned, aside = _split(wanted, first)
-        lacks = results_of(self.node, learned, MOST)[:, :, self.rows] - rows[0] @ self.weight.mT
+        lacks = (
+            output_rows(self.node, learned, MAX_ROWS)[:, :, self.rows] - rows[0] @ self.weight.mT
+        )
         self.missing.baddbmm_(lacks.mT, rows[0])
-        wanted_aside = results_of(self.node, aside, self._aside.wanted())[:, :, self.rows]
+        wanted_aside = output_rows(self.node, aside, self._aside.wanted())[:, :, self.rows]
         self._aside.add(wanted_aside - rows[1] @ self.weight.mT)
 
     def params_of(self, params: QuantParams) -> QuantParams:
@@ -165,7 +178,7 @@ class Moments:
         for start in range(0, exact.shape[-1], COLUMNS):
             part = slice(start, min(start + COLUMNS, exact.shape[-1]))
             inverse, old = self.inputs.inverse(start, part.stop), exact[:, :, part]
-            way = towards(old, missing[:, :, part], inverse) - old
+            way = correct_weight(old, missing[:, :, part], inverse) - old
             repaired = x[:, :, part] @ way.mT
             share = (lacks * repaired).sum() / repaired.square_().sum().clamp(min=1e-30)
             grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, start)
@@ -178,15 +191,15 @@ class Moments:
         return found, lacks
 
 
-def outputs_of(node: fx.Node, weight: torch.Tensor) -> list[slice]:
+def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:
     """The outputs of a layer that are rounded together. weight: [groups, out, d]."""
     groups, outputs, inputs = weight.shape
     grouped = groups > 1 or node.target is torch_ops.conv_transpose
-    count = outputs if grouped else min(outputs, max(1, ELEMENTS // inputs))
+    count = outputs if grouped else min(outputs, max(1, SHARD_ELEMENTS // inputs))
     return [slice(start, min(start + count, outputs)) for start in range(0, outputs, count)]
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The samples to learn from and those kept aside, by their numbers."""
-    aside = (torch.arange(len(x)) + first) % KEPT_ASIDE == KEPT_ASIDE - 1
+    aside = (torch.arange(len(x)) + first) % HOLDOUT_EVERY == HOLDOUT_EVERY - 1
     return x[~aside], x[aside]

@@ -1,4 +1,4 @@
-"""The layers of a level in pieces, which are dealt out to ranks, gathered for and rounded there."""
+"""The layers of a level as shards, which are assigned to ranks, collected for and rounded there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, reading_of
-from qtool.blockwise.layer_moments import Inputs, Moments, outputs_of
+from qtool.algorithms.layer_rows import as_matrix, row_layout
+from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
 from qtool.distributed import Ranks, balance
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Layer:
+class BlockLayer:
     """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight, of
     its bias and of the tensor that its result is added to (None: it has none)."""
 
@@ -29,46 +29,48 @@ class Layer:
     reads: int
     weight: int
     bias: int | None
-    beside: int | None
+    residual: int | None
 
     @property
     def reading(self) -> Hashable:
         """The same for layers that read the same rows."""
-        return self.reads, reading_of(self.node)
+        return self.reads, row_layout(self.node)
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Shard:
     """Some outputs of a layer and the rank that rounds them. moments: where that is this one."""
 
-    layer: Layer
+    layer: BlockLayer
     rank: int
     rows: slice
-    moments: Moments | None
+    moments: LayerMoments | None
 
 
-def pieces_of(ranks: Ranks, run: Executor, layers: Sequence[Layer], batches: int) -> list[Piece]:
+def make_shards(
+    ranks: Ranks, run: Executor, layers: Sequence[BlockLayer], batches: int
+) -> list[Shard]:
     """The layers in pieces; each rank gets about as many weights."""
     every = [
         (layer, weight, rows)
         for layer in layers
         for weight in [as_matrix(layer.node, run.constants[run.calls[layer.weight].operands[0][1]])]
-        for rows in outputs_of(layer.node, weight)
+        for rows in output_slices(layer.node, weight)
     ]
     costs = [float(weight[:, rows].numel()) for _, weight, rows in every]
-    inputs: dict[Hashable, Inputs] = {}
+    inputs: dict[Hashable, InputMoments] = {}
     found = []
     for (layer, weight, rows), rank in zip(every, balance(costs, ranks.size), strict=True):
         moments = None
         if rank == ranks.rank:
-            read = inputs.setdefault(layer.reading, Inputs(batches))
-            moments = Moments(layer.node, read, weight, rows)
-        found.append(Piece(layer, rank, rows, moments))
+            read = inputs.setdefault(layer.reading, InputMoments(batches))
+            moments = LayerMoments(layer.node, read, weight, rows)
+        found.append(Shard(layer, rank, rows, moments))
     return found
 
 
-def gather(
-    pieces: Sequence[Piece], exact: list[torch.Tensor], coded: list[torch.Tensor], first: int
+def add_batch(
+    pieces: Sequence[Shard], exact: list[torch.Tensor], coded: list[torch.Tensor], first: int
 ) -> None:
     """Of a batch, whose first sample has this number, what the own pieces are rounded by."""
     rows: dict[Hashable, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -81,14 +83,16 @@ def gather(
         if read not in rows:
             rows[read] = moments.inputs.add(layer.node, coded[layer.reads], first)
         if layer.number not in wanted:
-            wanted = {layer.number: _wanted(layer, exact, coded)}
+            wanted = {layer.number: _target(layer, exact, coded)}
         moments.add(rows[read], wanted[layer.number], first)
 
 
-def _wanted(layer: Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) -> torch.Tensor:
+def _target(
+    layer: BlockLayer, exact: list[torch.Tensor], coded: list[torch.Tensor]
+) -> torch.Tensor:
     """The layer's float result, without its bias, and what is missing of the tensor that it will
     be added to."""
-    result, beside = exact[layer.number], layer.beside
+    result, beside = exact[layer.number], layer.residual
     if layer.bias is not None:
         last = layer.node.target is aten.linear.default
         result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
@@ -99,16 +103,18 @@ def _wanted(layer: Layer, exact: list[torch.Tensor], coded: list[torch.Tensor]) 
     return result + (exact[beside] - coded[beside]).reshape(result.shape)
 
 
-def rounded(
+def round_layer(
     ranks: Ranks,
-    pieces: Sequence[Piece],
+    pieces: Sequence[Shard],
     params: QuantParams,
     weight: torch.Tensor,
     plan: QuantPlan,
 ) -> tuple[torch.Tensor | None, bool]:
     """The weights of a layer, some of its pieces at their nearest codes; None where all are. And
     whether its inputs are too much alike."""
-    own = {i: _solved(p.moments, params, weight, plan) for i, p in enumerate(pieces) if p.moments}
+    own = {
+        i: _round_shard(p.moments, params, weight, plan) for i, p in enumerate(pieces) if p.moments
+    }
     found, taken, alike = torch.empty(weight.shape), False, False
     for i, piece in enumerate(pieces):
         result = own.get(i)
@@ -122,8 +128,8 @@ def rounded(
     return (found if taken else None), alike
 
 
-def _solved(
-    moments: Moments, params: QuantParams, weight: torch.Tensor, plan: QuantPlan
+def _round_shard(
+    moments: LayerMoments, params: QuantParams, weight: torch.Tensor, plan: QuantPlan
 ) -> dict[str, torch.Tensor]:
     """The weights of a piece, `rounded` or the `nearest`; `alike` where its inputs are."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows

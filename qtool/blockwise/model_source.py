@@ -16,11 +16,11 @@ from qtool.frontends.huggingface.meta_init import empty_folder, flat, names_of
 from qtool.frontends.huggingface.safetensors_files import Shards
 from qtool.frontends.onnx import OnnxModule, map_onnx
 
-_GLANCE = 1024  # elements of each tensor that a file's mark is made of
+_SAMPLED_ELEMENTS = 1024  # elements of each tensor that a file's mark is made of
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model whose weights are not read yet.
 
     mark: tells it from others. shards: its weights; None where they are mapped in the model. names:
@@ -28,7 +28,7 @@ class Source:
     """
 
     model: nn.Module
-    mark: str
+    fingerprint: str
     shards: Shards | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,13 +51,13 @@ class Source:
             raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
         return held  # as the model made it
 
-    def give_back(self) -> None:
+    def release_memory(self) -> None:
         """The memory of what was read."""
         if isinstance(self.model, OnnxModule):
             self.model.apart.give_back()
 
 
-def source_of(path: Path, model: nn.Module | None, task: str | None) -> Source:
+def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelSource:
     """
     Raises:
         CaptureError: there is no such model, or its weights are not whole.
@@ -66,10 +66,10 @@ def source_of(path: Path, model: nn.Module | None, task: str | None) -> Source:
         if model is not None or task is not None:
             raise CaptureError(f"{path} is a model by itself; leave out model and task")
         found = map_onnx(path)
-        return Source(found, _mark(found, path))
+        return ModelSource(found, _mark(found, path))
     shards = Shards(path)
     empty = empty_folder(path, task) if model is None else flat(model)
-    return Source(empty, shards.mark, shards, names_of(empty, shards))
+    return ModelSource(empty, shards.mark, shards, names_of(empty, shards))
 
 
 def _mark(model: OnnxModule, path: Path) -> str:
@@ -77,5 +77,5 @@ def _mark(model: OnnxModule, path: Path) -> str:
     digest = hashlib.sha256(path.read_bytes())
     for name, array in sorted(model.apart.arrays.items()):
         digest.update(f"{name} {array.shape}\n".encode())
-        digest.update(array.reshape(-1)[:_GLANCE].tobytes())
+        digest.update(array.reshape(-1)[:_SAMPLED_ELEMENTS].tobytes())
     return digest.hexdigest()[:32]

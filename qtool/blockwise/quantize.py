@@ -29,9 +29,9 @@ from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import append_weights, model_files, move_into_place
-from qtool.blockwise.block_pass import Walked, walk
-from qtool.blockwise.checkpoint import Done, Record, opened
-from qtool.blockwise.model_source import Source, source_of
+from qtool.blockwise.block_pass import BlockOutcome, run_block
+from qtool.blockwise.checkpoint import BlockRecord, Checkpoint, open_checkpoint
+from qtool.blockwise.model_source import ModelSource, open_source
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import observe
 from qtool.conversion.quantized import Quantized
@@ -79,7 +79,7 @@ class BlockResult:
     """
 
     files: tuple[Path, ...]
-    blocks: tuple[Done, ...]
+    blocks: tuple[BlockRecord, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -140,7 +140,7 @@ def quantize_by_blocks(
         data: batches, as for `quantize`; read again when the work goes on.
         path: of the file; its weights go into `<path>.<digest>.data` beside it.
         task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
-            steps of a conversion `round` is taken, and no other.
+            steps of a conversion only `gptq` runs.
         block: bytes of weights in float32 that are held at once. Linear layers and embeddings with
             more than a quarter are split and joined again by a Concat.
 
@@ -153,8 +153,8 @@ def quantize_by_blocks(
     folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
-    source = source_of(folder, model, task)
-    whole, stream = _captured(source.model, data, dynamic)
+    source = open_source(folder, model, task)
+    whole, stream = _capture(source.model, data, dynamic)
     asked = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
     run_passes(
         whole.module, [each for each in asked if each.needs_whole_graph]
@@ -162,36 +162,36 @@ def quantize_by_blocks(
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)
-    choices = [target, observer, chosen.to_json(), block, own_version(), torch.__version__]
-    said = {"model": source.mark, "choice": json.dumps(choices)}
-    ranks.check_equal("a different model", source.mark)
+    choices = [target, observer, chosen.digest_json(), block, own_version(), torch.__version__]
+    said = {"model": source.fingerprint, "choice": json.dumps(choices)}
+    ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps(choices))
-    with opened(path, said, ranks) as record:
+    with open_checkpoint(path, said, ranks) as record:
         cuts = cut(whole, block, joints)
-        work = _Work(whole, source, parts, layers, cuts, record, target, observer, chosen)
-        sizes = _taken_in(work, stream)
+        work = _BlockwiseRun(whole, source, parts, layers, cuts, record, target, observer, chosen)
+        sizes = _store_inputs(work, stream)
         for index in track("blocks", range(len(work.blocks)), len(work.blocks)):
             if index >= len(record.done):
                 _convert(work, index, sizes)
                 gc.collect()  # graphs hold themselves, and the weights of their block
                 trim_memory()
-                source.give_back()
+                source.release_memory()
         blocks = tuple(record.done)
         if not ranks.rank:
             _publish(work, path)
             record.remove()
         ranks.all_gather("")
-    return BlockResult(tuple(model_files(path)), blocks, _unused(work, blocks))
+    return BlockResult(tuple(model_files(path)), blocks, _unused_rules(work, blocks))
 
 
 @dataclass(frozen=True)
-class _Work:
+class _BlockwiseRun:
     whole: G.FloatGraph
-    source: Source
+    source: ModelSource
     parts: Mapping[str, LayerShard]
     layers: Mapping[str, str]
     blocks: Sequence[Block]
-    record: Record
+    checkpoint: Checkpoint
     target: str
     observer: str
     recipe: Recipe
@@ -205,7 +205,7 @@ class _Work:
         return self.source.read(part.source, held, part.slices)
 
 
-def _captured(
+def _capture(
     model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[G.FloatGraph, Iterator[Batch]]:
     """The graph of a model without values, and the data as its arguments."""
@@ -231,17 +231,17 @@ def _captured(
     return whole, bound()
 
 
-def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
+def _store_inputs(work: _BlockwiseRun, data: Iterator[Batch]) -> list[int]:
     """Reads the data, which becomes the values that the first block reads; the samples of each
     batch of all ranks, in turn."""
-    record, ranks, own = work.record, work.record.ranks, list[tuple[str, int]]()
+    record, ranks, own = work.checkpoint, work.checkpoint.ranks, list[tuple[str, int]]()
     names = [i.name for i in work.whole.inputs]
-    place = record.taken if ranks.is_distributed else record.values(0)
+    place = record.own_data if ranks.is_distributed else record.activations(0)
     for index, batch in enumerate(data):
         tensors = work.whole.tensors_of(batch)
         own.append((content_hash(tensors), batch.size))
         if not record.done:
-            passing = _passing(work, 0, index)
+            passing = _needed_tensors(work, 0, index)
             found = {n: t for n, t in zip(names, tensors, strict=True) if n in passing}
             place.save(index, found, found)
     told = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
@@ -251,16 +251,16 @@ def _taken_in(work: _Work, data: Iterator[Batch]) -> list[int]:
     if ranks.is_distributed and not record.done:
         for number, (rank, index) in enumerate(numbers):
             if rank == ranks.rank:
-                place.move(index, record.values(0), number)
+                place.move(index, record.activations(0), number)
     every, marks = interleave(told), hashlib.sha256()
     for mark, _ in every:
         marks.update(mark.encode())
-    record.begun_with("data", marks.hexdigest()[:32])
+    record.check_identity("data", marks.hexdigest()[:32])
     ranks.all_gather("")  # all of it is there
     return [size for _, size in every]
 
 
-def _passing(work: _Work, index: int, batch: int = 0) -> list[str]:
+def _needed_tensors(work: _BlockwiseRun, index: int, batch: int = 0) -> list[str]:
     """What has to be at hand of a batch before a block: all that it and later ones read. Where a
     block joins outputs alone, which nobody waits for and are large, the first batch is enough.
     """
@@ -271,28 +271,37 @@ def _passing(work: _Work, index: int, batch: int = 0) -> list[str]:
     return [name for name in dict.fromkeys(read) if name in before]
 
 
-def _convert(work: _Work, index: int, sizes: Sequence[int]) -> None:
+def _convert(work: _BlockwiseRun, index: int, sizes: Sequence[int]) -> None:
     """One block, up to its record."""
-    block, record = work.blocks[index], work.record
-    values = record.values(index)
+    block, record = work.blocks[index], work.checkpoint
+    values = record.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(0))
-    start, plan = _started(work, block, exact)
-    calibration = _seen(work, start, plan, index, 1 if block.only_outputs else len(sizes))
+    start, plan = _plan_block(work, block, exact)
+    calibration = _calibrate_block(
+        work, start, plan, index, 1 if block.only_outputs else len(sizes)
+    )
     solved = SOLVE.run(ConversionState.start(start, plan, calibration))
     rounding = GPTQ in select_steps(work.recipe)
     sizes = sizes[:1] if block.only_outputs else sizes
-    after = record.values(index + 1), partial(_passing, work, index + 1)
-    found = walk(solved, rounding, values, record.scratch, after, sizes)
-    done = None if record.ranks.rank else _written(work, _with(solved, found), found, coded)
+    after = record.activations(index + 1), partial(_needed_tensors, work, index + 1)
+    found = run_block(solved, rounding, values, record.scratch, after, sizes)
+    done = (
+        None
+        if record.ranks.rank
+        else _write_block(work, _with_rounded_weights(solved, found), found, coded)
+    )
     record.add(done)
 
 
-def _written(
-    work: _Work, converted: ConversionState, found: Walked, coded: Sequence[torch.Tensor]
-) -> Done:
+def _write_block(
+    work: _BlockwiseRun,
+    converted: ConversionState,
+    found: BlockOutcome,
+    coded: Sequence[torch.Tensor],
+) -> BlockRecord:
     """The next block, verified, behind those that are done. coded: what it reads of a batch."""
-    record, index = work.record, len(work.record.done)
+    record, index = work.checkpoint, len(work.checkpoint.done)
     name, quantized = work.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
     model, end = append_weights(quantized.to_onnx(), record.data, record.end)
     message = model.SerializeToString()
@@ -303,12 +312,14 @@ def _written(
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     digest = _digest(message, record.data, record.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
-    near = {k: _near(found, k) for k in found.noise}
+    near = {k: _sqnr(found, k) for k in found.noise}
     notes = (*quantized.notes, *found.notes)
-    return Done(name, end, digest, near, len(found.weights), notes, nodes)
+    return BlockRecord(name, end, digest, near, len(found.weights), notes, nodes)
 
 
-def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Captured, QuantPlan]:
+def _plan_block(
+    work: _BlockwiseRun, block: Block, example: Sequence[Any]
+) -> tuple[Captured, QuantPlan]:
     graph = block.graph(work.read, example)
     few = _sample(graph, example)
     graph = replace(graph, example=(few.args, dict(few.kwargs)))
@@ -317,14 +328,16 @@ def _started(work: _Work, block: Block, example: Sequence[Any]) -> tuple[Capture
     return captured, captured.plan(work.target, work.observer, work.recipe, layers=work.layers)
 
 
-def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int) -> Calibration:
+def _calibrate_block(
+    work: _BlockwiseRun, start: Captured, plan: QuantPlan, index: int, count: int
+) -> Calibration:
     """What the float network shows of the block's tensors, if anything of them is asked."""
     graph, _ = start.for_target(work.target)
     if not any(plan.observed()):
         spec = observers.parse(work.observer)
         return Calibration("", work.target, spec, work.recipe, graph.inputs, 0, {}, {})
-    values, names = work.record.values(index), [i.name for i in graph.inputs]
-    ranks = work.record.ranks
+    values, names = work.checkpoint.activations(index), [i.name for i in graph.inputs]
+    ranks = work.checkpoint.ranks
 
     def data() -> Iterator[Batch]:
         for at in range(ranks.rank, count, ranks.size):
@@ -334,7 +347,7 @@ def _seen(work: _Work, start: Captured, plan: QuantPlan, index: int, count: int)
     return observe(graph, plan, (), data(), "", shares=False)
 
 
-def _with(state: ConversionState, found: Walked) -> ConversionState:
+def _with_rounded_weights(state: ConversionState, found: BlockOutcome) -> ConversionState:
     """The conversion with the weights that the walk found."""
     if not found.weights:
         return state
@@ -343,14 +356,14 @@ def _with(state: ConversionState, found: Walked) -> ConversionState:
         if node.op == "get_attr" and str(node.target) in found.weights:
             G.set_tensor(module, node, found.weights[str(node.target)])
     rounded = replace(state, graph=replace(state.graph, module=module))
-    return rounded.with_change(Change("round", len(found.weights), REASON))
+    return rounded.with_change(Change(GPTQ.name, len(found.weights), REASON))
 
 
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     return graph.head(graph.call_of(tensors), SAMPLES)
 
 
-def _near(found: Walked, name: str) -> float | None:
+def _sqnr(found: BlockOutcome, name: str) -> float | None:
     noise, power = found.noise[name], found.power[name]
     return 10 * log10(max(power, 1e-30) / noise) if noise else None
 
@@ -359,7 +372,7 @@ def _decibels(value: float | None) -> str:
     return "equal" if value is None else f"{value:.1f} dB"
 
 
-def _unused(work: _Work, blocks: Sequence[Done]) -> tuple[str, ...]:
+def _unused_rules(work: _BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str, ...]:
     """Rules that fit a name, and selected nothing all the same."""
     rows = (NodeInfo(**row) for done in blocks for row in done.nodes)
     nodes = {(work.layers.get(row.node, row.node), row.op) for row in rows}
@@ -375,15 +388,15 @@ def _digest(message: bytes, data: Path, start: int, end: int) -> str:
     return found.hexdigest()
 
 
-def _publish(work: _Work, path: Path) -> None:
+def _publish(work: _BlockwiseRun, path: Path) -> None:
     """The blocks as one model, under its name."""
-    record = work.record
+    record = work.checkpoint
     inputs = [i.name for i in work.whole.inputs]
-    model = join_models(record.parts(), inputs, work.whole.outputs)
+    model = join_models(record.block_models(), inputs, work.whole.outputs)
     nodes = tuple(NodeInfo(**row) for done in record.done for row in done.nodes)
     spec = observers.parse(work.observer)
     rounded = sum(d.rounded for d in record.done)
-    changes = (Change("round", rounded, REASON),) if rounded else ()
+    changes = (Change(GPTQ.name, rounded, REASON),) if rounded else ()
     made = own_version(), work.target, record.digest, spec, work.recipe, nodes, changes
     untested = SelfTest("", missing="it was written block by block, and is not run whole")
     onnx.helper.set_model_props(model, {**FileInfo(*made).metadata(), **untested.metadata()})

@@ -115,7 +115,7 @@ def test_ranks_share_the_same_task_on_the_same_networks() -> None:
     calibration = qtool.calibrate(captured, [x])
     start = ConversionState.start(captured, captured.plan(), calibration)
     state = SOLVE.run(start)
-    tasks = [("round", []), ("judge", []), ("judge", [quantized_module(state)])]
+    tasks = [("gptq", []), ("judge", []), ("judge", [quantized_module(state)])]
     marks = [acceptance._task_fingerprint(each, *task) for each in (start, state) for task in tasks]
     assert len(set(marks)) == 6
     assert acceptance._task_fingerprint(state, "judge", [quantized_module(state)]) == marks[-1]
@@ -137,7 +137,7 @@ def test_half_of_the_samples_judge_where_they_can_tell(
 ) -> None:
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
-    calibration = qtool.calibrate(captured, [x], recover=["round"])
+    calibration = qtool.calibrate(captured, [x], recover=["gptq"])
     state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
     seen: list[int] = []
 

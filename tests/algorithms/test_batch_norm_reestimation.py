@@ -1,4 +1,4 @@
-"""The step `renorm`: means and widths of channels as in float, without another code."""
+"""The step `batch-norm-reestimation`: channels have their float mean and deviation."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def sqnr(model: qtool.QuantizedModel) -> float:
 
 
 def test_results_on_new_data_are_nearer() -> None:
-    assert sqnr(made(FOUR_BITS, "renorm")) > sqnr(made(FOUR_BITS)) + 0.5
+    assert sqnr(made(FOUR_BITS, "batch-norm-reestimation")) > sqnr(made(FOUR_BITS)) + 0.5
 
 
 def test_codes_are_what_they_were() -> None:
-    plain, found = made(FOUR_BITS), made(FOUR_BITS, "renorm")
+    plain, found = made(FOUR_BITS), made(FOUR_BITS, "batch-norm-reestimation")
     for name in ("stem", "wide", "deep"):
         codes = []
         for model in (plain, found):
@@ -91,7 +91,8 @@ def test_channels_have_the_mean_and_the_width_they_had() -> None:
     x = images(1)
     recipe = [{"op": "conv", "weights": "int4"}]
     plain, found = (
-        qtool.quantize(net, list(x.split(16)), recipe=recipe, recover=r) for r in ((), ("renorm",))
+        qtool.quantize(net, list(x.split(16)), recipe=recipe, recover=r)
+        for r in ((), ("batch-norm-reestimation",))
     )
     with torch.no_grad():
         exact, before, after = (m(x).movedim(1, 0).flatten(1) for m in (net, plain, found))
@@ -104,8 +105,8 @@ def _off(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def test_the_file_holds_the_new_scales(tmp_path: Path) -> None:
-    model = made(FOUR_BITS, "renorm")
-    assert {r.name: r.count for r in model.plan.rewrites}["renorm"] == 3
+    model = made(FOUR_BITS, "batch-norm-reestimation")
+    assert {r.name: r.count for r in model.plan.rewrites}["batch-norm-reestimation"] == 3
     result = model.export(tmp_path / "m.onnx")
     assert result is not None
     assert result.passed
@@ -123,8 +124,8 @@ def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.M
 
     torch.manual_seed(0)
     monkeypatch.setattr(batch_norm_reestimation, "_moments", wrong)
-    model, plain = made(FOUR_BITS, "renorm"), made(FOUR_BITS)
-    assert f"renorm: {batch_norm_reestimation.FURTHER}" in model.notes
+    model, plain = made(FOUR_BITS, "batch-norm-reestimation"), made(FOUR_BITS)
+    assert f"batch-norm-reestimation: {batch_norm_reestimation.LESS_ACCURATE}" in model.notes
     assert torch.equal(model(images(2)), plain(images(2)))
 
 
@@ -132,7 +133,7 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten()).eval()
     with torch.no_grad():
         net[0].weight.mul_(1e-9)  # its scale is as wide as the bias needs
-    model = qtool.quantize(net, list(images(1).split(16)), recover=["renorm"])
+    model = qtool.quantize(net, list(images(1).split(16)), recover=["batch-norm-reestimation"])
     for name in ("0", "2"):
         bias = dict(model.graph.module.named_parameters())[_attribute(model, f"{name}.bias")]
         codes = bias.detach().abs() / model.parameters[f"{name}.bias"].scale
@@ -142,5 +143,5 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
     calibration = replace(calibration, kept=CalibrationSamples(0))
-    model = qtool.convert(captured(), calibration, recover=["renorm"])
-    assert f"renorm: {batch_norm_reestimation.NO_SAMPLES}" in model.notes
+    model = qtool.convert(captured(), calibration, recover=["batch-norm-reestimation"])
+    assert f"batch-norm-reestimation: {batch_norm_reestimation.NO_SAMPLES}" in model.notes

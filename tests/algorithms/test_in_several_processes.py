@@ -49,19 +49,21 @@ def captured() -> Captured:
 
 def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
     """The model, how many layers were solved here, and what was changed."""
-    count, real, rounds = 0, rounding._solve, (training.FEWEST, training.ROUNDS)
+    count, real, rounds = 0, rounding._solve, (training.MIN_STEPS, training.MAX_STEPS)
 
     def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
         return real(*given)
 
-    rounding._solve, training.FEWEST, training.ROUNDS = counted, 20, 20
+    rounding._solve, training.MIN_STEPS, training.MAX_STEPS = counted, 20, 20
     try:
         few = [{"select": "*", "weights": "int4"}]
-        made = quantize(captured(), data()[rank::size], recipe=few, recover=["round", "learn"])
+        made = quantize(
+            captured(), data()[rank::size], recipe=few, recover=["gptq", "learned-scales"]
+        )
     finally:
-        rounding._solve, training.FEWEST, training.ROUNDS = real, *rounds
+        rounding._solve, training.MIN_STEPS, training.MAX_STEPS = real, *rounds
     return state_hash(made.graph.module), count, [f"{c.step} {c.count}" for c in made.changes]
 
 
@@ -75,7 +77,7 @@ def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:
 def test_layers_are_dealt_out_to_the_same_bytes() -> None:
     mark, count, changes = alone = solved(0, 1)
     assert count == 5
-    assert changes == ["round 5", "learn 13"]
+    assert changes == ["gptq 5", "learned-scales 13"]
     found = values(run(3, solved_twice, 3))
     counts = [count for (_, count, _), _ in found]
     assert sum(counts) == 5
@@ -87,7 +89,7 @@ def test_layers_are_dealt_out_to_the_same_bytes() -> None:
 def dies(rank: int) -> None:
     if rank == 1:
         rounding._solve = lambda *_: os._exit(3)
-    quantize(captured(), data()[rank::2], mode="weight-only", recover=["round"])
+    quantize(captured(), data()[rank::2], mode="weight-only", recover=["gptq"])
 
 
 def test_a_rank_that_dies_while_it_solves_ends_the_others() -> None:

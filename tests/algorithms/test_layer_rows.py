@@ -10,12 +10,12 @@ import qtool
 from qtool.algorithms.layer_rows import (
     as_matrix,
     as_weight,
-    gains_of,
+    input_mean,
+    input_rows,
+    input_sums,
     is_product,
-    mean_of,
-    part_of_mean,
-    results_of,
-    rows_of,
+    output_rows,
+    row_weights,
 )
 from qtool.core import graph as G
 
@@ -48,9 +48,9 @@ def test_the_product_is_what_the_layer_computes(name: str) -> None:
     with torch.no_grad():
         expected = layer(x) - (0 if layer.bias is None else _along(layer.bias, layer(x), name))
     for most in (10**6, 2):
-        found = rows_of(node, x, most) @ matrix.mT  # [groups, rows, out / groups]
-        assert torch.allclose(found, results_of(node, expected, most), atol=1e-5)
-    assert rows_of(node, x, 2).shape[1] == 2
+        found = input_rows(node, x, most) @ matrix.mT  # [groups, rows, out / groups]
+        assert torch.allclose(found, output_rows(node, expected, most), atol=1e-5)
+    assert input_rows(node, x, 2).shape[1] == 2
     if "linear" in name:
         gains = [
             torch.rand(part.shape[:-1], generator=torch.Generator().manual_seed(1))
@@ -58,12 +58,12 @@ def test_the_product_is_what_the_layer_computes(name: str) -> None:
         ]
         counts = torch.cat([g.flatten() for g in gains]).double()
         rows = x.reshape(-1, x.shape[-1]).double()
-        parts = [part_of_mean(node, *each) for each in zip(x.split(2), gains, strict=True)]
-        assert torch.allclose(mean_of(node, parts)[0], counts @ rows / counts.sum())
-        assert torch.equal(gains_of(gains[0], 10**6), gains[0].flatten())
-    every = rows_of(node, x, 10**6).double().mean(1)
-    parts = [part_of_mean(node, each) for each in x.split(2)]
-    assert torch.allclose(mean_of(node, parts), every, atol=1e-6)
+        parts = [input_sums(node, *each) for each in zip(x.split(2), gains, strict=True)]
+        assert torch.allclose(input_mean(node, parts)[0], counts @ rows / counts.sum())
+        assert torch.equal(row_weights(gains[0], 10**6), gains[0].flatten())
+    every = input_rows(node, x, 10**6).double().mean(1)
+    parts = [input_sums(node, each) for each in x.split(2)]
+    assert torch.allclose(input_mean(node, parts), every, atol=1e-6)
 
 
 def _along(bias: torch.Tensor, y: torch.Tensor, name: str) -> torch.Tensor:

@@ -97,10 +97,21 @@ def test_the_calibration_file_holds_what_steps_need(registered: list[Any], tmp_p
 
 
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(PlanError, match="step 'smooth' is registered already"):
-        register_step(replace(trivial([]), name="smooth"))
+    with pytest.raises(PlanError, match="step 'smooth-quant' is registered already"):
+        register_step(replace(trivial([]), name="smooth-quant"))
     with pytest.raises(PlanError, match=r"no step 'nowhere'; there are: .*solve"):
         register_step(trivial([]), before="nowhere")
+
+
+@pytest.mark.parametrize("name", ["smooth", "smooth-quant"])
+def test_former_names_of_steps_are_known(name: str) -> None:
+    with pytest.raises(PlanError, match=f"step '{name}' is registered already"):
+        register_step(replace(trivial([]), name=name))
+    step = replace(trivial([]), name="earlier")
+    register_step(step, before=name)
+    names = [each.name for each in STEPS]
+    STEPS.remove(step)
+    assert names.index("earlier") == names.index("smooth-quant") - 1
 
 
 def test_a_step_that_changes_the_function_is_refused() -> None:

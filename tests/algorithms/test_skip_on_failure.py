@@ -25,14 +25,14 @@ def test_a_network_that_takes_no_single_sample_goes_through() -> None:
     data = torch.randn(13, 8, generator=torch.Generator().manual_seed(0))
     model = qtool.quantize(Halves().eval(), [data])
     assert not [n for n in model.notes if "failed" in n]
-    assert [change.step for change in model.changes] == ["round"]
+    assert [change.step for change in model.changes] == ["gptq"]
 
 
 @pytest.mark.parametrize(
     ("error", "said"), [(RuntimeError("it went\nwrong"), "it went"), (IndexError(), "IndexError")]
 )
 def test_what_it_was_is_said(error: Exception, said: str) -> None:
-    @skip_on_failure("round")
+    @skip_on_failure("gptq")
     def fails(_: object) -> object:
         raise error
 
@@ -41,4 +41,4 @@ def test_what_it_was_is_said(error: Exception, said: str) -> None:
             return note
 
     note = fails(Work())  # type: ignore[arg-type]  # no more is asked of it
-    assert note == f"round: left out, since it failed ({said})"  # type: ignore[comparison-overlap]
+    assert note == f"gptq: skipped, since it failed ({said})"  # type: ignore[comparison-overlap]

@@ -1,4 +1,4 @@
-"""The step `refit`: weights nearer to what they were, everything that hangs on their scales too."""
+"""The step `weight-scale-search`: smaller errors of weights, and consistent bias scales."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.weight_scale_search import fitted
+from qtool.algorithms.weight_scale_search import fit_scales
 from qtool.core.types import INT4, INT8_NARROW, QType, QuantParams
 from qtool.evaluation.restored_model import restore
 from qtool.planning.targets.saturation import largest_pair_sums
@@ -33,7 +33,7 @@ def error(weight: torch.Tensor, params: QuantParams) -> torch.Tensor:
 @pytest.mark.parametrize(("qtype", "gain"), [(INT4, 0.95), (INT8_NARROW, 1.0)])
 def test_no_channel_is_worse_and_few_bits_are_better(qtype: QType, gain: float) -> None:
     w, params = weights(), by_extremes(weights(), qtype)
-    found = fitted(w, params)
+    found = fit_scales(w, params)
     assert (error(w, found) <= error(w, params)).all()
     assert error(w, found).sum() <= gain * error(w, params).sum()
 
@@ -42,7 +42,7 @@ def test_a_channel_of_zeros_keeps_its_scale() -> None:
     w = weights()
     w[2] = 0
     params = by_extremes(weights(), INT4)
-    assert fitted(w, params).scale[2] == params.scale[2]
+    assert fit_scales(w, params).scale[2] == params.scale[2]
 
 
 def test_the_file_holds_the_scales_and_their_biases(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_the_file_holds_the_scales_and_their_biases(tmp_path: Path) -> None:
     x = torch.randn(8, 3, 8, 8)
     captured = qtool.capture_model(net.eval(), x)
     plain = qtool.quantize(captured, [x], recipe=FOUR_BITS)
-    model = qtool.quantize(captured, [x], recipe=FOUR_BITS, recover=["refit"])
-    assert {r.name: r.count for r in model.plan.rewrites}["refit"] == 2
+    model = qtool.quantize(captured, [x], recipe=FOUR_BITS, recover=["weight-scale-search"])
+    assert {r.name: r.count for r in model.plan.rewrites}["weight-scale-search"] == 2
     assert not torch.equal(model.parameters["0.weight"].scale, plain.parameters["0.weight"].scale)
     assert model.export(tmp_path / "m.onnx").passed
     found = restore(tmp_path / "m.onnx", captured, model.sample)
@@ -66,6 +66,6 @@ def test_fitted_scales_keep_the_limit_of_pairs() -> None:
     with torch.no_grad():
         layer.weight[:, ::5] *= 6  # what a least-squares scale clips
     captured = qtool.capture_model(layer, torch.randn(4, 32))
-    model = qtool.quantize(captured, [torch.randn(4, 32)], recover=["refit"])
+    model = qtool.quantize(captured, [torch.randn(4, 32)], recover=["weight-scale-search"])
     codes = model.parameters["linear.weight"].quantize(layer.weight.detach())
     assert int(largest_pair_sums(codes, 0).max()) <= 128

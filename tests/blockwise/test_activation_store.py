@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qtool.blockwise.activation_store import Values
+from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.errors import FileError
 
 KINDS = [
@@ -23,7 +23,7 @@ def tensor(kind: torch.dtype, *sizes: int) -> torch.Tensor:
 
 
 def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
-    values = Values(tmp_path / "values")
+    values = ActivationStore(tmp_path / "values")
     exact = {str(kind): tensor(kind, 3, 5) for kind in KINDS}
     exact |= {"number": torch.tensor(2.5), "none": torch.zeros(0, 4), "\u00e4 b": torch.ones(1)}
     turned = torch.rand(4, 6).t()[1:3]  # a part of something larger, turned
@@ -44,7 +44,7 @@ def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [b"", b"x", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"[]"])
 def test_a_file_that_is_none_is_one_sentence(spoil: bytes, tmp_path: Path) -> None:
-    values = Values(tmp_path / "values")
+    values = ActivationStore(tmp_path / "values")
     values.save(0, {"x": torch.ones(3)}, {})
     (file,) = (tmp_path / "values").iterdir()
     file.write_bytes(spoil)
@@ -56,7 +56,7 @@ def test_a_file_that_is_none_is_one_sentence(spoil: bytes, tmp_path: Path) -> No
 
 
 def test_reading_leaves_nothing(tmp_path: Path) -> None:
-    values = Values(tmp_path / "values")
+    values = ActivationStore(tmp_path / "values")
     values.save(0, {str(i): torch.ones(8) for i in range(50)}, {})
     tracemalloc.start()
     try:

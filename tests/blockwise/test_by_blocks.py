@@ -338,9 +338,9 @@ def test_it_goes_on_to_the_same_bytes(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     owner, name = {
-        "weights": (quantize, "appended"),
-        "record": (checkpoint.Record, "add"),
-        "joined": (quantize, "join"),
+        "weights": (quantize, "append_weights"),
+        "record": (checkpoint.Checkpoint, "add"),
+        "joined": (quantize, "join_models"),
     }[where]
     real: Any = getattr(owner, name)
     with monkeypatch.context() as patch:
@@ -365,10 +365,23 @@ def test_work_of_others_is_left_alone(
     with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
         made(folder, path, data=samples(5))
     with (
-        checkpoint.opened(path, {}, Ranks()),
+        checkpoint.open_checkpoint(path, {}, Ranks()),
         pytest.raises(FileError, match="another process works in"),
     ):
         made(folder, path)
+
+
+def test_work_begun_under_the_former_name_of_a_step_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "net.onnx"
+    for recover in (["round"], ["gptq"]):
+        with monkeypatch.context() as patch:
+            patch.setattr(quantize, "_convert", lambda *_: sys.exit())
+            with pytest.raises(SystemExit):
+                made(folder, path, recover=recover)
+        start = json.loads((tmp_path / "net.onnx.blocks" / "start.json").read_text())
+        assert json.loads(start["choice"])[2]["recover"] == ["round"]
 
 
 def copied(folder: Path, to: Path) -> Path:

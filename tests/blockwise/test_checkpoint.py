@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qtool.blockwise.checkpoint import Done, opened
+from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
 from qtool.distributed import Ranks
 
 
@@ -17,12 +17,12 @@ def test_tensors_that_no_block_reads_any_more(
 ) -> None:
     """Ended when the first block was recorded, and what it had read was not removed yet."""
     path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
-    with opened(path, {}, Ranks()) as record, monkeypatch.context() as patch:
-        for values in (*map(record.values, range(4)), record.taken, record.scratch):
+    with open_checkpoint(path, {}, Ranks()) as record, monkeypatch.context() as patch:
+        for values in (*map(record.activations, range(4)), record.own_data, record.scratch):
             values.save(0, some, {})
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        record.add(Done("a block", 0, "", {}, 0, (), ()))
-    with opened(path, {}, Ranks()) as record:
+        record.add(BlockRecord("a block", 0, "", {}, 0, (), ()))
+    with open_checkpoint(path, {}, Ranks()) as record:
         assert len(record.done) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]
-        assert left == [record.values(1).folder.name]
+        assert left == [record.activations(1).folder.name]

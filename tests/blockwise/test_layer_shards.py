@@ -8,8 +8,8 @@ import torch
 
 import qtool
 from qtool.algorithms.layer_rows import is_product
-from qtool.blockwise.layer_moments import Inputs, Moments
-from qtool.blockwise.layer_shards import Layer, Piece, rounded
+from qtool.blockwise.layer_moments import InputMoments, LayerMoments
+from qtool.blockwise.layer_shards import BlockLayer, Shard, round_layer
 from qtool.core import graph as G
 from qtool.core.types import INT8, QuantParams
 from qtool.distributed import Ranks
@@ -19,17 +19,17 @@ WEIGHT = torch.tensor([[0.6, -1.4], [2.2, 0.1]])
 PARAMS = QuantParams(INT8, torch.ones(2), torch.zeros(2, dtype=torch.int64), 0)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Piece:
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Shard:
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("qtool.blockwise.layer_moments.inverse_of", fails)
+    monkeypatch.setattr("qtool.blockwise.layer_moments.invert_hessian", fails)
     graph = qtool.capture_model(torch.nn.Linear(2, 2).eval(), torch.ones(3, 2)).graph
     (node,) = [n for n in G.calls(graph.graph) if is_product(n)]
-    moments = Moments(node, Inputs(1), WEIGHT[None], slice(0, 2))
+    moments = LayerMoments(node, InputMoments(1), WEIGHT[None], slice(0, 2))
     rows = moments.inputs.add(node, torch.ones(3, 2), 0)
     moments.add(rows, torch.ones(3, 2), 0)
-    return Piece(Layer(node, 2, 0, 1, None, None), 0, slice(0, 2), moments)
+    return Shard(BlockLayer(node, 2, 0, 1, None, None), 0, slice(0, 2), moments)
 
 
 def plan() -> QuantPlan:
@@ -38,10 +38,10 @@ def plan() -> QuantPlan:
 
 def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
-    assert rounded(Ranks(), [one], PARAMS, WEIGHT, plan()) == (None, True)
+    assert round_layer(Ranks(), [one], PARAMS, WEIGHT, plan()) == (None, True)
 
 
 def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        rounded(Ranks(), [one], PARAMS, WEIGHT, plan())
+        round_layer(Ranks(), [one], PARAMS, WEIGHT, plan())

@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
 SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
     (meta_init, "SMALL", 1000),
     (quantize, "SPLIT", 1),
-    (layer_moments, "ELEMENTS", 2000),
+    (layer_moments, "SHARD_ELEMENTS", 2000),
     (layer_moments, "COLUMNS", 40),  # of 48 and 96
 ]
 
@@ -79,14 +79,14 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
 def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     prepared()
     solved = 0
-    real = layer_moments.Moments.rounded
+    real = layer_moments.LayerMoments.rounded
 
     def counted(*given: Any) -> Any:
         nonlocal solved
         solved += 1
         return real(*given)
 
-    layer_moments.Moments.rounded = counted  # type: ignore[method-assign]  # of this process alone
+    layer_moments.LayerMoments.rounded = counted  # type: ignore[method-assign]  # here alone
     found = {}
     for kind, (count, options) in KINDS.items():
         place = out / kind
@@ -118,7 +118,7 @@ def test_the_bytes_are_those_of_one_process(
 def dies(rank: int, folder: Path, path: Path) -> None:
     """The second one, in the second block."""
     prepared()
-    real, calls = quantize.walk, 0
+    real, calls = quantize.run_block, 0
 
     def walk(*given: Any) -> Any:
         nonlocal calls
@@ -127,7 +127,7 @@ def dies(rank: int, folder: Path, path: Path) -> None:
             os._exit(3)
         return real(*given)
 
-    quantize.walk = walk
+    quantize.run_block = walk
     made(folder, path, data=DataShard(samples(), rank, 2))
 
 

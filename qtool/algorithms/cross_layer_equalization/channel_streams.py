@@ -64,7 +64,7 @@ class Streams:
     count: int
 
 
-def streams_of(module: fx.GraphModule) -> Streams:
+def find_streams(module: fx.GraphModule) -> Streams:
     """The streams of a float graph in canonical form, or in that of a target."""
     walk = _Walk(module)
     for node in module.graph.nodes:
@@ -159,7 +159,7 @@ def _stop(walk: _Walk, node: fx.Node) -> None:
             walk.channels[node] = Channels(axis, torch.zeros(size, dtype=torch.int64))
 
 
-def _same(walk: _Walk, node: fx.Node) -> None:
+def _keep(walk: _Walk, node: fx.Node) -> None:
     """Channel by channel, and a positive factor of the input is one of the output."""
     channels = walk.of(node.args[0])
     if channels is None:
@@ -170,7 +170,7 @@ def _same(walk: _Walk, node: fx.Node) -> None:
 
 def _pooled(walk: _Walk, node: fx.Node) -> None:
     """As `_same`, where the channels lie along dimension 1."""
-    (_stop if walk.of(node.args[0], 1) is None else _same)(walk, node)
+    (_stop if walk.of(node.args[0], 1) is None else _keep)(walk, node)
 
 
 def _clip(walk: _Walk, node: fx.Node) -> None:
@@ -181,7 +181,7 @@ def _clip(walk: _Walk, node: fx.Node) -> None:
     if low != 0 or (high is not None and high <= 0):
         _stop(walk, node)
         return
-    _same(walk, node)
+    _keep(walk, node)
     if high is not None:
         walk.bounds.append(Bound(G.name_of(source), float(high)))
 
@@ -365,11 +365,11 @@ _VISITS = {
     "conv": _conv,
     "conv_transpose": _transposed,
     "linear": _linear,
-    "relu": _same,
-    "leaky_relu": _same,
-    "prelu": _same,
+    "relu": _keep,
+    "leaky_relu": _keep,
+    "prelu": _keep,
     "clip": _clip,
-    "rescale": _same,
+    "rescale": _keep,
     "max_pool": _pooled,
     "average_pool": _pooled,
     "global_average_pool": _pooled,

@@ -18,11 +18,11 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import not_worse
-from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, streams_of
+from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, find_streams
 from qtool.algorithms.cross_layer_equalization.factors import (
-    limits_of,
-    noise_of,
-    predicted,
+    factor_limits,
+    noise_model,
+    predict_noise,
     solve_factors,
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
@@ -41,6 +41,7 @@ from qtool.planning.plan import Kind, Probe, QuantPlan
 Factors = Mapping[str, torch.Tensor]
 """Tensor name -> what its channels are divided by: float32 [channels]."""
 
+NAME = "cross-layer-equalization"
 REASON = "channels brought to one width, their factors taken into the weights around them"
 
 SAMPLES = 128  # that ranges are found anew on
@@ -72,13 +73,13 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return tuple(found.values())
 
 
-@skip_on_failure("equalize")
+@skip_on_failure(NAME)
 def _run(state: ConversionState) -> ConversionState:
-    streams = streams_of(state.graph.module)
+    streams = find_streams(state.graph.module)
     if state.calibration is None or not _can_help(state.plan, streams):
         return state
     if (count := len(state.calibration.kept)) < FEWEST:
-        return state.with_notes(f"equalize: {TOO_FEW.format(count) if count else NO_SAMPLES}")
+        return state.with_notes(f"{NAME}: {TOO_FEW.format(count) if count else NO_SAMPLES}")
     size = _batch_size(state.graph.module)
     factors = _find_factors(state, streams, state.quick_batches(size, CHOOSING))
     if not factors:
@@ -94,7 +95,7 @@ def _replay(state: ConversionState, change: Change) -> ConversionState:
     return _apply(state, change, ())
 
 
-CROSS_LAYER_EQUALIZATION = Step("equalize", _run, _probes, "balanced", SAMPLES, _replay)
+CROSS_LAYER_EQUALIZATION = Step(NAME, _run, _probes, "balanced", SAMPLES, _replay)
 
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:
@@ -128,9 +129,11 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
     statistics = state.calibration.statistics
     found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
     highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
-    noise = noise_of(module, plan, streams, seen)
-    logs = solve_factors(noise, limits_of(streams, highest))
-    if float(predicted(noise, logs)) > WORTH * float(predicted(noise, torch.zeros_like(logs))):
+    noise = noise_model(module, plan, streams, seen)
+    logs = solve_factors(noise, factor_limits(streams, highest))
+    if float(predict_noise(noise, logs)) > WORTH * float(
+        predict_noise(noise, torch.zeros_like(logs))
+    ):
         return {}
     beside = {s.tensor: torch.exp2(logs[streams.tensors[s.tensor].streams]) for s in streams.slots}
     return {n: f.float() for n, f in beside.items() if bool((f != 1).any())}
@@ -148,7 +151,7 @@ def _rows(weight: fx.Node) -> int | None:
 
 def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> ConversionState:
     """The conversion with channels divided by the factors that a change holds."""
-    streams = streams_of(state.graph.module)
+    streams = find_streams(state.graph.module)
     slots = [s for s in streams.slots if s.tensor in change.arrays]
     tensors = {s.tensor for s in slots}
     fits = all(
@@ -202,7 +205,7 @@ def _observed_again(
 
 def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
     """Every tensor that holds a channel of which a factor was taken."""
-    streams = streams_of(module)
+    streams = find_streams(module)
     scaled = torch.zeros(streams.count, dtype=torch.bool)
     for name, factor in factors.items():
         scaled[streams.tensors[name].streams[factor != 1]] = True

@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from qtool.algorithms.cross_layer_equalization.channel_streams import Streams
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import (
-    Seen,
     Sensitivity,
-    some_rows,
-    step_of,
+    TensorSensitivity,
+    row_stride,
+    sampled_rows,
 )
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
@@ -92,7 +92,9 @@ class Limits:
     pinned: torch.Tensor
 
 
-def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity) -> Noise:
+def noise_model(
+    module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity
+) -> Noise:
     """The roundings that factors have a say in."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
@@ -104,7 +106,9 @@ def noise_of(module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Se
         if slot.power != 1 or name not in plan or row is None or slot.constant not in seen.weights:
             continue
         weight, axis = G.tensor(module, node).detach(), row.channel_axis
-        weight, channel = (some_rows(t, axis, step_of(weight)) for t in (weight, slot.channel))
+        weight, channel = (
+            sampled_rows(t, axis, row_stride(weight)) for t in (weight, slot.channel)
+        )
         size = _by_row(weight.double().abs().cpu(), axis)
         channel = channel.movedim(axis, 0).flatten(1)
         read = streams.tensors[slot.tensor].streams[channel]
@@ -127,7 +131,10 @@ def _levels(plan: QuantPlan, name: str) -> int:
 
 
 def _roundings(
-    nodes: Mapping[str, fx.Node], plan: QuantPlan, streams: Streams, seen: Mapping[str, Seen]
+    nodes: Mapping[str, fx.Node],
+    plan: QuantPlan,
+    streams: Streams,
+    seen: Mapping[str, TensorSensitivity],
 ) -> Iterator[_Tensor]:
     for point in plan.placed:
         name, root = point.tensor, plan.root(point.name)
@@ -158,7 +165,7 @@ def _rescaled(
     return torch.cat([p * 0 if same else p for p, same in zip(parts, copied, strict=True)])
 
 
-def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
+def factor_limits(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
     """What clamps with an upper bound allow.
 
     A channel that reached the bound keeps its factor of 1. Another may be made as wide as the bound
@@ -181,13 +188,13 @@ def limits_of(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
     return Limits(lower, pinned)
 
 
-def predicted(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
+def predict_noise(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
     """Noise of the outputs relative to their power. logs: of the factors, base 2, [streams]."""
     factors, total = torch.exp2(logs), logs.new_zeros(())
     if (t := noise.tensors) is not None:
         by = factors[t.over]
         span = (t.high.clamp(min=0) / by).amax(-1) + ((-t.low).clamp(min=0) / by).amax(-1)
-        total = total + ((span / t.levels) ** 2 / 12 * _felt(t, factors).sum(-1)).sum()
+        total = total + ((span / t.levels) ** 2 / 12 * _error_gain(t, factors).sum(-1)).sum()
     for r in noise.rows:
         by = factors[r.streams]
         step = 2 * (r.size * by).amax(-1) / r.levels
@@ -195,11 +202,11 @@ def predicted(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _felt(t: _Tensors, factors: torch.Tensor) -> torch.Tensor:
+def _error_gain(t: _Tensors, factors: torch.Tensor) -> torch.Tensor:
     return factors[t.streams].square() * t.gain
 
 
-class Slope:
+class NoiseGradient:
     """The noise and its gradient, with a norm in place of the largest of several.
 
     Norms are taken of sizes to the power of SHARP, which is done once, and of factors to that
@@ -218,7 +225,7 @@ class Slope:
             (high, of_high), (low, of_low) = (
                 end.norm(factors[t.over].reciprocal()) for end in self.ends
             )
-            felt, span = _felt(t, factors), high + low
+            felt, span = _error_gain(t, factors), high + low
             scale = 2 * span / t.levels.square() / 12
             whole = felt.sum(-1)
             through = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
@@ -277,29 +284,29 @@ def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
 
     Adam on the logarithms, from channels that are all alike; of what it passes the best is taken.
     """
-    start = _alike(noise, limits)
-    best, lowest = torch.zeros_like(start), float(predicted(noise, torch.zeros_like(start)))
-    logs, slope = _kept(start, limits), Slope(noise)
+    start = _equal_ranges(noise, limits)
+    best, lowest = torch.zeros_like(start), float(predict_noise(noise, torch.zeros_like(start)))
+    logs, slope = _clamped(start, limits), NoiseGradient(noise)
     optimizer = torch.optim.Adam([logs], lr=RATE)
     for i in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = RATE * (1 - i / STEPS) + RATE / 40
         logs.grad = slope(logs)
         optimizer.step()
-        logs.copy_(_kept(logs, limits))
+        logs.copy_(_clamped(logs, limits))
         if i % 10 == 9:
-            rounded = _kept(torch.round(logs * GRAIN) / GRAIN, limits)
-            found = float(predicted(noise, rounded))
+            rounded = _clamped(torch.round(logs * GRAIN) / GRAIN, limits)
+            found = float(predict_noise(noise, rounded))
             if found < lowest:
                 best, lowest = rounded, found
     return best
 
 
-def _kept(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
+def _clamped(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
     return torch.maximum(logs, limits.lower).masked_fill(limits.pinned, 0.0)
 
 
-def _alike(noise: Noise, limits: Limits) -> torch.Tensor:
+def _equal_ranges(noise: Noise, limits: Limits) -> torch.Tensor:
     """What makes the channels of a tensor equally wide; the mean over the tensors of a stream."""
     total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
     if (t := noise.tensors) is not None:

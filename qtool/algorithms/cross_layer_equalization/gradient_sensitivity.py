@@ -20,12 +20,12 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 
-ENOUGH = 4096  # elements of a channel in one batch that its gain is told from
-MANY = 1 << 22  # weights of a layer that are looked at
+ELEMENTS_PER_CHANNEL = 4096  # elements of a channel in one batch that its gain is told from
+MAX_WEIGHT_ELEMENTS = 1 << 22  # weights of a layer that are looked at
 
 
 @dataclass(eq=False)
-class Seen:
+class TensorSensitivity:
     """Of one tensor, along its channels, float64 [channels].
 
     low, high: extremes. gain: noise of the outputs, relative to their power, for an error of
@@ -42,7 +42,7 @@ class Sensitivity:
     """tensors: by name. weights: by name, the gain of every element, in the weight's shape; of a
     large one those of `some_rows`, each for the others as well."""
 
-    tensors: Mapping[str, Seen]
+    tensors: Mapping[str, TensorSensitivity]
     weights: Mapping[str, torch.Tensor]
 
 
@@ -62,7 +62,7 @@ def measure_sensitivity(
     Raises:
         RuntimeError: an operator has no derivative.
     """
-    run = _Look(module, axes, weights)
+    run = _SensitivityRun(module, axes, weights)
     count = len(run_backwards(run, batches))
     for seen in run.tensors.values():
         seen.gain /= max(count, 1)
@@ -70,19 +70,19 @@ def measure_sensitivity(
     return Sensitivity(run.tensors, found)
 
 
-def step_of(weight: torch.Tensor) -> int:
+def row_stride(weight: torch.Tensor) -> int:
     """Of so many rows of a weight one is looked at, so that `MANY` elements are enough."""
-    return math.ceil(weight.numel() / MANY) | 1
+    return math.ceil(weight.numel() / MAX_WEIGHT_ELEMENTS) | 1
 
 
-def some_rows(t: torch.Tensor, axis: int, step: int) -> torch.Tensor:
+def sampled_rows(t: torch.Tensor, axis: int, step: int) -> torch.Tensor:
     return t.movedim(axis, 0)[::step].movedim(0, axis)
 
 
 def run_backwards(
     run: fx.Interpreter,
     batches: Iterable[Sequence[torch.Tensor]],
-    asked: Collection[int] | None = None,
+    needed: Collection[int] | None = None,
 ) -> list[int]:
     """Runs batches forwards, and random signs of their outputs backwards; returns which.
 
@@ -99,9 +99,9 @@ def run_backwards(
     with torch.enable_grad():
         for number, batch in enumerate(batches):
             sizes = tuple(t.shape for t in batch)
-            if asked is not None and number not in asked and sizes in known:
+            if needed is not None and number not in needed and sizes in known:
                 for shape in known[sizes]:
-                    _drawn(shape, generator)
+                    _draw(shape, generator)
                 continue
             results = pytree.tree_leaves(run.run(*batch, enable_io_processing=False))
             outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
@@ -111,13 +111,13 @@ def run_backwards(
     return ran
 
 
-def _drawn(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+def _draw(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(0, 2, shape, generator=generator)
 
 
 def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Random signs, scaled so that the noise is relative to the power of this output."""
-    signs = _drawn(output.shape, generator) * 2 - 1
+    signs = _draw(output.shape, generator) * 2 - 1
     power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
     return (signs / power).to(output.device, output.dtype)
 
@@ -129,7 +129,7 @@ def _rows(t: torch.Tensor, axis: int) -> tuple[slice, ...]:
     """
     if axis != 1 or t.dim() < 3:
         return ()
-    step = t.numel() // (t.shape[1] * ENOUGH)
+    step = t.numel() // (t.shape[1] * ELEMENTS_PER_CHANNEL)
     return (slice(None), slice(None), slice(None, None, step | 1)) if step > 1 else ()
 
 
@@ -144,7 +144,7 @@ def _along(
     return reduce(found, [d - 1 for d in rest]) if rest else found
 
 
-class _Look(fx.Interpreter):
+class _SensitivityRun(fx.Interpreter):
     """Runs a graph and leaves hooks on what is looked at."""
 
     def __init__(
@@ -152,7 +152,7 @@ class _Look(fx.Interpreter):
     ) -> None:
         super().__init__(module)
         self.axes, self.wanted = axes, weights
-        self.tensors: dict[str, Seen] = {}
+        self.tensors: dict[str, TensorSensitivity] = {}
         self.weights: dict[str, torch.Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -164,15 +164,15 @@ class _Look(fx.Interpreter):
         return value.detach() if n.op == "get_attr" else value
 
     def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        axis, step = self.wanted[name], step_of(value)
-        part = some_rows(value, axis, step)
+        axis, step = self.wanted[name], row_stride(value)
+        part = sampled_rows(value, axis, step)
         self.weights.setdefault(name, torch.zeros_like(part, dtype=torch.float64))
         share = part.numel() / value.numel()
 
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is None:
                 return
-            self.weights[name] += some_rows(gradient, axis, step).double().square() / share
+            self.weights[name] += sampled_rows(gradient, axis, step).double().square() / share
 
         value.requires_grad_().register_hook(add)
         return value
@@ -182,7 +182,7 @@ class _Look(fx.Interpreter):
         others = [d for d in range(data.dim()) if d != self.axes[name] % data.dim()]
         rows = _rows(data, self.axes[name])
         low, high = (_along(f, data, others).double().cpu() for f in (torch.amin, torch.amax))
-        seen = self.tensors.setdefault(name, Seen(low, high, torch.zeros_like(low)))
+        seen = self.tensors.setdefault(name, TensorSensitivity(low, high, torch.zeros_like(low)))
         seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
 
         def add(gradient: torch.Tensor | None) -> None:

@@ -27,17 +27,17 @@ from qtool.core.types import Derived, Observed, QuantParams, Requantized
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Kind, Point, QuantPlan
 
-WIDEST = 1.0
+MAX_LOG_SCALE = 1.0
 """How far the logarithm of a scale may go; further is another network, and biases may overflow."""
 
-CLOSE = 1e-6  # to the bound of a clamp, for the rounding of scales
+CLAMP_MARGIN = 1e-6  # to the bound of a clamp, for the rounding of scales
 
-MANY_BITS = 8  # from which on the noise of weights is far below that of activations
-FEW = 32  # samples that show whether values lie on a grid
-FITS = 0.25  # of the noise that rounding makes of values anywhere
+FROZEN_WEIGHT_BITS = 8  # from which on the noise of weights is far below that of activations
+GRID_SAMPLES = 32  # samples that show whether values lie on a grid
+GRID_NOISE = 0.25  # of the noise that rounding makes of values anywhere
 BIAS_CODES = 32.0  # of its int32 grid, about, are one step of the layer's results
 
-Learned = dict[str, nn.Parameter]
+Trained = dict[str, nn.Parameter]
 
 
 class _Rounded(torch.autograd.Function):
@@ -47,7 +47,7 @@ class _Rounded(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, q: QuantParams) -> Any:
         steps = x / scale
         whole = steps.round()
-        kept = whole.clamp(*_ends(q))
+        kept = whole.clamp(*_code_range(q))
         inside = kept == whole
         ctx.save_for_backward(inside, torch.where(inside, kept - steps, kept))
         return kept * scale
@@ -58,7 +58,7 @@ class _Rounded(torch.autograd.Function):
         return gradients[0] * inside, (gradients[0] * by_scale).sum(), None
 
 
-def _ends(q: QuantParams) -> tuple[float, float]:
+def _code_range(q: QuantParams) -> tuple[float, float]:
     """The lowest and the highest code less the zero point, which is one for the tensor."""
     zero = float(q.zero_point)
     return q.qtype.qmin - zero, q.qtype.qmax - zero
@@ -71,7 +71,7 @@ class _Activation(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float32 in and out, of the same shape."""
-        scale = self.params.scale * self.log.clamp(-WIDEST, self.most).exp()
+        scale = self.params.scale * self.log.clamp(-MAX_LOG_SCALE, self.most).exp()
         found: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]  # torch's own
             x, scale, self.params
         )
@@ -106,30 +106,30 @@ class _Bias(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Learnable:
+class TrainableGraph:
     """A module to train, and what of it is learned: by the root point of the activations, and by
     the points of weights and biases. most: of the logarithms of scales, by the same."""
 
     module: fx.GraphModule
-    scales: Learned
-    most: dict[str, float]
-    weights: Learned
-    biases: Learned
+    scales: Trained
+    max_logs: dict[str, float]
+    weights: Trained
+    biases: Trained
     units: dict[str, torch.Tensor]
 
     @property
-    def kinds(self) -> dict[str, Learned]:
+    def kinds(self) -> dict[str, Trained]:
         return {"scales": self.scales, "weights": self.weights, "biases": self.biases}
 
     @property
-    def learned(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         return [p for each in self.kinds.values() for p in each.values()]
 
-    def taken(self, state: ConversionState, share: float = 1.0) -> ConversionState:
+    def apply_to(self, state: ConversionState, share: float = 1.0) -> ConversionState:
         """The conversion with what was learned, as it is rounded; of scales, and of biases beside
         weights that stay, a share."""
         assert state.parameters is not None
-        rescaled_params = _rescaled(state, self.scales, self.most, share)
+        rescaled_params = _trained_params(state, self.scales, self.max_logs, share)
         params, _ = agreeing(state.graph.graph, state.plan, rescaled_params)
         nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
         module = G.clone(state.graph.module)
@@ -150,7 +150,7 @@ class Learnable:
         return replace(state, graph=replace(state.graph, module=module), parameters=parameters)
 
 
-def learnable(state: ConversionState) -> Learnable:
+def make_trainable(state: ConversionState) -> TrainableGraph:
     """A copy of the quantized network, as the conversion has it, that can be trained.
 
     Learned are scales of activations, biases, and weights of fewer than 8 bits; not what several
@@ -161,26 +161,26 @@ def learnable(state: ConversionState) -> Learnable:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     params = state.parameters.params
-    scales, layers = _scales(state), _layers(state)
-    found = Learnable(module, {}, _most(state, scales), {}, {}, {})
+    scales, layers = _free_scales(state), _exclusive_weights(state)
+    found = TrainableGraph(module, {}, _max_logs(state, scales), {}, {}, {})
     for name, place in quant_points(module).items():
         point, root = state.plan.point(name), state.plan.root(name)
         place.set_params(params[name])
         if root in scales:
             log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
-            _put(module, place, _Activation(params[name], log, found.most[root]))
-        elif name in layers and params[name].qtype.bits < MANY_BITS:
+            _replace_module(module, place, _Activation(params[name], log, found.max_logs[root]))
+        elif name in layers and params[name].qtype.bits < FROZEN_WEIGHT_BITS:
             scale = params[name].along(params[name].scale, _constant(state, point).shape)
             found.weights[name] = nn.Parameter(_constant(state, point) / scale)
-            _put(module, place, _Weight(params[name], found.weights[name]))
+            _replace_module(module, place, _Weight(params[name], found.weights[name]))
         elif isinstance(point.spec, Derived) and point.spec.weight in layers:
             found.units[name] = params[name].scale * BIAS_CODES
             found.biases[name] = nn.Parameter(torch.zeros_like(_constant(state, point)))
-            _put(module, place, _Bias(found.biases[name], found.units[name]))
+            _replace_module(module, place, _Bias(found.biases[name], found.units[name]))
     return found
 
 
-def _put(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
+def _replace_module(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
     path = next(path for path, each in module.named_modules() if each is old)
     parent, _, leaf = path.rpartition(".")
     setattr(module.get_submodule(parent), leaf, new)
@@ -191,11 +191,11 @@ def _constant(state: ConversionState, point: Point) -> torch.Tensor:
     return G.tensor(state.graph.module, nodes[point.tensor]).detach()
 
 
-def _scales(state: ConversionState) -> set[str]:
+def _free_scales(state: ConversionState) -> set[str]:
     """The points whose scales can be chosen freely: no other type is made of their codes, and they
     do not fit the values already."""
     again = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
-    again |= _fitting(state)
+    again |= _inputs_on_grid(state)
     return {
         p.name
         for p in state.plan
@@ -203,40 +203,42 @@ def _scales(state: ConversionState) -> set[str]:
     }
 
 
-def _fitting(state: ConversionState) -> set[str]:
+def _inputs_on_grid(state: ConversionState) -> set[str]:
     """Inputs whose values lie on the grid of their codes, as features of a sensor may: any other
     scale makes noise of them, and no gradient leads back."""
     assert state.parameters is not None
     found = set()
-    for batch in state.batches(limit=FEW):
+    for batch in state.batches(limit=GRID_SAMPLES):
         names = (G.name_of(n) for n in G.placeholders(state.graph.graph))
         for name, values in zip(names, state.graph.tensors_of(batch), strict=True):
             params = state.parameters.params.get(name)
             if params is not None and values.is_floating_point():
                 off = (values - params.round_trip(values)) / params.scale
-                if float(off.square().mean()) < FITS / 12:
+                if float(off.square().mean()) < GRID_NOISE / 12:
                     found.add(name)
     return found
 
 
-def _most(state: ConversionState, scales: Set[str]) -> dict[str, float]:
+def _max_logs(state: ConversionState, scales: Set[str]) -> dict[str, float]:
     """How far the logarithms of scales may go up. The codes of a tensor behind a clamp stand for
     it, and reach no further than it lets through: else the runtime has to clamp in float."""
     assert state.parameters is not None
-    found = dict.fromkeys(scales, WIDEST)
+    found = dict.fromkeys(scales, MAX_LOG_SCALE)
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
     for name, bounds in reaches(state.plan, nodes).items():
         if name not in found:
             continue
         params = state.parameters.params[name]
-        for bound, end in zip(bounds, _ends(params), strict=True):
+        for bound, end in zip(bounds, _code_range(params), strict=True):
             if end and math.isfinite(bound):
                 room = bound / (float(params.scale) * end)
-                found[name] = min(found[name], math.log(room) - CLOSE if room > 1 + CLOSE else 0.0)
+                found[name] = min(
+                    found[name], math.log(room) - CLAMP_MARGIN if room > 1 + CLAMP_MARGIN else 0.0
+                )
     return found
 
 
-def _layers(state: ConversionState) -> set[str]:
+def _exclusive_weights(state: ConversionState) -> set[str]:
     """The points of weights whose tensors, and whose biases, are of one layer alone."""
     graph = state.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
@@ -256,14 +258,14 @@ def _biases(plan: QuantPlan, weight: str) -> list[Point]:
     return [p for p in plan if isinstance(p.spec, Derived) and p.spec.weight == weight]
 
 
-def _rescaled(
-    state: ConversionState, scales: Learned, most: Mapping[str, float], share: float
+def _trained_params(
+    state: ConversionState, scales: Trained, most: Mapping[str, float], share: float
 ) -> dict[str, QuantParams]:
     """Parameters with the learned scales; a scale with which a bias would need more than its share
     of an accumulator stays as it was."""
     assert state.parameters is not None
     old = state.parameters.params
-    logs = {n: log.detach().clamp(-WIDEST, most[n]) for n, log in scales.items()}
+    logs = {n: log.detach().clamp(-MAX_LOG_SCALE, most[n]) for n, log in scales.items()}
     factors = {n: (log * share).exp() for n, log in logs.items()}
     for point in state.plan:
         if not isinstance(point.spec, Derived) or not point.edges:

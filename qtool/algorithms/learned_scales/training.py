@@ -29,86 +29,88 @@ from qtool.algorithms.acceptance import (
     ranks_for,
     relative_error,
 )
-from qtool.algorithms.learned_scales.trainable_graph import Learnable, learnable
+from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
 from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import NO_SAMPLES
+from qtool.algorithms.skip_on_failure import LESS_ACCURATE, NO_SAMPLES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.progress import track
 from qtool.core.types import Change
 
+NAME = "learned-scales"
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
-FURTHER = "left out, since what it learned took samples kept aside further from the float model"
-NO_GRADIENT = "left out, since no gradient passes through this network ({})"
-NOT_FINITE = "stopped after {} of {} rounds, where the loss was no number"
-ENDED = "ended by hand after {} of {} rounds; what it learned until then is kept"
+NO_GRADIENT = "skipped, since this network has no gradient ({})"
+NOT_FINITE = "stopped after {} of {} steps, since the loss was not finite"
+INTERRUPTED = "interrupted after {} of {} steps; the values learned until then are kept"
 
 SAMPLES = 1024
 BATCH = 32
-ROUNDS = 300
-WORK = 4e12
+MAX_STEPS = 300
+MAX_MACS = 4e12
 """In MACs of forward runs, about: large networks get fewer rounds."""
-FEWEST = 20
+MIN_STEPS = 20
 RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
 """Of Adam, at the beginning; in logarithms and in codes."""
 UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
 """When these rates have come down to zero; biases go on to mend the means of other scales."""
-JUDGES = 256
+HOLDOUT_SAMPLES = 256
 SHARES = (1.0, 0.5, 0.25)
 """How much of what scales learned is tried: where samples are few, less of it is better."""
 
 
 def _run(state: ConversionState) -> ConversionState:
-    groups, judges = state.batches(SAMPLES), _judges(state)
+    groups, judges = state.batches(SAMPLES), _holdout_batches(state)
     if not groups or not judges:
-        return state.with_notes(f"learn: {NO_SAMPLES}")
-    found = learnable(state)
-    if not found.learned:
+        return state.with_notes(f"{NAME}: {NO_SAMPLES}")
+    found = make_trainable(state)
+    if not found.parameters:
         return state
-    refused, notes = _learned(state, found, groups)
+    refused, notes = _train_on_one_rank(state, found, groups)
     if refused:
-        return state.with_notes(f"learn: {refused}")
-    tried = [found.taken(state, share) for share in SHARES]
+        return state.with_notes(f"{NAME}: {refused}")
+    tried = [found.apply_to(state, share) for share in SHARES]
     before, *after = output_noise(
         state, [quantized_module(each) for each in (state, *tried)], judges
     )
     best = min(range(len(tried)), key=after.__getitem__)
     if not after[best] < before:
-        return state.with_notes(*notes, f"learn: {FURTHER}")
-    return tried[best].with_notes(*notes).with_change(Change("learn", len(found.learned), REASON))
+        return state.with_notes(*notes, f"{NAME}: {LESS_ACCURATE}")
+    return tried[best].with_notes(*notes).with_change(Change(NAME, len(found.parameters), REASON))
 
 
-def _learned(
-    state: ConversionState, found: Learnable, groups: Sequence[Batch]
+def _train_on_one_rank(
+    state: ConversionState, found: TrainableGraph, groups: Sequence[Batch]
 ) -> tuple[str, list[str]]:
     """Trains in place, on one rank for all; why it cannot, and what it notes."""
-    ranks, refused, notes = ranks_for(state, "learn"), "", list[str]()
+    ranks, refused, notes = ranks_for(state, NAME), "", list[str]()
     if not ranks.rank:
         try:
-            notes += _learn(state, found, groups)
+            notes += _train(state, found, groups)
         except RuntimeError as error:  # of autograd, which has no other
             refused = NO_GRADIENT.format(str(error).partition("\n")[0])
     if ranks.is_distributed:
-        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.learned)}
+        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.parameters)}
         values = load(ranks.broadcast(None if ranks.rank else save(own)))
         with torch.no_grad():
-            for i, parameter in enumerate(found.learned):
+            for i, parameter in enumerate(found.parameters):
                 parameter.copy_(values[str(i)])
         refused, notes = json.loads(ranks.all_gather(json.dumps([refused, notes]))[0])
     return refused, notes
 
 
-def _judges(state: ConversionState) -> list[Batch]:
-    return state.batches(BATCH, JUDGES, holdout=True)
+def _holdout_batches(state: ConversionState) -> list[Batch]:
+    return state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
 
 
-def _learn(state: ConversionState, found: Learnable, groups: Sequence[Batch]) -> tuple[str, ...]:
+def _train(
+    state: ConversionState, found: TrainableGraph, groups: Sequence[Batch]
+) -> tuple[str, ...]:
     """Trains in place; what it notes. Ends where a person interrupts it, with the last values.
 
     Raises:
         RuntimeError: an operator of the network has no gradient.
     """
-    exact, count = state.captured.graph.module, _rounds(state)
+    exact, count = state.captured.graph.module, _step_count(state)
     optimizer = torch.optim.Adam(
         [
             {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
@@ -117,7 +119,7 @@ def _learn(state: ConversionState, found: Learnable, groups: Sequence[Batch]) ->
         ],
         betas=(0.9, 0.99),
     )
-    done, drawn = 0, _drawn(state, groups)
+    done, drawn = 0, _sample_batches(state, groups)
     try:
         for i in track("learning", range(count), count):
             for group in optimizer.param_groups:
@@ -130,28 +132,28 @@ def _learn(state: ConversionState, found: Learnable, groups: Sequence[Batch]) ->
             optimizer.zero_grad()
             loss.backward()
             if not _finite(found):
-                return (f"learn: {NOT_FINITE.format(done, count)}",)
+                return (f"{NAME}: {NOT_FINITE.format(done, count)}",)
             optimizer.step()
             done += 1
     except KeyboardInterrupt as ended:
         if type(ended) is not KeyboardInterrupt or not done:  # another signal means what it says
             raise
-        return (f"learn: {ENDED.format(done, count)}",)
+        return (f"{NAME}: {INTERRUPTED.format(done, count)}",)
     return ()
 
 
-def _finite(found: Learnable) -> bool:
-    gradients = [p.grad for p in found.learned if p.grad is not None]
+def _finite(found: TrainableGraph) -> bool:
+    gradients = [p.grad for p in found.parameters if p.grad is not None]
     return all(bool(g.isfinite().all()) for g in gradients)
 
 
-def _rounds(state: ConversionState) -> int:
+def _step_count(state: ConversionState) -> int:
     """As many as cost no more than WORK."""
     cost = BATCH * max(1, Executor(state.graph).cost())
-    return max(FEWEST, min(ROUNDS, int(WORK / cost)))
+    return max(MIN_STEPS, min(MAX_STEPS, int(MAX_MACS / cost)))
 
 
-def _drawn(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
+def _sample_batches(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
     """Batches of samples drawn by a fixed seed, each of samples of one shape."""
     generator = torch.Generator().manual_seed(0)
     sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.can_split_batches
@@ -165,4 +167,4 @@ def _drawn(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
         yield state.graph.call_of([t[chosen] for t in tensors])
 
 
-LEARNED_SCALES = Step("learn", _run, accuracy="best", samples=SAMPLES)
+LEARNED_SCALES = Step(NAME, _run, accuracy="best", samples=SAMPLES)

@@ -71,7 +71,7 @@ def _apply(state: ConversionState, change: Change) -> ConversionState:
     return replace(after, calibration=_smooth_ranges(state.calibration, change.arrays, made))
 
 
-SMOOTH_QUANT = Step("smooth", _run, _probes, replay=_apply)
+SMOOTH_QUANT = Step("smooth-quant", _run, _probes, replay=_apply)
 
 
 def _probe(source: str) -> str:

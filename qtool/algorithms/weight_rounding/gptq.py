@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-DAMP = 0.01  # of the mean of the diagonal of H, as its authors have it
-HALVED = 128  # columns of a matrix of which one half is computed
-BLOCK = 64  # columns whose errors are gathered before they reach those behind the block
+DAMPING = 0.01  # of the mean of the diagonal of H, as its authors have it
+TILE_COLUMNS = 128  # columns of a matrix of which one half is computed
+BLOCK_COLUMNS = 64  # columns whose errors are gathered before they reach those behind the block
 
 
 class PairBounds:
@@ -44,7 +44,7 @@ class PairBounds:
         bounded: np.ndarray[Any, Any] = np.clip(codes, self._low[column], self._high[column])
         return bounded
 
-    def settle(self, column: int, codes: np.ndarray[Any, Any]) -> None:
+    def update(self, column: int, codes: np.ndarray[Any, Any]) -> None:
         """Bounds the columns that this one meets by its codes [groups, out]."""
         for other in self._partners[column]:
             above = self._limit - np.maximum(codes, 0)
@@ -72,27 +72,27 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class Inverse:
+class InverseHessian:
     """The inverse of H, damped: U^T U with columns in this order. upper: U [groups, d, d]."""
 
     order: torch.Tensor
     upper: torch.Tensor
 
 
-def moments_of(rows: torch.Tensor) -> torch.Tensor:
+def hessian(rows: torch.Tensor) -> torch.Tensor:
     """Sums of x x^T over rows [groups, rows, d]; of what is symmetric one half is computed."""
     width = rows.shape[-1]
-    if width < 2 * HALVED:
+    if width < 2 * TILE_COLUMNS:
         return rows.mT @ rows
     found = rows.new_empty(len(rows), width, width)
-    for start in range(0, width, HALVED):
-        end = min(start + HALVED, width)
+    for start in range(0, width, TILE_COLUMNS):
+        end = min(start + TILE_COLUMNS, width)
         found[:, start:end, start:] = rows[:, :, start:end].mT @ rows[:, :, start:]
         found[:, end:, start:end] = found[:, start:end, end:].mT
     return found
 
 
-def inverse_of(coded: torch.Tensor, damp: float = DAMP) -> Inverse:
+def invert_hessian(hessian: torch.Tensor, damping: float = DAMPING) -> InverseHessian:
     """Factorizes the inverse of second moments.
 
     Args:
@@ -101,17 +101,19 @@ def inverse_of(coded: torch.Tensor, damp: float = DAMP) -> Inverse:
     Raises:
         torch.linalg.LinAlgError: it is not positive definite even with its damping.
     """
-    diagonal = coded.diagonal(dim1=-2, dim2=-1)
+    diagonal = hessian.diagonal(dim1=-2, dim2=-1)
     order = diagonal.sum(0).argsort(descending=True, stable=True)
-    eye = torch.eye(len(order), dtype=torch.float64, device=coded.device)
-    ridge = (damp * diagonal.double().mean(-1)).clamp(min=1e-30)[:, None, None] * eye
+    eye = torch.eye(len(order), dtype=torch.float64, device=hessian.device)
+    ridge = (damping * diagonal.double().mean(-1)).clamp(min=1e-30)[:, None, None] * eye
     back = order.flip(0)  # a factor of the inverse is the inverse of one from the other end
-    lower = torch.linalg.cholesky(coded[:, back][:, :, back].double() + ridge)
+    lower = torch.linalg.cholesky(hessian[:, back][:, :, back].double() + ridge)
     upper = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
-    return Inverse(order, upper.flip(1, 2).to(coded.dtype))
+    return InverseHessian(order, upper.flip(1, 2).to(hessian.dtype))
 
 
-def towards(weight: torch.Tensor, missing: torch.Tensor, inverse: Inverse) -> torch.Tensor:
+def correct_weight(
+    weight: torch.Tensor, missing: torch.Tensor, inverse: InverseHessian
+) -> torch.Tensor:
     """Weights whose results lack least of what is missing.
 
     Args:
@@ -123,7 +125,7 @@ def towards(weight: torch.Tensor, missing: torch.Tensor, inverse: Inverse) -> to
     return weight + found
 
 
-def round_columns(weight: torch.Tensor, inverse: Inverse, grid: Grid) -> torch.Tensor:
+def round_columns(weight: torch.Tensor, inverse: InverseHessian, grid: Grid) -> torch.Tensor:
     """Values on the grid near `weight` in the norm of H.
 
     Args:
@@ -133,8 +135,8 @@ def round_columns(weight: torch.Tensor, inverse: Inverse, grid: Grid) -> torch.T
     free = weight[:, :, order].mT.contiguous()  # [groups, d, out]: a column is one row of memory
     scale, zero = (t[:, :, order].mT.contiguous() for t in (grid.scale, grid.zero_point))
     found = torch.empty_like(free)
-    for start in range(0, len(order), BLOCK):
-        end = min(start + BLOCK, len(order))
+    for start in range(0, len(order), BLOCK_COLUMNS):
+        end = min(start + BLOCK_COLUMNS, len(order))
         here = (free[:, start:end], upper[:, start:end, start:end])
         columns = (order[start:end] + grid.first).tolist()
         steps = scale[:, start:end], zero[:, start:end]
@@ -166,7 +168,7 @@ def _round_block(
         codes = np.clip(codes, grid.qmin - middle[:, i], grid.qmax - middle[:, i])
         if grid.pairs is not None:
             codes = grid.pairs.clip(column, codes)
-            grid.pairs.settle(column, codes)
+            grid.pairs.update(column, codes)
         near = codes * step[:, i]
         error = (values[:, i] - near) / factor[:, i, i, None]
         values[:, i:] -= factor[:, i, i:, None] * error[:, None]

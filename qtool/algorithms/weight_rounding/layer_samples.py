@@ -14,16 +14,16 @@ from safetensors.torch import load, save
 from torch import fx
 
 from qtool.algorithms.layer_rows import (
-    gains_of,
-    mean_along,
-    mean_of,
-    part_along,
-    part_of_mean,
-    results_of,
-    rows_of,
+    channel_mean,
+    channel_sums,
+    input_mean,
+    input_rows,
+    input_sums,
+    output_rows,
+    row_weights,
 )
 
-KEPT_ASIDE = 4  # every so many batches are for judging alone
+HOLDOUT_EVERY = 4  # every so many batches are for judging alone
 
 BatchSlice = Mapping[str, torch.Tensor]
 """Of one batch: `x`, `y` rows of what a layer reads and of what is wanted of it, `counts` how much
@@ -32,15 +32,15 @@ each counts; `inputs`, `results` what all rows add to their means, and `.weight`
 aten = torch.ops.aten
 
 
-def is_aside(batch: int) -> bool:
-    return batch % KEPT_ASIDE == KEPT_ASIDE - 1
+def is_holdout(batch: int) -> bool:
+    return batch % HOLDOUT_EVERY == HOLDOUT_EVERY - 1
 
 
-def part_of(
+def slice_batch(
     node: fx.Node,
-    reads: torch.Tensor,
-    wanted: torch.Tensor,
-    gains: torch.Tensor | None,
+    inputs: torch.Tensor,
+    target: torch.Tensor,
+    weights: torch.Tensor | None,
     rows: int,
 ) -> BatchSlice:
     """
@@ -50,11 +50,11 @@ def part_of(
     """
     found = dict[str, torch.Tensor]()
     if rows:
-        found |= {"x": rows_of(node, reads, rows), "y": results_of(node, wanted, rows)}
-        if gains is not None:
-            found["counts"] = gains_of(gains, rows)
+        found |= {"x": input_rows(node, inputs, rows), "y": output_rows(node, target, rows)}
+        if weights is not None:
+            found["counts"] = row_weights(weights, rows)
     channel = -1 if node.target is aten.linear.default else 1
-    means = part_of_mean(node, reads, gains), part_along(wanted, channel, gains)
+    means = input_sums(node, inputs, weights), channel_sums(target, channel, weights)
     for name, (summed, weight) in zip(("inputs", "results"), means, strict=True):
         found[name] = summed
         found[f"{name}.weight"] = torch.tensor(weight, dtype=torch.float64)
@@ -66,12 +66,12 @@ class LayerSamples:
     """A layer on all batches, in their order."""
 
     node: fx.Node
-    parts: Sequence[BatchSlice]
+    slices: Sequence[BatchSlice]
 
-    def rows(self, aside: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def rows(self, holdout: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Rows of what it reads and of what is wanted less their means, times the root of what they
         count, of batches that are kept aside or of the others; None of too few."""
-        chosen = [part for i, part in enumerate(self.parts) if is_aside(i) == aside]
+        chosen = [part for i, part in enumerate(self.slices) if is_holdout(i) == holdout]
         if not chosen:
             return None
         x, y = (torch.cat([part[name] for part in chosen], 1) for name in ("x", "y"))
@@ -86,19 +86,19 @@ class LayerSamples:
             y - (share * y).sum(1, keepdim=True)
         )
 
-    def mean_of_inputs(self) -> torch.Tensor:
+    def mean_input(self) -> torch.Tensor:
         """float64 [groups, inputs]"""
-        return mean_of(self.node, self._means("inputs"))
+        return input_mean(self.node, self._means("inputs"))
 
-    def mean_of_wanted(self) -> torch.Tensor:
+    def mean_target(self) -> torch.Tensor:
         """float64 [channels]"""
-        return mean_along(self._means("results"))
+        return channel_mean(self._means("results"))
 
     def _means(self, name: str) -> list[tuple[torch.Tensor, float]]:
-        return [(part[name], float(part[f"{name}.weight"])) for part in self.parts]
+        return [(part[name], float(part[f"{name}.weight"])) for part in self.slices]
 
 
-def written(parts: Sequence[BatchSlice]) -> bytes:
+def slices_to_bytes(parts: Sequence[BatchSlice]) -> bytes:
     """Parts as bytes for another process."""
     named = {f"{i}/{name}": t for i, part in enumerate(parts) for name, t in part.items()}
     return save(
@@ -109,7 +109,7 @@ def written(parts: Sequence[BatchSlice]) -> bytes:
     )
 
 
-def read(data: bytes) -> list[BatchSlice]:
+def slices_from_bytes(data: bytes) -> list[BatchSlice]:
     """The inverse."""
     found: dict[int, dict[str, torch.Tensor]] = {}
     for place, tensor in load(data).items():

@@ -21,7 +21,9 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 
-MOST = 1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
+MAX_WEIGHT = (
+    1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
+)
 
 aten = torch.ops.aten
 
@@ -30,7 +32,7 @@ def token_weights(
     graph: FloatGraph,
     batches: Sequence[Batch],
     layers: Collection[fx.Node],
-    asked: Collection[int] | None = None,
+    needed: Collection[int] | None = None,
 ) -> Mapping[str, Mapping[int, torch.Tensor]]:
     """Of linear layers that have several rows of each sample: name -> number of a batch -> float32
     [*rows]; nothing where an operator has no derivative.
@@ -44,7 +46,7 @@ def token_weights(
     found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     run = _Run(graph.module, found)
     try:
-        ran = run_backwards(run, [graph.tensors_of(b) for b in batches], asked)
+        ran = run_backwards(run, [graph.tensors_of(b) for b in batches], needed)
     except RuntimeError:
         return {}
     by_batch = ((name, gains) for name, gains in found.items() if len(gains) == len(ran))
@@ -76,7 +78,9 @@ class _Run(fx.Interpreter):
             if gradient is not None:
                 size = torch.linalg.vector_norm(gradient, dim=-1)  # its squares are not stored
                 gains = (size.square() / gradient.shape[-1]).cpu()
-                self.found[name].append(gains if gains.sum() < MOST else torch.ones_like(gains))
+                self.found[name].append(
+                    gains if gains.sum() < MAX_WEIGHT else torch.ones_like(gains)
+                )
 
         value = value if value.requires_grad else value.detach().requires_grad_()
         value.register_hook(add)

@@ -17,6 +17,7 @@ import onnx
 import torch
 
 from qtool.core.errors import PlanError, VerificationError
+from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import version_of
 from qtool.planning.recipe import Recipe
@@ -146,4 +147,6 @@ def _unpacked(given: Mapping[str, Any]) -> Change:
     for name, (shape, text) in given["arrays"].items():
         raw = np.frombuffer(base64.b64decode(text, validate=True), "<f4")
         arrays[str(name)] = torch.from_numpy(raw.astype(np.float32).reshape(shape))
-    return Change(str(given["step"]), int(given["count"]), str(given["reason"]), arrays)
+    return Change(
+        current_step_name(str(given["step"])), int(given["count"]), str(given["reason"]), arrays
+    )

@@ -28,6 +28,7 @@ from typing import Any
 
 from qtool.core.errors import PlanError
 from qtool.core.schemes import SCHEMES
+from qtool.core.step_names import current_step_name, former_step_name
 from qtool.planning.recipe.recipe_text import read_recipe, toml_value
 from qtool.planning.recipe.rule import KEYS, REGEX, Choice, Rule, comma_separated
 
@@ -76,6 +77,7 @@ class Recipe:
             isinstance(steps, tuple) and all(isinstance(name, str) for name in steps)
         ):
             raise PlanError(f"recover is {steps!r}; it must be a list of step names")
+        object.__setattr__(self, "recover", _step_names(steps))
 
     @classmethod
     def of(
@@ -110,7 +112,7 @@ class Recipe:
             _rules(source.get("rules", ())),
             _resolve("mode", source.get("mode"), mode, "static"),
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
-            _resolve("recover", _as_tuple(steps), _as_tuple(recover), None),
+            _resolve("recover", _step_names(steps), _step_names(recover), None),
         )
 
     @classmethod
@@ -129,6 +131,14 @@ class Recipe:
         tables = [self._header(), *(rule.settings for rule in self.rules)]
         lines = ("".join(f"{key} = {toml_value(v)}\n" for key, v in t.items()) for t in tables)
         return "\n[[rules]]\n".join(lines)
+
+    def digest_json(self) -> dict[str, Any]:
+        """Return what digests of this recipe are made of: `to_json` with the former names of steps,
+        so that digests stored by earlier versions stay valid."""
+        content = self.to_json()
+        if self.recover is not None:
+            content["recover"] = [former_step_name(name) for name in self.recover]
+        return content
 
     def _header(self) -> dict[str, Any]:
         header: dict[str, Any] = {"mode": self.mode, "accuracy": self.accuracy}
@@ -185,8 +195,22 @@ class Recipe:
         return f"rule {number} of the recipe ({self.rules[number - 1]})"
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+def _step_names(value: Any) -> Any:
+    """Return a list of steps as a tuple of their current names; anything else as it is.
+
+    Raises:
+        PlanError: one step has its current and its former name.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        return value
+    names = tuple(value)
+    for name in names:
+        if isinstance(name, str) and name != (current := current_step_name(name)) in names:
+            raise PlanError(
+                f'recover names one step twice: "{name}" is the former name of "{current}"; '
+                "remove one"
+            )
+    return tuple(current_step_name(n) if isinstance(n, str) else n for n in names)
 
 
 def _resolve(what: str, in_recipe: Any, option: Any, default: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, streams_of
+from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, find_streams
 from qtool.core import graph as G
 
 SIZE = 8
@@ -122,7 +122,7 @@ def scaled(graph: G.FloatGraph, streams: Streams) -> fx.GraphModule:
 @pytest.mark.parametrize("case", FREE)
 def test_factors_of_free_streams_leave_the_function_as_it_was(case: str) -> None:
     graph = captured(FREE[case])
-    streams = streams_of(graph.module)
+    streams = find_streams(graph.module)
     assert streams.count > SIZE // 2  # not all is pinned
     module = scaled(graph, streams)
     with torch.no_grad():
@@ -134,20 +134,20 @@ def test_factors_of_free_streams_leave_the_function_as_it_was(case: str) -> None
 
 @pytest.mark.parametrize("case", PINNED)
 def test_what_knows_no_factor_pins_what_it_reads_and_writes(case: str) -> None:
-    streams = streams_of(captured(PINNED[case]).module)
+    streams = find_streams(captured(PINNED[case]).module)
     assert not streams.tensors["last"].streams.any()
     assert not any(c.streams.any() for n, c in streams.tensors.items() if n != "relu")
 
 
 def test_inputs_and_outputs_are_pinned() -> None:
-    streams = streams_of(captured(FREE["relu"]).module)
+    streams = find_streams(captured(FREE["relu"]).module)
     assert not streams.tensors["x"].streams.any()
     assert not streams.tensors["last"].streams.any()
     assert streams.tensors["first"].streams.all()
 
 
 def test_a_sum_joins_the_streams_of_its_terms_and_no_others() -> None:
-    streams = streams_of(captured(FREE["add"]).module)
+    streams = find_streams(captured(FREE["add"]).module)
     first, twin = (streams.tensors[n].streams for n in ("first", "twin"))
     assert torch.equal(first, twin)
     assert len(first.unique()) == SIZE
@@ -155,7 +155,7 @@ def test_a_sum_joins_the_streams_of_its_terms_and_no_others() -> None:
 
 def test_zeros_beside_channels_begin_streams_of_their_own() -> None:
     graph = captured(lambda m, x: F.pad(m.first(x)[:, 2:6], (0, 0, 0, 0, 2, 2)))
-    streams = streams_of(graph.module)
+    streams = find_streams(graph.module)
     (pad,) = (n for n in G.calls(graph.graph) if n.target is aten.constant_pad_nd.default)
     found = streams.tensors[G.name_of(pad)].streams
     assert torch.equal(found[2:6], streams.tensors["first"].streams[2:6])
@@ -164,6 +164,6 @@ def test_zeros_beside_channels_begin_streams_of_their_own() -> None:
 
 
 def test_a_clamp_with_an_upper_bound_is_noted() -> None:
-    streams = streams_of(captured(lambda m, x: F.relu6(m.first(x))).module)
+    streams = find_streams(captured(lambda m, x: F.relu6(m.first(x))).module)
     assert [(b.source, b.high) for b in streams.bounds] == [("first", 6.0)]
     assert streams.tensors["first"].streams.all()

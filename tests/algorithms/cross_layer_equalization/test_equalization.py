@@ -22,7 +22,7 @@ from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import load_onnx
 
 CHANNELS, SPREAD = 8, 2.5
-STEPS = ("equalize", "smooth")
+STEPS = ("cross-layer-equalization", "smooth-quant")
 
 
 class Net(nn.Module):
@@ -117,7 +117,7 @@ def test_unbalanced_channels_cost_half_a_decibel_at_most(
 def test_an_onnx_file_of_it_as_well(tmp_path: Path) -> None:
     file = captured().export_float(tmp_path / "float.onnx")
     model = qtool.quantize(load_onnx(file), batch(1, 256).split(32), recover=STEPS)
-    assert steps(model) == ["equalize"]
+    assert steps(model) == ["cross-layer-equalization"]
     assert sqnr(model, tmp_path / "found.onnx") == pytest.approx(
         sqnr(quantized(), tmp_path / "module.onnx"), abs=0.2
     )
@@ -148,7 +148,7 @@ def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     info = FileInfo.of(onnx.load(file))
     assert info is not None
     (change,) = info.changes
-    assert change.step == "equalize"
+    assert change.step == "cross-layer-equalization"
     assert all((f > 0).all() and (f != 1).any() for f in change.arrays.values())
     found = restore(file, captured(), quantized().sample)
     x = batch(3)
@@ -179,7 +179,10 @@ def test_what_makes_it_worse_on_the_samples_kept_aside_is_not_taken(
 
 
 def test_few_samples_tell_nothing() -> None:
-    for count, taken in ((equalization.FEWEST - 1, []), (equalization.FEWEST, ["equalize"])):
+    for count, taken in (
+        (equalization.FEWEST - 1, []),
+        (equalization.FEWEST, ["cross-layer-equalization"]),
+    ):
         model = qtool.quantize(captured(), [batch(1, count)], recover=STEPS)
         assert steps(model) == taken
 
@@ -210,5 +213,5 @@ def test_statistics_that_later_steps_wanted_are_of_the_tensor_as_it_is_now() -> 
         net[2].weight[:, 3] /= 50
     data = torch.randn(256, 6)
     model = qtool.quantize(net, data.split(32), recover=STEPS)
-    assert steps(model) == ["equalize"]
+    assert steps(model) == ["cross-layer-equalization"]
     assert model.verify().passed

@@ -13,17 +13,17 @@ from qtool.algorithms.cross_layer_equalization.channel_streams import (
     Bound,
     Channels,
     Streams,
-    streams_of,
+    find_streams,
 )
 from qtool.algorithms.cross_layer_equalization.factors import (
     ROOM,
     SHARP,
     Limits,
     Noise,
-    Slope,
-    limits_of,
-    noise_of,
-    predicted,
+    NoiseGradient,
+    factor_limits,
+    noise_model,
+    predict_noise,
     solve_factors,
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
@@ -51,24 +51,24 @@ def batch(seed: int = 1) -> torch.Tensor:
 def noise(model: nn.Module) -> tuple[Noise, Streams]:
     captured = qtool.capture_model(model, batch())
     graph, plan = captured.graph, captured.plan()
-    streams = streams_of(graph.module)
+    streams = find_streams(graph.module)
     axes = {n: c.axis for n, c in streams.tensors.items() if n != "input"}
     weights = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"]
     seen = measure_sensitivity(
         graph.module, [(batch(),)], axes, {n: 0 for n in weights if n.endswith("weight")}
     )
-    return noise_of(graph.module, plan, streams, seen), streams
+    return noise_model(graph.module, plan, streams, seen), streams
 
 
 def test_channels_are_brought_to_one_width() -> None:
     found, streams = noise(net())
-    factors = torch.exp2(solve_factors(found, limits_of(streams, {})))
+    factors = torch.exp2(solve_factors(found, factor_limits(streams, {})))
     of = factors[streams.tensors["1"].streams]
     plain, _ = noise(net(torch.ones(4)))
     start = torch.zeros(streams.count, dtype=torch.float64)
-    best = predicted(found, factors.log2())
-    assert float(best) < 1.05 * float(predicted(plain, start))
-    assert float(best) < 1e-3 * float(predicted(found, start))
+    best = predict_noise(found, factors.log2())
+    assert float(best) < 1.05 * float(predict_noise(plain, start))
+    assert float(best) < 1e-3 * float(predict_noise(found, start))
     assert torch.allclose((of / of[0]).log2(), WIDTHS.double().log2(), atol=1.5)
 
 
@@ -87,7 +87,7 @@ def test_the_prediction_is_what_quantization_costs() -> None:
     assert found.tensors is not None
     free = found.tensors.streams.any(-1, keepdim=True)
     inner = replace(found, tensors=replace(found.tensors, gain=found.tensors.gain * free))
-    guess = predicted(inner, torch.zeros(streams.count, dtype=torch.float64))
+    guess = predict_noise(inner, torch.zeros(streams.count, dtype=torch.float64))
     assert float(guess) == pytest.approx(cost, rel=0.58)
 
 
@@ -113,7 +113,7 @@ def test_the_slope_is_that_of_the_noise_with_norms() -> None:
     logs = torch.randn(streams.count, generator=draw, dtype=torch.float64).requires_grad_()
     smooth(found, logs).log().backward()
     assert logs.grad is not None
-    slope = Slope(found)(logs.detach()) * torch.tensor(2.0).log()  # of powers of two
+    slope = NoiseGradient(found)(logs.detach()) * torch.tensor(2.0).log()  # of powers of two
     assert torch.allclose(slope, logs.grad, rtol=1e-6, atol=1e-9)
 
 
@@ -134,7 +134,9 @@ def smooth(found: Noise, logs: torch.Tensor) -> torch.Tensor:
 def test_it_does_not_matter_how_the_channels_were_scaled_before() -> None:
     one, streams = noise(net())
     other, _ = noise(net(torch.ones(4)))
-    best = [float(predicted(n, solve_factors(n, limits_of(streams, {})))) for n in (one, other)]
+    best = [
+        float(predict_noise(n, solve_factors(n, factor_limits(streams, {})))) for n in (one, other)
+    ]
     assert best[0] == pytest.approx(best[1], rel=0.1)
 
 
@@ -147,7 +149,7 @@ def test_pinned_streams_keep_their_factor() -> None:
 
 def bounded(highest: list[float]) -> Limits:
     streams = Streams({"x": Channels(1, torch.arange(1, 5))}, (), (Bound("x", 6.0),), count=5)
-    return limits_of(streams, {"x": torch.tensor(highest, dtype=torch.float64)})
+    return factor_limits(streams, {"x": torch.tensor(highest, dtype=torch.float64)})
 
 
 def test_a_channel_that_reached_the_bound_is_pinned() -> None:
@@ -163,10 +165,10 @@ def test_a_channel_below_the_bound_may_grow_up_to_it_with_room() -> None:
 
 def test_without_extremes_a_bounded_tensor_is_pinned() -> None:
     streams = Streams({"x": Channels(1, torch.arange(3))}, (), (Bound("x", 6.0),), count=3)
-    assert limits_of(streams, {}).pinned.all()
+    assert factor_limits(streams, {}).pinned.all()
 
 
 def test_factors_are_on_a_grid_that_the_last_bits_of_gradients_do_not_reach() -> None:
     found, streams = noise(net())
-    logs = solve_factors(found, limits_of(streams, {}))
+    logs = solve_factors(found, factor_limits(streams, {}))
     assert torch.equal(logs * 16, (logs * 16).round())

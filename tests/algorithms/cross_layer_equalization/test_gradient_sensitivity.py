@@ -82,7 +82,7 @@ def test_rows_of_a_large_layer_count_for_others(monkeypatch: pytest.MonkeyPatch)
     (name,) = [G.name_of(n) for n in graph.graph.nodes if n.op == "get_attr"][:1]
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     every = measure_sensitivity(graph.module, [(x,)], {}, {name: 0}).weights[name]
-    monkeypatch.setattr(gradient_sensitivity, "MANY", 12)
+    monkeypatch.setattr(gradient_sensitivity, "MAX_WEIGHT_ELEMENTS", 12)
     some = measure_sensitivity(graph.module, [(x,)], {}, {name: 0}).weights[name]
     assert (every.shape, some.shape) == ((8, 3), (3, 3))
     assert torch.allclose(every.sum(0), some.sum(0))

@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.acceptance import quantized_module
-from qtool.algorithms.learned_scales.trainable_graph import Learnable, _Rounded, learnable
+from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, _Rounded, make_trainable
 from qtool.algorithms.pipeline import SOLVE, ConversionState
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.types import UINT8, QuantParams
@@ -44,9 +44,9 @@ def solved(recipe: Any = None) -> ConversionState:
     return SOLVE.run(ConversionState.start(captured, plan, calibration))
 
 
-def begun(recipe: Any = None) -> tuple[ConversionState, Learnable]:
+def begun(recipe: Any = None) -> tuple[ConversionState, TrainableGraph]:
     state = solved(recipe)
-    return state, learnable(state)
+    return state, make_trainable(state)
 
 
 def test_it_begins_as_the_quantized_network() -> None:
@@ -57,7 +57,7 @@ def test_it_begins_as_the_quantized_network() -> None:
         flipped = (exact - other).abs() > 1e-6  # biases are not rounded while learning
         assert float(flipped.float().mean()) < 0.05
         with torch.no_grad():
-            again = quantized_module(found.taken(state))(images())
+            again = quantized_module(found.apply_to(state))(images())
         assert torch.equal(exact, again)
 
 
@@ -74,13 +74,13 @@ def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
     captured = qtool.capture_model(net, images())
     calibration = qtool.calibrate(captured, [images()])
     state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
-    found = learnable(state)
+    found = make_trainable(state)
     before = {n: p.scale for n, p in state.parameters.params.items() if n in found.scales}
     with torch.no_grad():
         for log in found.scales.values():
             log.fill_(1.0)
-    after = found.taken(state).parameters.params
-    (clamped,) = (n for n in found.scales if found.most[n] < 1)
+    after = found.apply_to(state).parameters.params
+    (clamped,) = (n for n in found.scales if found.max_logs[n] < 1)
     assert 5.99 < float(after[clamped].scale) * 255 <= 6
     assert all(torch.equal(after[n].scale, before[n] * math.e) for n in before if n != clamped)
     found.module(images())[0].sum().backward()
@@ -95,7 +95,7 @@ def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
     params, fitting = state.parameters.params["x"], CalibrationSamples(16)
     fitting.update([params.round_trip(images())], split=True)
     calibration = replace(state.calibration, kept=fitting)
-    assert "x" not in learnable(replace(state, calibration=calibration)).scales
+    assert "x" not in make_trainable(replace(state, calibration=calibration)).scales
 
 
 def test_weights_of_few_bits_that_one_layer_owns_are_learned() -> None:
@@ -110,7 +110,7 @@ def test_weights_of_few_bits_that_one_layer_owns_are_learned() -> None:
 def test_all_that_is_learned_has_a_gradient() -> None:
     _, found = begun(FOUR_BITS)
     found.module(images()).square().sum().backward()
-    for parameter in found.learned:
+    for parameter in found.parameters:
         assert parameter.grad is not None
         assert bool(parameter.grad.abs().sum() > 0)
 
@@ -131,7 +131,7 @@ def test_scales_and_their_biases_move_together() -> None:
     with torch.no_grad():
         for log in found.scales.values():
             log += 0.5
-    half, whole = found.taken(state, 0.5), found.taken(state)
+    half, whole = found.apply_to(state, 0.5), found.apply_to(state)
     assert state.parameters is not None
     assert half.parameters is not None
     assert whole.parameters is not None

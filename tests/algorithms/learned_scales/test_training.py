@@ -1,4 +1,4 @@
-"""The step `learn`: nearer to the float network on new data, and kept only where it is."""
+"""The step `learned-scales`: nearer to the float network on new data, and kept only where it is."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def captured() -> qtool.Captured:
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "ROUNDS", FEW_ROUNDS)
+    monkeypatch.setattr(training, "MAX_STEPS", FEW_ROUNDS)
 
 
 def made(recipe: Any, *recover: str) -> qtool.QuantizedModel:
@@ -69,12 +69,12 @@ def sqnr(model: qtool.QuantizedModel) -> float:
 
 @pytest.mark.parametrize(("recipe", "gain"), [(None, 0.3), (FOUR_BITS, 2.0)])
 def test_results_on_new_data_are_nearer(recipe: Any, gain: float) -> None:
-    assert sqnr(made(recipe, "learn")) > sqnr(made(recipe)) + gain
+    assert sqnr(made(recipe, "learned-scales")) > sqnr(made(recipe)) + gain
 
 
 def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
-    model = made(FOUR_BITS, "learn")
-    (change,) = [r for r in model.plan.rewrites if r.name == "learn"]
+    model = made(FOUR_BITS, "learned-scales")
+    (change,) = [r for r in model.plan.rewrites if r.name == "learned-scales"]
     assert change.count > 4
     result = model.export(tmp_path / "m.onnx")
     assert result is not None
@@ -86,7 +86,7 @@ def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_weights_of_8_bits_are_left_alone() -> None:
-    plain, learned = made(None), made(None, "learn")
+    plain, learned = made(None), made(None, "learned-scales")
     for name, value in plain.graph.module.state_dict().items():
         same = torch.equal(learned.graph.module.state_dict()[name], value)
         assert same == (value.dim() != 1)  # biases are learned
@@ -98,7 +98,7 @@ def test_weights_of_8_bits_are_left_alone() -> None:
 
 
 def test_the_same_data_gives_the_same_parameters() -> None:
-    one, other = made(FOUR_BITS, "learn"), made(FOUR_BITS, "learn")
+    one, other = made(FOUR_BITS, "learned-scales"), made(FOUR_BITS, "learned-scales")
     for name, params in one.parameters.items():
         assert torch.equal(params.scale, other.parameters[name].scale)
     for name, value in one.graph.module.state_dict().items():
@@ -107,9 +107,9 @@ def test_the_same_data_gives_the_same_parameters() -> None:
 
 def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
-    monkeypatch.setattr(training, "ROUNDS", 3)
-    model = made(None, "learn")
-    assert f"learn: {training.FURTHER}" in model.notes
+    monkeypatch.setattr(training, "MAX_STEPS", 3)
+    model = made(None, "learned-scales")
+    assert f"learned-scales: {training.LESS_ACCURATE}" in model.notes
     plain = made(None)
     for name, params in plain.parameters.items():
         assert torch.equal(model.parameters[name].scale, params.scale)
@@ -132,8 +132,10 @@ def raising(error: type[BaseException], after: int) -> Any:
 
 def test_who_interrupts_it_keeps_what_was_reached() -> None:
     with show_progress(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
-        model = made(FOUR_BITS, "learn")
-    assert f"learn: {training.ENDED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
+        model = made(FOUR_BITS, "learned-scales")
+    assert (
+        f"learned-scales: {training.INTERRUPTED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
+    )
     assert sqnr(model) > sqnr(made(FOUR_BITS))
 
 
@@ -142,7 +144,7 @@ def test_another_signal_ends_everything() -> None:
         """As the command line makes one of SIGTERM."""
 
     with pytest.raises(Ended), show_progress(raising(Ended, 2)):
-        made(None, "learn")
+        made(None, "learned-scales")
 
 
 def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +155,8 @@ def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> No
         return whole(*given) * (float("nan") if len(calls) > 20 else 1.0)
 
     monkeypatch.setattr(training, "relative_error", broken)
-    model = made(FOUR_BITS, "learn")
-    assert f"learn: {training.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
+    model = made(FOUR_BITS, "learned-scales")
+    assert f"learned-scales: {training.NOT_FINITE.format(20, FEW_ROUNDS)}" in model.notes
     assert sqnr(model) > sqnr(made(FOUR_BITS))
 
 
@@ -163,16 +165,16 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return [t.detach() for t in all_outputs(module, batch)]
 
     all_outputs = training.float_outputs
-    monkeypatch.setattr(training, "outputs", cut)
-    notes = made(None, "learn").notes
-    assert any(n.startswith("learn: left out, since no gradient") for n in notes)
+    monkeypatch.setattr(training, "float_outputs", cut)
+    notes = made(None, "learned-scales").notes
+    assert any(n.startswith("learned-scales: skipped, since this network") for n in notes)
 
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
     calibration = replace(calibration, kept=CalibrationSamples(0))
-    model = qtool.convert(captured(), calibration, recover=["learn"])
-    assert f"learn: {training.NO_SAMPLES}" in model.notes
+    model = qtool.convert(captured(), calibration, recover=["learned-scales"])
+    assert f"learned-scales: {training.NO_SAMPLES}" in model.notes
 
 
 def test_the_presets_take_it_at_best_alone() -> None:
@@ -183,8 +185,8 @@ def test_the_presets_take_it_at_best_alone() -> None:
         }
         for accuracy in ("balanced", "best")
     }
-    assert "learn" not in names["balanced"]
-    assert names["best"] - names["balanced"] <= {"learn"}
+    assert "learned-scales" not in names["balanced"]
+    assert names["best"] - names["balanced"] <= {"learned-scales"}
 
 
 def test_a_scale_that_a_bias_needs_stays() -> None:
@@ -194,7 +196,7 @@ def test_a_scale_that_a_bias_needs_stays() -> None:
     with torch.no_grad():
         net[0].weight.mul_(1e-9)  # so small that the scale of weights is the bias's
     x = images(1)
-    model = qtool.quantize(net, list(x.split(16)), recover=["learn"])
+    model = qtool.quantize(net, list(x.split(16)), recover=["learned-scales"])
     plain = qtool.quantize(net, list(x.split(16)))
     pair = (each.parameters["input"].scale for each in (model, plain))
     torch.testing.assert_close(*pair, rtol=1e-6, atol=0)  # what a float32 bias can tell apart

@@ -83,7 +83,7 @@ def sqnr(model: QuantizedModel, path: Path) -> float:
 def test_too_few_rows_say_nothing_of_single_channels(samples: int, smoothed: bool) -> None:
     """Five rows a sample, up to 48 channels: a new row leaves the extremes of many behind."""
     found = qtool.quantize(captured(), [batch(1, samples)], accuracy="fast")
-    assert any(change.step == "smooth" for change in found.changes) == smoothed
+    assert any(change.step == "smooth-quant" for change in found.changes) == smoothed
 
 
 def watched(model: Captured, mode: str | None = None) -> dict[str, set[str]]:
@@ -112,7 +112,7 @@ def test_smoothing_recovers_what_wide_channels_cost(
 
 def test_it_is_folded_into_a_norm_that_nobody_else_reads() -> None:
     plan = quantized().plan
-    assert [(r.name, r.count) for r in plan.rewrites] == [("smooth", 3)]
+    assert [(r.name, r.count) for r in plan.rewrites] == [("smooth-quant", 3)]
     made = {d.node: d.execution.value for d in plan.nodes if d.node.endswith(".smooth")}
     assert made == {"norm.smooth": "float", "gelu.smooth": "float"}
     ops = Counter(n.op_type for n in quantized().to_onnx().graph.node)
@@ -202,7 +202,7 @@ def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     info = FileInfo.of(onnx.load(file))
     assert info is not None
     (change,) = info.changes
-    assert (change.step, change.count) == ("smooth", 3)
+    assert (change.step, change.count) == ("smooth-quant", 3)
     assert change.arrays.keys() == {"norm", "gelu", "last"}
     found = restore(file, captured(), quantized().sample)
     x = batch(3)

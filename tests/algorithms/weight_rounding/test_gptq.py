@@ -10,9 +10,9 @@ import torch
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     PairBounds,
-    inverse_of,
+    correct_weight,
+    invert_hessian,
     round_columns,
-    towards,
 )
 from qtool.planning.targets.saturation import pair_partners
 
@@ -40,7 +40,7 @@ def error(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, xq: torch.Tensor) -
 
 def test_results_are_nearer_than_those_of_the_nearest_values() -> None:
     x, w = inputs(), weights()
-    found = round_columns(w, inverse_of(x.mT @ x), grid_of(w))
+    found = round_columns(w, invert_hessian(x.mT @ x), grid_of(w))
     assert torch.equal(found, torch.round(found / STEP) * STEP)
     nearest = torch.round(w / STEP) * STEP
     assert error(w, found, x, x) < 0.5 * error(w, nearest, x, x)
@@ -50,7 +50,7 @@ def test_inputs_that_have_nothing_in_common_are_rounded_to_nearest() -> None:
     w = weights()
     alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)
     assert torch.equal(
-        round_columns(w, inverse_of(alone), grid_of(w)), torch.round(w / STEP) * STEP
+        round_columns(w, invert_hessian(alone), grid_of(w)), torch.round(w / STEP) * STEP
     )
 
 
@@ -60,15 +60,15 @@ def test_free_weights_repair_what_was_done_to_the_inputs(noise: float) -> None:
     draw = torch.Generator().manual_seed(2)
     xq = 0.9 * x + noise * torch.randn(x.shape, generator=draw, dtype=torch.float64)
     missing = (x @ w.mT - xq @ w.mT).mT @ xq
-    free = towards(w, missing, inverse_of(xq.mT @ xq, damp=1e-9))
+    free = correct_weight(w, missing, invert_hessian(xq.mT @ xq, damping=1e-9))
     assert error(w, free, x, xq) < error(w, w, x, xq) * (0.9 if noise else 1e-6)
 
 
 def test_an_input_that_is_always_zero_does_no_harm() -> None:
     x, w = inputs(), weights()
     x[:, :, 3] = 0
-    inverse = inverse_of(x.mT @ x)
-    found = round_columns(towards(w, torch.zeros_like(w), inverse), inverse, grid_of(w))
+    inverse = invert_hessian(x.mT @ x)
+    found = round_columns(correct_weight(w, torch.zeros_like(w), inverse), inverse, grid_of(w))
     assert torch.isfinite(found).all()
     assert torch.equal(found[:, :, 3], torch.round(w[:, :, 3] / STEP) * STEP)
 
@@ -76,7 +76,7 @@ def test_an_input_that_is_always_zero_does_no_harm() -> None:
 def test_the_factor_is_that_of_the_damped_inverse() -> None:
     x = inputs()
     moments = x.mT @ x
-    found = inverse_of(moments, damp=0.5)
+    found = invert_hessian(moments, damping=0.5)
     damped = moments + 0.5 * torch.diag_embed(
         moments.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(-1, 24)
     )
@@ -102,20 +102,20 @@ def largest_sum(rounded: torch.Tensor) -> int:
 
 def test_no_pair_exceeds_the_limit_and_others_repair_it() -> None:
     x, w = inputs(), weights()
-    free = round_columns(w, inverse_of(x.mT @ x), grid_of(w, most=10))
+    free = round_columns(w, invert_hessian(x.mT @ x), grid_of(w, most=10))
     assert largest_sum(free) > LIMIT
-    kept = round_columns(w, inverse_of(x.mT @ x), limited(w))
+    kept = round_columns(w, invert_hessian(x.mT @ x), limited(w))
     assert largest_sum(kept) <= LIMIT
     nearest = limited(w)  # the same bounds without anything that is fed back
     alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)
-    unrepaired = round_columns(w, inverse_of(alone), nearest)
+    unrepaired = round_columns(w, invert_hessian(alone), nearest)
     assert largest_sum(unrepaired) <= LIMIT
     assert error(w, kept, x, x) < 0.5 * error(w, unrepaired, x, x)
 
 
 def test_a_limit_that_no_pair_reaches_changes_nothing() -> None:
     x, w = inputs(), weights()
-    inverse = inverse_of(x.mT @ x)
+    inverse = invert_hessian(x.mT @ x)
     free = round_columns(w, inverse, grid_of(w, most=10))
     assert torch.equal(round_columns(w, inverse, limited(w, limit=20)), free)
 
@@ -129,5 +129,5 @@ def test_bounds_reach_over_the_parts_of_a_matrix() -> None:
         cut = replace(
             whole, scale=whole.scale[..., part], zero_point=whole.zero_point[..., part], first=start
         )
-        done.append(round_columns(w[..., part], inverse_of((x.mT @ x)[:, part, part]), cut))
+        done.append(round_columns(w[..., part], invert_hessian((x.mT @ x)[:, part, part]), cut))
     assert largest_sum(torch.cat(done, 2)) <= LIMIT

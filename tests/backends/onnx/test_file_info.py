@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -20,7 +21,7 @@ INFO = FileInfo(
     ObserverSpec("percentile", (("p", 99.9), ("bins", 2048))),
     Recipe.of([{"select": "head.*", "as": "float"}], "dynamic"),
     (NodeInfo("conv", "conv", "integer", "", 100), NodeInfo("sin", "sin", "float", "why", 0)),
-    (Change("smooth", 2, "wide", {"a": torch.rand(3), "b": torch.rand(2, 4)}),),
+    (Change("smooth-quant", 2, "wide", {"a": torch.rand(3), "b": torch.rand(2, 4)}),),
 )
 
 
@@ -37,8 +38,22 @@ def test_it_reads_back() -> None:
     fields = ("version", "target", "plan", "observer", "recipe", "nodes")
     assert all(getattr(found, f) == getattr(INFO, f) for f in fields)
     (change,) = found.changes
-    assert (change.step, change.count, change.reason) == ("smooth", 2, "wide")
+    assert (change.step, change.count, change.reason) == ("smooth-quant", 2, "wide")
     assert all(torch.equal(change.arrays[k], a) for k, a in INFO.changes[0].arrays.items())
+
+
+def test_former_names_of_steps_are_read_as_the_current_ones() -> None:
+    """Files of earlier versions hold them in the record of changes and in the recipe."""
+    info = replace(INFO, recipe=Recipe(recover=("smooth-quant", "gptq")))
+    metadata = info.metadata()
+    for key in ("qtool_changes", "qtool_recipe"):
+        text = metadata[key].replace("smooth-quant", "smooth").replace("gptq", "round")
+        assert text != metadata[key]
+        metadata[key] = text
+    found = FileInfo.of(model(metadata))
+    assert found is not None
+    assert found.recipe == info.recipe
+    assert [change.step for change in found.changes] == ["smooth-quant"]
 
 
 def test_files_of_others_say_nothing() -> None:

@@ -1,0 +1,286 @@
+"""Layer reconstruction: layers are solved in order, on kept samples, with both networks alongside.
+
+The quantized and the float network run side by side. A layer is solved from its inputs in the
+quantized network, where all layers before it are solved already, and from its target, which is its
+result in the float network. Where that result is added to another tensor, the sum is to equal the
+float network's: so the layer also compensates the error of the other tensor, and a residual network
+damps errors in its stream. Layers that each match their own float result do not.
+
+Layer-wise reconstruction is what AdaRound (Nagel et al. 2020) and GPTQ (Frantar et al. 2022) do;
+`weight_rounding` and `bias_correction` are the solvers here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import torch
+from safetensors.torch import load, save
+from torch import fx
+
+from qtool.algorithms.acceptance import quantized_module, ranks_for
+from qtool.algorithms.exclusive_layers import (
+    attribute_name,
+    constant_node,
+    constant_value,
+    exclusive_layers,
+    point_params,
+    with_constants,
+)
+from qtool.algorithms.layer_rows import as_matrix
+from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.residual_input import residual_input
+from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW
+from qtool.algorithms.weight_rounding.layer_samples import (
+    HOLDOUT_EVERY,
+    BatchSlice,
+    LayerSamples,
+    is_holdout,
+    slice_batch,
+    slices_from_bytes,
+    slices_to_bytes,
+)
+from qtool.algorithms.weight_rounding.token_weights import token_weights
+from qtool.calibration.solve_parameters import BIAS_LIMIT
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph.executor import Executor, Values
+from qtool.core.types import Change, QuantParams
+from qtool.distributed import Ranks, balance, interleave
+
+SAMPLES = 128
+MIN_SAMPLES = 8
+ELEMENTS = 1 << 27  # of all values held at once, in both networks; beyond, fewer samples are used
+BATCH = 64
+COLUMNS = 1024  # rounded with feedback to each other
+ROWS, LOW_BIT_ROWS = 24, 48  # per column, over all batches
+MIN_ROWS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSolution:
+    """New constants of one layer.
+
+    Attributes:
+        weight: on its grid; None where rounding to nearest is better.
+        bias: None where the layer has none.
+        note: a sentence for the user, or "".
+    """
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    note: str = ""
+
+    def to_bytes(self) -> bytes:
+        constants = {"weight": self.weight, "bias": self.bias}
+        tensors = {name: t.contiguous() for name, t in constants.items() if t is not None}
+        return save(tensors, {"note": self.note})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LayerSolution:
+        head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        tensors = load(data)
+        return cls(tensors.get("weight"), tensors.get("bias"), head["__metadata__"]["note"])
+
+
+Solver = Callable[["LayerWalk", str, LayerSamples], LayerSolution]
+"""Solves the layer of a name from its samples."""
+
+
+@dataclass
+class LayerWalk:
+    """One pass over the layers of a network, and the constants it found.
+
+    Attributes:
+        layers: by name.
+        solver: solves one layer.
+        needs_rows: whether the solver reads single rows, or their means alone.
+        row_weights: layer -> number of a batch -> weight of each row.
+        batches: how many there are, over all ranks.
+        ranks: the ranks that share them, batch i being of rank i modulo their number, and the
+            layers of a wave.
+        residuals: layer -> number of the tensor that its result is added to.
+        constants: attribute of the module -> new value.
+        float_constants: those of `constants` that have no codes in the file.
+    """
+
+    state: ConversionState
+    executor: Executor
+    layers: dict[str, fx.Node]
+    solver: Solver
+    needs_rows: bool
+    row_weights: Mapping[str, Mapping[int, torch.Tensor]]
+    batches: int
+    ranks: Ranks
+    residuals: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    float_constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    rounded: int = 0
+    corrected: int = 0
+
+    def visit(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Mapping[str, torch.Tensor]:
+        """Solve layers; return the values behind their points."""
+        solve = self._solve_shared if self.ranks.is_distributed else self._solve_alone
+        updates: dict[str, torch.Tensor] = {}
+        for name, solution in solve(names, values):
+            updates |= self._store(name, solution)
+        return updates
+
+    def _solve_alone(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[str, LayerSolution]]:
+        """Solve each layer before the samples of the next are taken, so that one's are held."""
+        for name in names:
+            samples = LayerSamples(self.layers[name], self._slices(name, values))
+            yield name, self.solver(self, name, samples)
+
+    def _solve_shared(
+        self, names: Sequence[str], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[str, LayerSolution]]:
+        """Solve the layers on several ranks: samples are exchanged first, so that no rank waits
+        for the solution of another."""
+        ranks, samples = self.ranks, dict[str, LayerSamples]()
+        costs = [_cost(self.state, self.layers[name]) for name in names]
+        owners = dict(zip(names, balance(costs, ranks.size), strict=True))
+        for name, owner in owners.items():
+            shares = ranks.gather(slices_to_bytes(self._slices(name, values)), owner)
+            if owner == ranks.rank:
+                slices = interleave([slices_from_bytes(data) for data in shares])
+                samples[name] = LayerSamples(self.layers[name], slices)
+        own = {name: self.solver(self, name, each).to_bytes() for name, each in samples.items()}
+        for name, owner in owners.items():
+            yield name, LayerSolution.from_bytes(ranks.broadcast(own.get(name), owner))
+
+    def _slices(self, name: str, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
+        """Return the samples of a layer in this rank's batches."""
+        node, slices = self.layers[name], list[BatchSlice]()
+        source = self.executor.calls[self.executor.indices[name]].operands[0][1]
+        targets, limits = self._targets(name, values), self._row_limits(node)
+        for k, row in enumerate(values[1]):
+            i = k * self.ranks.size + self.ranks.rank
+            weights = self.row_weights[name][i] if name in self.row_weights else None
+            slices.append(
+                slice_batch(node, row[source], targets[k], weights, limits[is_holdout(i)])
+            )
+        return slices
+
+    def _targets(self, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
+        """Return the float results of a layer, plus the error of the tensor they are added to."""
+        exact, coded = values
+        number, residual = self.executor.indices[name], self.residuals.get(name)
+        results = [row[number] for row in exact]
+        if residual is None:
+            return results
+        errors = [one[residual] - two[residual] for one, two in zip(exact, coded, strict=True)]
+        pairs = list(zip(results, errors, strict=True))
+        if any(result.numel() != error.numel() for result, error in pairs):
+            return results
+        return [result + error.reshape(result.shape) for result, error in pairs]
+
+    def _row_limits(self, node: fx.Node) -> tuple[int, int]:
+        """Return how many rows of a batch are used, to solve a layer and to judge the solution."""
+        if not self.needs_rows:
+            return 0, 0
+        inputs = as_matrix(node, constant_value(self.state, node, 1)).shape[-1]
+        bits = point_params(self.state, f"{G.name_of(node)}.weight").qtype.bits
+        rows = max(MIN_ROWS, (ROWS if bits >= 8 else LOW_BIT_ROWS) * min(inputs, COLUMNS))
+        holdout = sum(map(is_holdout, range(self.batches)))
+        training = self.batches - holdout
+        return max(1, rows // max(training, 1)), max(1, rows // 2 // max(holdout, 1))
+
+    def _store(self, name: str, solution: LayerSolution) -> dict[str, torch.Tensor]:
+        node, updates = self.layers[name], dict[str, torch.Tensor]()
+        self.notes += [solution.note] if solution.note else []
+        if solution.weight is not None:
+            self.constants[attribute_name(node, 1)] = solution.weight
+            self.rounded += 1
+            updates[f"{name}.weight"] = solution.weight
+        if solution.bias is None:
+            return updates
+        self.corrected += 1
+        point, attribute = f"{name}.bias", attribute_name(node, 2)
+        if point in self.state.plan:
+            bias = _representable(point_params(self.state, point), solution.bias)
+            self.constants[attribute] = bias
+            return {**updates, point: bias}
+        self.constants[attribute] = self.float_constants[attribute] = solution.bias
+        return {**updates, G.name_of(constant_node(node, 2)): solution.bias}
+
+    def result(self, step: str, count: int, reason: str) -> ConversionState:
+        """Return the state with the new constants, and the change recorded.
+
+        The change holds the constants that a file does not hold as codes.
+        """
+        change = Change(step, count, reason, self.float_constants)
+        state = with_constants(self.state, self.constants)
+        return state.with_notes(*self.notes).with_change(change)
+
+
+def walk_layers(state: ConversionState, step: str, solver: Solver, needs_rows: bool) -> LayerWalk:
+    """Solve all layers that own their constants, on the kept samples; return the finished walk."""
+    executor = Executor(replace(state.graph, module=quantized_module(state)))
+    layers, samples = exclusive_layers(state), _samples(state, executor)
+    ranks = ranks_for(state, step)
+    own = range(ranks.rank, len(samples), ranks.size)
+    weights = token_weights(state.graph, samples, layers.values(), own)
+    walk = LayerWalk(state, executor, layers, solver, needs_rows, weights, len(samples), ranks)
+    walk.residuals |= _residuals(executor, layers.keys())
+    networks = [frozenset[str](), executor.points]
+    stops = {name: [walk.residuals[name]] if name in walk.residuals else [] for name in layers}
+    executor.run_side_by_side(samples[ranks.rank :: ranks.size], networks, stops, walk.visit)
+    return walk
+
+
+def replay_constants(state: ConversionState, change: Change) -> ConversionState:
+    """Restore the constants that are float; the others are read from the codes of the file."""
+    return with_constants(state, change.arrays).with_change(change)
+
+
+def missing_samples(state: ConversionState) -> str | None:
+    """Return why there are not enough samples to solve layers from, or None."""
+    if not state.batches(BATCH):
+        return NO_SAMPLES
+    assert state.calibration is not None
+    count = len(state.calibration.kept)
+    return TOO_FEW.format(count) if count < MIN_SAMPLES else None
+
+
+def _cost(state: ConversionState, node: fx.Node) -> float:
+    """Estimate the cost of share_steps a layer: the Hessian of its rows, and error feedback."""
+    exact = as_matrix(node, constant_value(state, node, 1))
+    outputs, inputs = exact.shape[1:]
+    rows = max(MIN_ROWS, ROWS * min(inputs, COLUMNS))
+    return float(
+        len(exact) * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs))
+    )
+
+
+def _representable(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
+    """Round a bias to its codes, within their range: where a layer scale makes the results tiny,
+    the layer cannot compensate the error of the tensor they are added to."""
+    limit = params.scale * BIAS_LIMIT
+    return params.round_trip(bias.clamp(-limit, limit))
+
+
+def _residuals(executor: Executor, layers: Set[str]) -> dict[str, int]:
+    """Return the tensor that each layer's result is added to, where it is computed before."""
+    place = {number: k for k, number in enumerate(executor.execution_order(layers))}
+    added = {name: residual_input(executor, executor.indices[name]) for name in layers}
+    return {
+        name: other
+        for name, other in added.items()
+        if other is not None and place.get(other, -1) < place[executor.indices[name]]
+    }
+
+
+def _samples(state: ConversionState, executor: Executor) -> list[Batch]:
+    """Return as many of the kept samples as fit into memory in both networks."""
+    limit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)
+    assert state.calibration is not None
+    count = min(state.calibration.kept.n_train, limit)
+    return state.quick_batches(max(1, min(BATCH, count // HOLDOUT_EVERY)), limit)
