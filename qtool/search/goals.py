@@ -1,4 +1,4 @@
-"""What is asked of a search, and how far a file is from it."""
+"""Goals of a mixed-precision search, and the choice of the best file by them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qtool.evaluation.metrics import CONFIDENCE
 from qtool.search.archive import Trial
 from qtool.search.judge import Score
 
-NO_METRIC = 1e9
+NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 DEFAULT_DROP = 0.01
-TIE = 0.02  # of the cost: what timing does not tell apart, however sure it seems
-MAX_TIE = 0.1  # the most that it is said not to tell apart, where sessions differ
+TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval
+MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 RANGES = {
     "max_drop": Range(),  # negative: the metric has to gain
     "min_sqnr": Range(),
@@ -26,15 +26,18 @@ RANGES = {
 
 @dataclass(frozen=True)
 class TuneGoals:
-    """What has to be kept; what is kept best beyond it is speed, or size.
+    """Goals of a search. Of the files that meet them, the fastest (or smallest) is delivered.
 
-    Where nothing bounds what may be lost, max_drop is a hundredth: a point of a share.
+    Without max_drop and min_sqnr, max_drop is 0.01: one point of a metric that is a share.
 
-    max_drop: the most that the metric may lose, in its unit (0.01 of top-1 is one point): the end
-    of the interval of the drop decides, where the metric is a mean over samples; confidence is
-    that of the interval.
-    min_sqnr: dB of the outputs. min_speedup: over float. max_size: bytes of the file.
-    smallest: of the files that keep all that, the smallest is wanted and not the fastest.
+    Attributes:
+        max_drop: largest loss of the metric, in its unit (0.01 of top-1 is one point). For
+            per-sample means, the upper confidence bound of the loss is compared.
+        min_sqnr: least output SQNR in dB.
+        min_speedup: least speed-up over the float model.
+        max_size: largest file size in bytes.
+        smallest: deliver the smallest file that meets the goals, not the fastest.
+        confidence: of the interval of the loss, 0 to 1.
 
     Raises:
         OptionError: a goal is NaN, infinite or out of its range.
@@ -52,60 +55,64 @@ class TuneGoals:
 
     @property
     def bounded(self) -> TuneGoals:
-        """These goals, with a bound on what may be lost where they have none."""
+        """These goals; with max_drop = 0.01 if neither max_drop nor min_sqnr is set."""
         if self.max_drop is None and self.min_sqnr is None:
             return replace(self, max_drop=DEFAULT_DROP)
         return self
 
-    def meets_accuracy(self, found: Trial) -> bool:
-        """Whether a file loses no more than it may."""
-        return not any(self._losses(found).values())
+    def meets_accuracy(self, trial: Trial) -> bool:
+        """Return True if a file meets max_drop and min_sqnr."""
+        return not any(self._accuracy_misses(trial).values())
 
-    def is_met(self, found: Trial) -> bool:
-        return not self.misses(found)
+    def is_met(self, trial: Trial) -> bool:
+        """Return True if a file meets every goal."""
+        return not self.misses(trial)
 
-    def misses(self, found: Trial) -> dict[str, float]:
-        """Goal -> by what share of itself it is missed, of those that are."""
+    def misses(self, trial: Trial) -> dict[str, float]:
+        """Return the relative distance to each goal that a file misses, by name."""
         costs = {
             "min_speedup": 0.0
             if self.min_speedup is None
-            else 1 - found.speedup / self.min_speedup,
-            "max_size": 0.0 if self.max_size is None else found.size / self.max_size - 1,
+            else 1 - trial.speedup / self.min_speedup,
+            "max_size": 0.0 if self.max_size is None else trial.size / self.max_size - 1,
         }
-        return {k: v for k, v in (self._losses(found) | costs).items() if v > 0}
+        return {k: v for k, v in (self._accuracy_misses(trial) | costs).items() if v > 0}
 
-    def _losses(self, found: Trial) -> dict[str, float]:
-        lost, sqnr = found.score.worst_case_drop, found.score.sqnr_db
+    def _accuracy_misses(self, trial: Trial) -> dict[str, float]:
+        worst, sqnr = trial.score.worst_case_drop, trial.score.sqnr_db
         drop = 0.0
         if self.max_drop is not None:
-            over = NO_METRIC if lost is None else lost - self.max_drop
+            over = NO_METRIC if worst is None else worst - self.max_drop
             drop = max(0.0, over / max(abs(self.max_drop), 1e-6))
         short = 0.0
         if self.min_sqnr is not None and sqnr is not None:
             short = max(0.0, (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0))
         return {"max_drop": drop, "min_sqnr": short}
 
-    def cost(self, found: Trial) -> float:
-        return float(found.size) if self.smallest else 1 / found.speedup
+    def cost(self, trial: Trial) -> float:
+        """Return what is minimized: bytes, or time relative to the float model."""
+        return float(trial.size) if self.smallest else 1 / trial.speedup
 
-    def nearest(self, evaluated: Sequence[Trial]) -> list[Trial]:
-        """Those that keep every goal; where none does, those that are nearest to it."""
-        far = [sum(self.misses(e).values()) for e in evaluated]
-        return [e for e, f in zip(evaluated, far, strict=True) if f <= min(far)]
+    def nearest(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the trials that meet every goal; if none does, those nearest to it."""
+        distances = [sum(self.misses(t).values()) for t in trials]
+        return [t for t, d in zip(trials, distances, strict=True) if d <= min(distances)]
 
-    def best(self, evaluated: Sequence[Trial]) -> Trial:
-        """The nearest to the goals, and of those the cheapest; of alike ones that which has most in
-        integers, and the most exact of those."""
-        near = self.nearest(evaluated)
-        first = min(near, key=self.cost)
-        alike = [e for e in near if self._ties_with(e, first)]
-        return min(alike, key=lambda e: (-e.share, e.score.noise))
+    def best(self, trials: Sequence[Trial]) -> Trial:
+        """Return the cheapest trial of those nearest to the goals.
 
-    def _ties_with(self, found: Trial, first: Trial) -> bool:
-        """Whether it may be as cheap as the cheapest, by the interval of its speed."""
-        over = self.cost(found) / self.cost(first) - 1
-        open_ = not self.smallest and found.speedup_high >= first.speedup
-        return over <= TIE or (open_ and over <= MAX_TIE)
+        Among trials of equal cost: the largest integer share, then the smallest error.
+        """
+        nearest = self.nearest(trials)
+        cheapest = min(nearest, key=self.cost)
+        ties = [t for t in nearest if self._ties_with(t, cheapest)]
+        return min(ties, key=lambda t: (-t.share, t.score.noise))
+
+    def _ties_with(self, trial: Trial, cheapest: Trial) -> bool:
+        """Return True if a trial may be as cheap as the cheapest, by its speed-up interval."""
+        over = self.cost(trial) / self.cost(cheapest) - 1
+        overlaps = not self.smallest and trial.speedup_high >= cheapest.speedup
+        return over <= TIE or (overlaps and over <= MAX_TIE)
 
     def describe_misses(self, trial: Trial) -> list[str]:
         """Return a sentence for each goal that a file misses: what it reaches, and the goal."""
@@ -135,5 +142,5 @@ class TuneGoals:
 
     @property
     def max_noise(self) -> float | None:
-        """The noise over signal that min_sqnr allows."""
+        """Noise-to-signal ratio that min_sqnr allows."""
         return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)

@@ -1,7 +1,7 @@
-"""What a file is worth: its metric beside the float model's, with an interval, and its error.
+"""Score of a file on the evaluation data: metric with interval, and error of the outputs.
 
-The float model is run once; what is kept of it are its outputs, or, where they are large, nothing,
-and it is run again beside each file.
+The outputs of the float model are computed once and kept up to a limit; batches over the limit are
+run again for each file.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ MAX_KEPT = 2**29  # bytes of the float model's outputs
 
 @dataclass(frozen=True)
 class Score:
-    """What one file loses.
+    """Error and metric of one file, relative to the float model.
 
-    sqnr_db: of all outputs, None where there is no error. metric: what was measured, "" where
-    nothing was; value and reference: of the file and of the float model. drop: by how much it is
-    worse; low, high: the interval of that, None where the metric is a single number.
+    Attributes:
+        samples: number of evaluated samples.
+        sqnr_db: of all outputs; None if there is no error.
+        noise: noise-to-signal ratio of all outputs.
+        metric: its name, or "" if no metric was measured.
+        percent: True if the metric is a share.
+        value, reference: metric of the file and of the float model.
+        drop: loss of the metric (positive: worse).
+        low, high: confidence interval of the drop; None if the metric is a single number.
     """
 
     samples: int
@@ -49,27 +55,27 @@ class Score:
 
     @property
     def worst_case_drop(self) -> float | None:
-        """The largest drop that the data does not rule out; of a single number the drop itself."""
+        """Upper confidence bound of the drop; without an interval, the drop itself."""
         return self.drop if self.high is None else self.high
 
     @property
     def text(self) -> str:
-        """The metric in words."""
+        """The metric as text: float -> quantized (interval of the change)."""
         if self.drop is None or self.reference is None or self.value is None:
             return ""
         unit, mark = (100.0, " points") if self.percent else (1.0, "")
-        found = f"{self.metric} {unit * self.reference:.4g} -> {unit * self.value:.4g}"
+        change = f"{self.metric} {unit * self.reference:.4g} -> {unit * self.value:.4g}"
         if self.low is None or self.high is None:
-            return found
+            return change
         ends = (f"{0.0 - unit * end:+.3g}" for end in (self.high, self.low))
-        return f"{found} ({' to '.join(ends)}{mark})"
+        return f"{change} ({' to '.join(ends)}{mark})"
 
 
 class Judge:
     """Runs files on the evaluation data.
 
-    The metric is the user's function, where there is one; else top-1 where there are labels; else,
-    where the first output is a list of scores, how often the answer is the float model's.
+    The metric is the user's function if there is one, else top-1 if there are labels, else the
+    share of samples with the top-1 of the float model if the first output holds scores.
     """
 
     def __init__(
@@ -89,10 +95,10 @@ class Judge:
         self._bytes = 0
 
     def score(self, file: Path) -> Score:
-        """What a file loses on all of the data.
+        """Evaluate a file on all of the data.
 
         Raises:
-            DataError: no data, or data, labels or function are of no use.
+            DataError: no data, or data, labels or the function cannot be used.
             VerificationError: the file does not run.
         """
         signal = noise = 0.0
@@ -108,27 +114,27 @@ class Judge:
                 if a.dtype.kind == "f":
                     wide = a.astype(np.float64).ravel()
                     signal += float(wide @ wide)
-                    off = wide - b.astype(np.float64).ravel()
-                    noise += float(off @ off)
+                    error = wide - b.astype(np.float64).ravel()
+                    noise += float(error @ error)
             if _is_class_scores(before[0]):
                 answers.append((before[0].argmax(1), after[0].argmax(1)))
         if not samples:
             raise DataError("the evaluation data is empty; give at least one batch")
         share = noise / signal if signal else 0.0
-        found = self._metric(file, answers, samples)
+        measured = self._metric(file, answers, samples)
         base = Score(samples, decibels(signal, noise), share)
-        if found is None:
+        if measured is None:
             return base
-        interval = found.intervals[1]
+        interval = measured.intervals[1]
         return Score(
             samples,
             base.sqnr_db,
             share,
-            found.name,
-            found.percent,
-            found.values[1],
-            found.values[0],
-            found.drops[1],
+            measured.name,
+            measured.percent,
+            measured.values[1],
+            measured.values[0],
+            measured.drops[1],
             None if interval is None else interval.low,
             None if interval is None else interval.high,
         )
@@ -136,11 +142,11 @@ class Judge:
     def _float_outputs(self, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        found = self._padding.strip(arrays, run(self._session, arrays))
-        self._bytes += sum(a.nbytes for a in found)
+        outputs = self._padding.strip(arrays, run(self._session, arrays))
+        self._bytes += sum(a.nbytes for a in outputs)
         if index == len(self._kept) and self._bytes <= MAX_KEPT:
-            self._kept.append(found)
-        return found
+            self._kept.append(outputs)
+        return outputs
 
     @cached_property
     def _session(self) -> Any:
@@ -154,11 +160,11 @@ class Judge:
         self, file: Path, answers: list[tuple[Array, Array]], samples: int
     ) -> Metric | None:
         if self.function is not None:
-            found = call_metrics(self.function, file, self.where)
-            name = next(iter(found))
+            values = call_metrics(self.function, file, self.where)
+            name = next(iter(values))
             if name not in self._reference:
                 raise DataError(f"{self.where} does not return '{name}' for every model")
-            rows = (self._reference[name], found[name])
+            rows = (self._reference[name], values[name])
             higher = name not in self.lower
             return make_metric(
                 name, rows, "user", higher_is_better=higher, confidence=self.confidence
@@ -168,14 +174,14 @@ class Judge:
         if not answers:
             if self.labels is not None:
                 raise DataError(
-                    "the first output is no list of scores, so that labels do not fit; use --eval"
+                    "labels need [samples, classes] scores as the first output; use --eval instead"
                 )
             return None
-        expected, given = (np.concatenate(column) for column in zip(*answers, strict=True))
+        expected, actual = (np.concatenate(column) for column in zip(*answers, strict=True))
         if self.labels is None:
-            hits, name = [np.ones(len(given)), given == expected], "agreement with float"
+            hits, name = [np.ones(len(actual)), actual == expected], "agreement with float"
         else:
-            hits, name = [expected == self.labels, given == self.labels], "top-1"
+            hits, name = [expected == self.labels, actual == self.labels], "top-1"
         return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which evaluation is worth it for the goals: of the front, or one that leaves less in float."""
+"""The next configuration to evaluate for the goals: on the Pareto front, or with less in float."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qtool.search.cost_model import CostModel
 from qtool.search.goals import TuneGoals
 from qtool.search.pareto_front import Candidates
 
-MIN_GAIN = 0.01  # of the cost: files nearer to each other than this are alike
-NOISE_STEP = 4.0  # by which noise is lowered as long as nothing was exact enough: 6 dB
-NOISE_MARGIN = 0.9  # of the noise that is allowed: what is aimed at
-NOISE_FLOOR = 1e-9  # noise below this is none: -90 dB
+MIN_GAIN = 0.01  # relative cost saving that is worth an evaluation
+NOISE_STEP = 4.0  # factor (6 dB) to lower the noise by, until a file is accurate enough
+NOISE_MARGIN = 0.9  # share of the allowed noise to aim at
+NOISE_FLOOR = 1e-9  # -90 dB: less counts as no noise
 
 
 @dataclass(frozen=True)
 class Observation:
-    """An evaluated configuration, with its cost as the model counts it."""
+    """An evaluated configuration, with its cost in the unit of the cost model."""
 
     config: Config
     trial: Trial
@@ -30,26 +30,28 @@ class Observation:
 
 
 def next_candidate(
-    known: Candidates,
-    seen: Sequence[Observation],
+    front: Candidates,
+    observations: Sequence[Observation],
     goals: TuneGoals,
     refused: Collection[Config] = (),
 ) -> int | None:
-    """The number of the cheapest configuration that may lose little enough: noise is bisected
-    between the least that was too much and the most that was not. None where none is worth it.
+    """Return the index of the cheapest configuration that may meet the accuracy goals, or None.
+
+    The noise is bisected between the smallest that missed the goals and the largest that met them.
+    None if no configuration is worth an evaluation.
 
     Args:
-        known: the front as predicted now.
-        refused: what turned out to be no plan.
+        front: as predicted by the corrected model.
+        refused: configurations that cannot be converted.
     """
-    done = {s.config for s in seen} | set(refused)
-    open_ = [i for i in range(len(known.configs)) if known.config(i) not in done]
-    cost = known.size if goals.smallest else known.time
-    good = [s for s in seen if goals.meets_accuracy(s.trial)]
-    noises = [s.trial.score.noise for s in seen if not goals.meets_accuracy(s.trial)]
+    done = {s.config for s in observations} | set(refused)
+    open_ = [i for i in range(len(front.configs)) if front.config(i) not in done]
+    cost = front.size if goals.smallest else front.time
+    good = [s for s in observations if goals.meets_accuracy(s.trial)]
+    noises = [s.trial.score.noise for s in observations if not goals.meets_accuracy(s.trial)]
     limit = min(noises, default=math.inf)
     dearest = min((s.cost for s in good), default=math.inf) * (1 - MIN_GAIN)
-    worth = [i for i in open_ if known.noise[i] < limit and cost[i] < dearest]
+    worth = [i for i in open_ if front.noise[i] < limit and cost[i] < dearest]
     if not worth:
         return None
     most = max((s.trial.score.noise for s in good), default=0.0)
@@ -59,42 +61,41 @@ def next_candidate(
         aim = limit / NOISE_STEP ** len(noises)
     else:
         aim = math.inf
-    if goals.max_noise is not None and len(seen) < 2 * len(noises) + 2:
-        aim = (
-            min(aim, goals.max_noise * NOISE_MARGIN)
-            if goals.max_drop is not None
-            else goals.max_noise * NOISE_MARGIN
-        )
-    exact = [i for i in worth if known.noise[i] <= aim]
-    return min(exact, key=lambda i: cost[i]) if exact else min(worth, key=lambda i: known.noise[i])
+    if goals.max_noise is not None and len(observations) < 2 * len(noises) + 2:
+        allowed = goals.max_noise * NOISE_MARGIN
+        aim = allowed if goals.max_drop is None else min(aim, allowed)
+    exact = [i for i in worth if front.noise[i] <= aim]
+    return min(exact, key=lambda i: cost[i]) if exact else min(worth, key=lambda i: front.noise[i])
 
 
 def quantize_more(
     model: CostModel,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
     goals: TuneGoals,
     refused: Collection[Config] = (),
 ) -> Config | None:
-    """The cheapest that keeps the goals, without what it leaves in float for little: groups are put
-    back, those of least noise first, up to half of the way (in dB) to what was too much. A file of
-    unlike neighbours is often predicted to be faster than it is. None where there is nothing new.
+    """Return the cheapest configuration that meets the goals with fewer groups in float, or None.
+
+    Groups are quantized again, those of least noise first, up to half of the way (in dB) to the
+    noise that missed the goals. Files with many boundaries between integers and floats are often
+    slower than predicted. None if the configuration was evaluated before.
     """
-    good = [s for s in seen if goals.meets_accuracy(s.trial)]
-    bad = [s.trial.score.noise for s in seen if not goals.meets_accuracy(s.trial)]
+    good = [s for s in observations if goals.meets_accuracy(s.trial)]
+    bad = [s.trial.score.noise for s in observations if not goals.meets_accuracy(s.trial)]
     if not good or not bad:
         return None
     best = min(good, key=lambda s: s.cost)
-    (known,) = model.predict(np.array([best.config]))[0]
-    allowed = known * math.sqrt(min(bad) / max(best.trial.score.noise, NOISE_FLOOR))
+    (noise,) = model.predict(np.array([best.config]))[0]
+    allowed = noise * math.sqrt(min(bad) / max(best.trial.score.noise, NOISE_FLOOR))
 
-    def back(config: Config, group: int) -> tuple[Config, float]:
-        found = (*config[:group], 0, *config[group + 1 :])
-        return found, float(model.predict(np.array([found]))[0][0])
+    def quantize(config: Config, group: int) -> tuple[Config, float]:
+        changed = (*config[:group], 0, *config[group + 1 :])
+        return changed, float(model.predict(np.array([changed]))[0][0])
 
     config = best.config
-    lifted = [g for g, choice in enumerate(config) if choice]
-    for group in sorted(lifted, key=lambda g: back(best.config, g)[1]):
-        fewer, noise = back(config, group)
+    changed = [g for g, choice in enumerate(config) if choice]
+    for group in sorted(changed, key=lambda g: quantize(best.config, g)[1]):
+        fewer, noise = quantize(config, group)
         config = fewer if noise <= allowed else config
-    done = {s.config for s in seen} | set(refused)
+    done = {s.config for s in observations} | set(refused)
     return None if config in done else config

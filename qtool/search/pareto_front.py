@@ -1,9 +1,9 @@
-"""The front of an additive model: configurations of which none is both cheaper and more exact.
+"""Pareto front of the cost model: configurations that no other one dominates in cost and error.
 
-A multiple-choice knapsack in which neighbours matter. Few configurations are all looked at. Many
-are not: for each price of an error, the cheapest total is looked for by changing single groups and
-runs of neighbouring groups, many tries at once; the prices sweep from nothing to everything, and
-all that was tried counts.
+The problem is a multiple-choice knapsack with costs between neighbouring layers. A small space is
+enumerated. A large one is swept: for each price of an error (a Lagrange multiplier), local search
+changes single groups and runs of neighbouring groups to minimize cost + price * error, many moves
+at a time. All configurations tried at any price are candidates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qtool.core.types import Array
 from qtool.search.choices import Config, Group
 from qtool.search.cost_model import CostModel
 
-EXHAUSTIVE_LIMIT = 2**14  # configurations that are all looked at
+EXHAUSTIVE_LIMIT = 2**14  # configurations, for enumeration
 PRICES = 24
 ROUNDS = 40
 RUNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -26,8 +26,13 @@ RUNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """configs: [n, groups], from the cheapest to the most exact. noise, time, size: [n] as
-    predicted. exact: whether all configurations were looked at."""
+    """Configurations with their predictions.
+
+    Attributes:
+        configs: [n, groups]; on a front, from the cheapest to the most accurate.
+        noise, time, size: [n] noise-to-signal ratio, microseconds and bytes.
+        exhaustive: True if all configurations of the space were enumerated.
+    """
 
     configs: Array
     noise: Array
@@ -40,10 +45,10 @@ class Candidates:
 
 
 def pareto_front(model: CostModel, by_size: bool = False) -> Candidates:
-    """All configurations that nobody predicts to be worse in both ways than another.
+    """Return the configurations that no other one dominates by the predictions of the model.
 
     Args:
-        by_size: cost is bytes, not time.
+        by_size: the cost is bytes, not time.
     """
     known = candidates(model, by_size)
     order = non_dominated(known.size if by_size else known.time, known.noise)
@@ -59,32 +64,35 @@ def pareto_front(model: CostModel, by_size: bool = False) -> Candidates:
 def candidates(
     model: CostModel, by_size: bool = False, exclude: Collection[Config] = ()
 ) -> Candidates:
-    """What the front is taken from: all of it, in no order.
+    """Return the configurations that the Pareto front is taken from, in no order.
 
     Args:
-        without: what is left out.
+        exclude: configurations to leave out.
     """
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
     few = float(np.prod([float(c) for c in counts])) <= EXHAUSTIVE_LIMIT
     every = itertools.product(*map(range, counts))
     tried = np.array(list(every)) if few else _sweep_prices(model, by_size)
-    is_float, out = model.items.space.is_float, set(exclude)
+    is_float, excluded = model.items.space.is_float, set(exclude)
     rows = [tuple(config) for config in tried.tolist()]
-    tried = tried[[not is_float(row) and row not in out for row in rows]]
+    tried = tried[[not is_float(row) and row not in excluded for row in rows]]
     return Candidates(tried, *model.predict(tried), few)
 
 
 def non_dominated(cost: Array, noise: Array) -> Array:
-    """The places of the best, by rising cost and falling noise; the first of equals."""
+    """Return the indices of the points that no other dominates, by rising cost and falling noise.
+
+    Of equal points the first one is kept.
+    """
     order = np.lexsort((noise, cost))
     least = np.minimum.accumulate(np.concatenate([[np.inf], noise[order][:-1]]))
-    found: Array = order[noise[order] < least]
-    return found
+    front: Array = order[noise[order] < least]
+    return front
 
 
 def hypervolume(cost: Array, noise: Array, worst: tuple[float, float]) -> float:
-    """The area that points dominate, up to a worst cost and a worst noise."""
+    """Return the area that points dominate, up to the reference point `worst`."""
     order = non_dominated(cost, noise)
     order = order[(cost[order] < worst[0]) & (noise[order] < worst[1])]
     ends = np.append(cost[order][1:], worst[0])
@@ -92,8 +100,11 @@ def hypervolume(cost: Array, noise: Array, worst: tuple[float, float]) -> float:
 
 
 def _sweep_prices(model: CostModel, by_size: bool) -> Array:
-    """What the sweep over the prices has tried; neighbours are neighbours in order of computation,
-    and from one price to the next the search goes on where it stands."""
+    """Return all configurations tried in the sweep over prices.
+
+    Neighbours are neighbours in order of computation; the search for a price starts at the optimum
+    of the previous one.
+    """
     space = model.items.space
     names = list(dict.fromkeys(name for g in space.groups for name in g.choices))
     pure = np.array([space.config(name) for name in names])
@@ -110,15 +121,15 @@ def _sweep_prices(model: CostModel, by_size: bool) -> Array:
             if not best:
                 break
             current = around[best]
-    found: Array = np.unique(np.concatenate(tried), axis=0)
-    return found
+    configs: Array = np.unique(np.concatenate(tried), axis=0)
+    return configs
 
 
 def _moves(groups: Sequence[Group], names: Sequence[str]) -> Array:
-    """[moves, groups] the choice that a move gives a group, -1 where it leaves it: every choice for
+    """Return [moves, groups] choice of each group after a move, -1 for no change: every choice for
     every run of groups that have it."""
     count = len(groups)
-    given = np.array(
+    choices = np.array(
         [[g.choices.index(n) if n in g.choices else -1 for g in groups] for n in names]
     )
     places = np.arange(count)
@@ -127,4 +138,4 @@ def _moves(groups: Sequence[Group], names: Sequence[str]) -> Array:
         for length in RUNS
         for start in range(count - length + 1)
     ]
-    return np.concatenate([np.where(np.array(runs), row, -1) for row in given])
+    return np.concatenate([np.where(np.array(runs), row, -1) for row in choices])

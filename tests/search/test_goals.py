@@ -1,4 +1,4 @@
-"""Goals of a search: which files keep them, which is the best, and what is no goal."""
+"""Goals of a search: which files meet them, which file is the best, and invalid goals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ import pytest
 
 import qtool
 from qtool.core.errors import OptionError
+from qtool.search.archive import Trial
+from qtool.search.judge import Score
+
+
+def trial(
+    key: str = "a",
+    *,
+    drop: float | None = None,
+    high: float | None = None,
+    sqnr_db: float = 40.0,
+    speedup: float = 2.0,
+    speedup_high: float | None = None,
+    size: int = 1000,
+    share: float = 1.0,
+) -> Trial:
+    noise = 10 ** (-sqnr_db / 10)
+    low = None if high is None else -high
+    score = Score(100, sqnr_db, noise, "top-1", True, 0.9, 0.9, drop, low, high)
+    return Trial(
+        key, 1, "fast", (), score, speedup, speedup, speedup_high or speedup, size, share, 1.0, 0, 0
+    )
 
 
 @pytest.mark.parametrize("name", ["max_drop", "min_sqnr", "min_speedup", "max_size", "confidence"])
@@ -28,3 +49,69 @@ def test_a_goal_that_nothing_or_everything_keeps_is_refused(goals: dict[str, Any
 
 def test_goals_that_mean_something_are_taken() -> None:
     qtool.TuneGoals(max_drop=-0.01, min_sqnr=-3.0, min_speedup=0.5, max_size=1, confidence=0.0)
+
+
+def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
+    assert qtool.TuneGoals(min_speedup=2.0).bounded.max_drop == 0.01
+    goals = qtool.TuneGoals(min_sqnr=30.0)
+    assert goals.bounded is goals
+    assert goals.max_noise == pytest.approx(1e-3)
+    assert qtool.TuneGoals().max_noise is None
+
+
+@pytest.mark.parametrize(
+    ("goals", "missed"),
+    [
+        ({"max_drop": 0.02}, []),
+        ({"max_drop": 0.01}, ["max_drop"]),
+        ({"min_sqnr": 50.0}, ["min_sqnr"]),
+        ({"min_speedup": 3.0}, ["min_speedup"]),
+        ({"max_size": 900}, ["max_size"]),
+        ({"max_drop": 0.01, "max_size": 900, "min_sqnr": 30.0}, ["max_drop", "max_size"]),
+    ],
+)
+def test_goals_that_a_file_misses(goals: dict[str, Any], missed: list[str]) -> None:
+    """The upper end of the interval of the drop is compared, not the drop."""
+    file = trial(drop=0.005, high=0.015)
+    tuned = qtool.TuneGoals(**goals)
+    assert list(tuned.misses(file)) == missed
+    assert tuned.is_met(file) == (not missed)
+    assert tuned.meets_accuracy(file) == (not {"max_drop", "min_sqnr"} & set(missed))
+    assert len(tuned.describe_misses(file)) == len(missed)
+
+
+def test_a_missed_goal_is_described_by_value_and_goal() -> None:
+    goals = qtool.TuneGoals(max_drop=0.01, min_sqnr=50.0, min_speedup=3.0, max_size=900)
+    assert goals.describe_misses(trial(drop=0.02)) == [
+        "top-1 loses 2 points, goal is a loss of at most 1 points",
+        "SQNR is 40.0 dB, goal is 50 dB",
+        "speed-up is 2.00x, goal is 3x",
+        "size is 1000 bytes, goal is 900 bytes",
+    ]
+    assert qtool.TuneGoals(max_drop=0.01).describe_misses(trial()) == [
+        "no metric was measured; pass labels or an evaluation function"
+    ]
+
+
+def test_the_fastest_or_smallest_of_the_files_that_meet_the_goals_is_best() -> None:
+    fast = trial("fast", speedup=3.0, size=2000)
+    small = trial("small", speedup=1.5, size=500)
+    inexact = trial("inexact", sqnr_db=20.0, speedup=9.0, size=100)
+    files = [small, inexact, fast]
+    assert qtool.TuneGoals(min_sqnr=30.0).best(files) is fast
+    assert qtool.TuneGoals(min_sqnr=30.0, smallest=True).best(files) is small
+    unreachable = qtool.TuneGoals(min_sqnr=60.0)
+    assert unreachable.nearest(files) == [small, fast]
+    assert unreachable.best(files) is fast
+
+
+def test_of_equally_fast_files_the_one_with_most_integer_macs_is_best() -> None:
+    first = trial("first", speedup=2.0, share=0.5)
+    close = trial("close", speedup=1.97, share=0.9)
+    overlapping = trial("overlapping", speedup=1.85, speedup_high=2.1, share=1.0)
+    slower = trial("slower", speedup=1.85, share=1.0)
+    goals = qtool.TuneGoals(min_sqnr=30.0)
+    assert goals.best([first, close, slower]) is close
+    assert goals.best([first, close, overlapping]) is overlapping
+    exact = trial("exact", share=0.5, sqnr_db=60.0)
+    assert goals.best([first, exact]) is exact
