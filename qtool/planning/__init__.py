@@ -1,5 +1,5 @@
-"""Planning: which tensors and layers are quantized, in which types, and the reason for each.
+"""Planning: which tensors and layers are quantized, in which types, with the reason for each.
 
-`recipe` holds what the user asks for, `targets` what each runtime supports. The planner combines
-both with a canonical graph into a `QuantPlan`, which is pure data. Nothing here runs a model.
+`recipe` holds the user's settings, `targets` what each runtime supports. The planner combines both
+with a canonical graph into a `QuantPlan`, which is pure data. Nothing here runs a model.
 """

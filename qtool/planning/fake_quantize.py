@@ -1,9 +1,9 @@
-"""Quant points: modules that stand where the plan quantizes a tensor.
+"""Fake quantization: modules in the graph where the plan quantizes a tensor.
 
-A point is the identity until it is given parameters; then it rounds its input to the values that
-the integer model can hold. A dynamic point finds its parameters in each batch, as the integer model
-does. The gradient passes straight through (Bengio et al. 2013), and is zero
-where the value is clipped.
+A point is the identity until its parameters are set; then it rounds its input to the values that
+the integer model can represent. A dynamic point computes its parameters from each batch, as the
+integer model does. The gradient is a straight-through estimate (Bengio et al. 2013), and zero where
+the value is clipped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _FakeQuantize(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
     ) -> Any:
         codes = q.unbounded(x, scale, zero)
-        kept = codes.clamp(q.qmin, q.qmax)
-        ctx.save_for_backward(codes == kept)
-        return (kept - zero) * scale
+        clamped = codes.clamp(q.qmin, q.qmax)
+        ctx.save_for_backward(codes == clamped)
+        return (clamped - zero) * scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -40,8 +40,14 @@ class _FakeQuantize(torch.autograd.Function):
 class QuantPoint(nn.Module):
     """One quantized tensor of the plan.
 
-    Buffers: scale (float32) and zero_point (int64) as in QuantParams; empty until `set_params` is
-    called, so that a state_dict tells a calibrated point from a fresh one.
+    Attributes:
+        point: Name of the point in the plan.
+        qtype: Integer type; None until `set_params` is called.
+        axis: Axis of the channels; None per tensor.
+        block: Number of elements per scale along `axis`; None per channel.
+        scale: Buffer, float32, as in QuantParams; empty until `set_params` is called, so that a
+            state_dict distinguishes a calibrated point from a new one.
+        zero_point: Buffer, int64, as `scale`.
     """
 
     scale: torch.Tensor
@@ -58,16 +64,18 @@ class QuantPoint(nn.Module):
 
     @property
     def params(self) -> QuantParams | None:
+        """The parameters; None before `set_params`."""
         if self.qtype is None:
             return None
         return QuantParams(self.qtype, self.scale, self.zero_point, self.axis, self.block)
 
     def set_params(self, params: QuantParams) -> None:
+        """Set copies of the parameters."""
         self.qtype, self.axis, self.block = params.qtype, params.axis, params.block
         self.scale, self.zero_point = params.scale.clone(), params.zero_point.clone()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Float in, float of the same shape out, on the grid of this point's parameters."""
+        """Round floats of any shape to the grid of this point's parameters."""
         params = self.params
         if params is None:
             return x
@@ -81,7 +89,7 @@ class QuantPoint(nn.Module):
 
 
 class DynamicPoint(nn.Module):
-    """A tensor whose parameters are those of its range in each batch."""
+    """A tensor whose parameters follow from its range in each batch."""
 
     def __init__(self, name: str, qtype: QType) -> None:
         super().__init__()
@@ -89,7 +97,7 @@ class DynamicPoint(nn.Module):
         self.qtype = qtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Float in, float of the same shape out; the range is a constant to the gradient."""
+        """Round floats of any shape; the gradient treats the range as a constant."""
         scale, zero = range_of_batch(x.detach(), self.qtype.qmin, self.qtype.qmax)
         return _fake_quantize(x, scale, zero, self.qtype)
 
@@ -101,18 +109,18 @@ def _fake_quantize(
     x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
 ) -> torch.Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
-        found: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
+        rounded: torch.Tensor = _FakeQuantize.apply(  # type: ignore[no-untyped-call]  # torch's own
             x, scale, zero, q
         )
-        return found
+        return rounded
     return q.codes(x, scale, zero).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
-    """A copy of the graph with a QuantPoint on every edge the plan names; tensors are shared."""
+    """Return a copy of the graph with a point on every edge of the plan; tensors are shared."""
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    placed: dict[str, fx.Node] = {}
+    calls: dict[str, fx.Node] = {}
     for point in plan.placed:
         source = nodes[point.edges[0].source if point.edges else point.name]
         path = _free_path(module, "quant_points", point.name)
@@ -122,13 +130,13 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
             continue
         module.add_submodule(path, QuantPoint(point.name))
         if isinstance(point.spec, Requantized):
-            rounded = placed[point.spec.point]
+            rounded = calls[point.spec.point]
             with module.graph.inserting_after(rounded):
                 call = module.graph.call_module(path, (rounded,))
         else:
             with _insertion_point(point, source, nodes):
                 call = module.graph.call_module(path, (source,))
-        placed[point.name] = call
+        calls[point.name] = call
         call.meta[G.NAME] = value_names.quant_point(point.name)
         call.meta["val"] = G.value(source)
         for user in {e.user for e in point.edges}:
@@ -139,29 +147,28 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
 
 
 def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
-    """A module beside each watched tensor, in place, that is called with its values and changes
-    nothing; by the names of the probes."""
+    """Insert an identity module on each observed tensor, in place; return them by probe name."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for probe in probes:
         path = _free_path(module, "probes", probe.name)
-        found[probe.name] = nn.Identity()
-        module.add_submodule(path, found[probe.name])
+        modules[probe.name] = nn.Identity()
+        module.add_submodule(path, modules[probe.name])
         with _inserting_after(nodes[probe.tensor]):
             call = module.graph.call_module(path, (nodes[probe.tensor],))
         call.meta[G.NAME] = probe.name
         call.meta["val"] = G.value(nodes[probe.tensor])
     module.recompile()
-    return found
+    return modules
 
 
 def _free_path(module: nn.Module, parent: str, name: str) -> str:
-    """Where a module can stand; `block.1` and `block_1` are not to take each other's place."""
+    """Return an unused module path; `block.1` and `block_1` must not collide."""
     return f"{parent}.{G.free_name(getattr(module, parent, nn.Module()), name)}"
 
 
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
-    """At the layer, on what the layer reads: that may be a quantized tensor already."""
+    """Insert a dynamic point on what the layer reads, which may be quantized already."""
     source = user.args[0]
     assert isinstance(source, fx.Node)
     with module.graph.inserting_before(user):
@@ -172,7 +179,7 @@ def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.No
 
 
 def _insertion_point(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
-    """Activations right behind their source (inputs behind all inputs), constants at their use."""
+    """Activations right after their source (inputs after all inputs), constants at their use."""
     if point.kind is not Kind.ACTIVATION:
         return source.graph.inserting_before(nodes[point.edges[0].user])
     return _inserting_after(source)
@@ -186,5 +193,5 @@ def _inserting_after(source: fx.Node) -> Any:
 
 
 def quant_points(module: nn.Module) -> dict[str, QuantPoint]:
-    """The quant points of a prepared graph by the names of the plan."""
+    """Return the quant points of a prepared graph by their names in the plan."""
     return {m.point: m for m in module.modules() if isinstance(m, QuantPoint)}

@@ -1,4 +1,4 @@
-"""The plan: which tensors are quantized, how, and who computes in integers. Pure data."""
+"""The plan: which tensors are quantized and how, and how each node runs. Pure data."""
 
 from __future__ import annotations
 
@@ -29,24 +29,29 @@ class Kind(Enum):
     ACTIVATION = "activation"
     WEIGHT = "weight"
     BIAS = "bias"
-    CONSTANT = "constant"  # a stored tensor that an operator reads as it reads activations
+    CONSTANT = "constant"  # a stored tensor in place of an activation
 
 
 class Execution(Enum):
-    """How a node is run."""
+    """How a node runs."""
 
     INTEGER = "integer"
-    DYNAMIC = "dynamic"  # integer, its input quantized as it comes
+    DYNAMIC = "dynamic"  # integer, its input quantized in each run
     WEIGHTS = "weights"  # integer weights, float arithmetic
-    PASS = "pass"  # it moves codes
+    PASS = "pass"  # moves codes
     FUSED = "fused"  # into the node before it
     FLOAT = "float"
-    SHAPE = "shape"  # its result is no float tensor
+    SHAPE = "shape"  # the result is not a float tensor
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Where a point stands: `user` (`OUTPUT`: the graph itself) reads the tensor `source` there."""
+    """A read of a tensor.
+
+    Attributes:
+        source: Name of the tensor.
+        user: Name of the node that reads it (`OUTPUT`: the graph itself).
+    """
 
     source: str
     user: str
@@ -56,8 +61,11 @@ class Edge:
 class Point:
     """One quantized tensor.
 
-    name: unique; the name of the tensor it quantizes (of the layer, for weights and biases).
-    edges: the reads that see the quantized tensor; reads not listed see the float one.
+    Attributes:
+        name: Unique; the name of the tensor (of the layer, for weights and biases).
+        kind: What the tensor is.
+        spec: How it gets its parameters.
+        edges: The reads of the quantized tensor; other reads take the float one.
     """
 
     name: str
@@ -67,16 +75,19 @@ class Point:
 
     @property
     def tensor(self) -> str:
-        """The name of the tensor; of a point that nobody reads its own."""
+        """The name of the tensor; of a point without readers its own name."""
         return self.edges[0].source if self.edges else self.name
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Something that a step of the conversion wants to have seen of the float network.
+    """A statistic of the float network that a step of the conversion needs.
 
-    name: its key in the calibration, "tensor.what". tensor: the node whose value is watched.
-    statistic: which one, by the name of its observer; along `axis`, or of the whole tensor.
+    Attributes:
+        name: Its key in the calibration, "tensor.statistic".
+        tensor: The node whose value is observed.
+        statistic: The statistic, by the name of its observer.
+        axis: One statistic for each index along this axis; None: one for the tensor.
     """
 
     name: str
@@ -87,12 +98,17 @@ class Probe:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one node: integer or float, and why.
+    """How one node runs, and why.
 
-    op: the operator's key, or its ATen name where it has no row.
-    macs: multiply-accumulates for one sample.
-    inputs, output: the points around it (output None: the result is float).
-    codes_only: its result can only be had in codes, since its kernel rounds it.
+    Attributes:
+        node: Its name.
+        op: The operator's key, or its ATen name where it has no row.
+        execution: How it runs.
+        reason: Why, for people.
+        macs: Multiply-accumulates for one sample.
+        inputs: Points that it reads.
+        output: The point of its result; None: the result is float.
+        codes_only: The result exists in codes only, since the kernel rounds it.
     """
 
     node: str
@@ -111,7 +127,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A pass that brought the graph to forms its target is quick with."""
+    """A pass that brought the graph to forms its target runs fast, or a conversion step.
+
+    Attributes:
+        name: Name of the pass or step.
+        count: How often it applied.
+        reason: Why it pays.
+    """
 
     name: str
     count: int
@@ -120,11 +142,15 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class QuantPlan:
-    """Everything that is decided about a model for a target. Prints as a table.
+    """Every decision about a model for a target. Prints as a table.
 
-    observer, recipe: what it was made from, beside the graph and the target.
-    rewrites: passes that the target asked for and steps of the conversion, how often each applied,
-    and why it pays.
+    Attributes:
+        target: Name of the target.
+        observer: The default observer that it was planned with.
+        recipe: The recipe that it was planned with.
+        points: The quantized tensors.
+        nodes: How each node runs.
+        rewrites: Passes for the target and steps of the conversion that changed the graph.
     """
 
     target: str
@@ -139,6 +165,7 @@ class QuantPlan:
         return {p.name: p for p in self.points}
 
     def point(self, name: str) -> Point:
+        """Return the point of that name."""
         return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:
@@ -148,24 +175,26 @@ class QuantPlan:
         return iter(self.points)
 
     def root(self, name: str) -> str:
-        """The point whose parameters `name` uses: itself unless it shares."""
+        """Return the point whose parameters `name` uses: itself unless it shares."""
         spec = self.point(name).spec
         return self.root(spec.point) if isinstance(spec, SharedWith) else name
 
     @cached_property
     def placed(self) -> tuple[Point, ...]:
-        """The points that stand somewhere: their codes are read, or requantized."""
-        again = {p.spec.point for p in self.points if isinstance(p.spec, Requantized)}
-        return tuple(p for p in self.points if p.edges or p.name in again)
+        """The points whose codes are read or requantized."""
+        requantized = {p.spec.point for p in self.points if isinstance(p.spec, Requantized)}
+        return tuple(p for p in self.points if p.edges or p.name in requantized)
 
     @cached_property
     def reads(self) -> dict[tuple[str, str], str]:
-        """(tensor, who reads it) -> the point that stands between them."""
+        """(tensor, reader) -> the point between them."""
         return {(e.source, e.user): p.name for p in self.points for e in p.edges}
 
     def origin(self, name: str) -> tuple[str, float]:
-        """The point whose parameters `name` uses, and the factor of its scale: points alike in both
-        have codes that mean the same."""
+        """Return the point whose parameters `name` uses, and the factor of its scale.
+
+        Codes of points with equal origins have equal meanings.
+        """
         spec = self.point(name).spec
         if not isinstance(spec, SharedWith):
             return name, 1.0
@@ -173,7 +202,7 @@ class QuantPlan:
         return root, factor * spec.factor
 
     def observed(self) -> list[Point]:
-        """The points whose ranges calibration has to find."""
+        """Return the activations whose ranges come from calibration."""
         return [
             p for p in self.points if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)
         ]
@@ -189,6 +218,7 @@ class QuantPlan:
         return {d.node: d for d in self.nodes}
 
     def decision(self, node: str) -> Decision | None:
+        """Return the decision about a node, by its name."""
         return self._decisions.get(node)
 
     @cached_property
@@ -203,7 +233,7 @@ class QuantPlan:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """(node, op, form, output parameters, reason) for every node."""
+        """Return (node, op, execution, output parameters, reason) of every node."""
         return [
             (
                 d.node,
@@ -230,7 +260,7 @@ class QuantPlan:
 
 
 def describe_spec(spec: Spec) -> str:
-    """One spec in a few words, for tables."""
+    """Return a spec in a few words, for tables."""
     match spec:
         case Observed(qtype, observer, axis, symmetric, block):
             where = "per tensor" if axis is None else f"per channel (axis {axis})"

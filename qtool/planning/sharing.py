@@ -1,9 +1,9 @@
-"""Which points share their parameters.
+"""Points that share their parameters.
 
 A pass-through node moves codes, so its output has the parameters of its input. A concat copies the
-inputs that have its output's parameters and rescales the others: where everything behind an input
-is read by that concat alone, the input takes the output's parameters, which cost nothing, since its
-codes would be rescaled to them anyway; an input that others read too keeps its own, finer ones.
+inputs that have its output's parameters and rescales the others. An input that only the concat
+reads takes the output's parameters: that costs nothing, since its codes would be rescaled anyway.
+An input with other readers keeps its own, finer parameters.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from qtool.planning.plan import Kind, Point
 def share_parameters(
     points: list[Point], graph: fx.Graph, passthrough: Collection[str]
 ) -> tuple[Point, ...]:
-    """The points with `SharedWith` where parameters must or may agree.
+    """Return the points with `SharedWith` where parameters must or may agree.
 
-    `moves`: names of the nodes that pass codes through.
+    Args:
+        points: the points of a plan.
+        graph: the graph of the plan.
+        passthrough: names of the nodes that pass codes through.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
     reads = {(e.source, e.user): p.name for p in points for e in p.edges}
     free = {p.name for p in points if _shareable(p)}
-    parent: dict[str, tuple[str, float]] = {}  # point -> (whose codes it has, scale factor)
+    parent: dict[str, tuple[str, float]] = {}  # point -> (point with the same codes, factor)
 
     def root(name: str) -> tuple[str, float]:
         factor = 1.0
@@ -53,11 +56,11 @@ def share_parameters(
         for source in inputs:
             if not isinstance(source, fx.Node):
                 continue
-            as_it_is = reads.get((G.name_of(source), point.name)) == G.name_of(source)
+            directly = reads.get((G.name_of(source), point.name)) == G.name_of(source)
             owner, _ = root(G.name_of(source))
             if owner == root(point.name)[0] or owner not in free:
                 continue
-            if as_it_is and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
+            if directly and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
                 parent[owner] = (point.name, 1.0)
     return tuple(
         replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
@@ -66,9 +69,11 @@ def share_parameters(
 
 
 def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
-    """Whether a clamp fused into the producer of `source` still saturates with the parameters of
-    the concat: only if every other input is bounded as tightly. (A relu beside a convolution with
-    negative results would not be free any more, and its layer would fall back to float.)"""
+    """Return whether a clamp fused into `source` still saturates with the concat's parameters.
+
+    It does only if every other input is bounded as tightly. (Next to an input with negative values,
+    a fused relu would not clamp any more, and its layer would fall back to float.)
+    """
     low, high = clamp_bounds(source)
     others = [clamp_bounds(other) for other in inputs if other is not source]
     below = low is None or all(o[0] is not None and o[0] >= low for o in others)
@@ -77,7 +82,7 @@ def _keeps_clamp(source: fx.Node, inputs: list[object]) -> bool:
 
 
 def clamp_bounds(value: object) -> Bounds:
-    """The bounds of the clamp that gives a value, directly or through operators that move it."""
+    """Return the bounds of the clamp that computes a value, perhaps moved afterwards."""
     while isinstance(value, fx.Node) and (row := row_of(value)) is not None:
         if row.role is Role.CLIP:
             return row.bounds(value)
@@ -99,16 +104,16 @@ def _shareable(point: Point) -> bool:
 
 
 def _concat_behind(node: fx.Node) -> fx.Node | None:
-    """The concat whose result this point quantizes, directly or through a fused clamp."""
+    """Return the concat whose result a point quantizes."""
     row = row_of(node)
     if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
-        # a clamp changes the range: inputs of the concat below zero must keep their own parameters
+        # a clamp changes the range: inputs with negative values must keep their own parameters
         return None
     return node if row is not None and row.role is Role.JOIN else None
 
 
 def _only_feeds(node: fx.Node, parent: dict[str, tuple[str, float]]) -> bool:
-    """Whether `node`, and every value it shares codes with, is read once, and is computed here."""
+    """Return whether `node` and every value it shares codes with is computed, and read once."""
     while True:
         if len(node.users) != 1 or node.op != "call_function" or _factor(node) != 1.0:
             return False

@@ -129,7 +129,7 @@ REFUSED = {
     ),
     "a convolution": (
         {"op": "conv", "as": "int4-weights"},
-        'only linear layers have a form for that (rule 1: op = "conv", as = "int4-weights")',
+        'only linear layers support that (rule 1: op = "conv", as = "int4-weights")',
     ),
 }
 

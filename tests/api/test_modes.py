@@ -119,8 +119,8 @@ def test_verification_sees_wrong_weights(mode: str, tmp_path: Path) -> None:
 def test_other_layers_stay_float_and_say_why(mode: str) -> None:
     plan = quantized(mode).plan
     reasons = {d.node: d.reason for d in plan.nodes}
-    assert reasons["mix"] == f'only linear layers have a form for that (mode "{mode}")'
-    assert reasons["table"] == "its table is small"
+    assert reasons["mix"] == f'only linear layers support that (mode "{mode}")'
+    assert reasons["table"] == "its table is too small to gain from codes"
     assert not plan.observed()
 
 

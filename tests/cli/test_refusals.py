@@ -55,7 +55,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "unknown target": ([*quantize(), "--target", "npu"], "unknown target 'npu'; there are"),
     "a form the target lacks": (  # said before any data is read
         [*quantize(data=f"{M}fails"), "--target", "tflite", "--format", "qoperator"],
-        "target tflite takes no format 'qoperator'; it takes: qdq",
+        "target tflite does not support format 'qoperator'; it supports: qdq",
     ),
     "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
     "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),

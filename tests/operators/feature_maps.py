@@ -13,7 +13,7 @@ from tests.operators.case import Case, conv, image, whole
 
 __all__ = ["FEATURE_MAPS"]
 
-NUMBER = "one operand is a number"
+NUMBER = "one operand is a scalar"
 NONE = "no integer kernel on onnxruntime"
 CLAMP = "clamps in float"
 BETWEEN = "in float between dequantize and quantize"

@@ -15,9 +15,9 @@ __all__ = ["SEQUENCES"]
 
 NONE = "no integer kernel on onnxruntime"
 PRODUCT = "a product of two activations is not faster in integers"
-STORED = "no integer kernel of it for QDQ files: int8 weights"
+STORED = "no integer kernel for it in QDQ files: int8 weights"
 FLOAT_IN = "its inputs are float"
-SMALL = "its table is small"
+SMALL = "its table is too small to gain from codes"
 TOKENS = (4, 6, 8)
 
 
@@ -63,7 +63,7 @@ SEQUENCES: Mapping[str, Case] = {
     "multihead": tokens(
         lambda m, x: m.a(x, x, x)[0],
         "QGemm QGemm Split FusedMatMul Softmax FusedMatMul",
-        {"matmul": PRODUCT, "mul": "one operand is a number", "softmax": "slower than the float"},
+        {"matmul": PRODUCT, "mul": "one operand is a scalar", "softmax": "slower than the float"},
         a=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "layer_norm_tokens": tokens(

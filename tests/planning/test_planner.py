@@ -431,18 +431,18 @@ def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
             id="no row",
         ),
         pytest.param(
-            lambda: Function(lambda x, c: c(x) + 1, conv()), "add", "a number", id="plus a number"
+            lambda: Function(lambda x, c: c(x) + 1, conv()), "add", "a scalar", id="plus a number"
         ),
         pytest.param(
             lambda: Function(_sum_for_a_norm, conv()),
             "add",
-            "one of its inputs is float, and no layer reads its result",
+            "one input is float and no layer reads the result",
             id="a sum for a norm",
         ),
         pytest.param(
             lambda: Function(lambda x, c: torch.add(c(x), x, alpha=2), conv()),
             "add.alpha",
-            "one operand is a number",
+            "one operand is a scalar",
             id="alpha",
         ),
         pytest.param(
@@ -495,7 +495,7 @@ def test_reasons_are_given_for_all_that_is_float() -> None:
     [
         pytest.param(
             lambda: nn.Sequential(nn.Sigmoid(), nn.Tanh()),
-            r"on onnxruntime: 0 \(its inputs are float\); 1 \(.*leave it in float",
+            r"on onnxruntime: 0 \(its inputs are float\); 1 \(.*keep it in float",
             id="only activations",
         ),
         pytest.param(
@@ -549,9 +549,9 @@ def test_products_say_whether_their_weights_are_chosen_or_made() -> None:
     found = capture_model(Experts().eval(), torch.randn(4, 8)).plan()
     reasons = [d.reason for d in found.nodes if d.op == "matmul"]
     assert reasons == [
-        "its weights are chosen at run time; integer kernels take stored ones",
+        "its weights are selected at run time; integer kernels need constants",
         "a product of two activations is not faster in integers",
-        "its weights are no matrix for all rows; integer kernels take one",
+        "it has several weight matrices; integer kernels take one",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Targets: one file per runtime on a kind of hardware."""
+"""Targets: one file per runtime on one kind of hardware."""
 
 from qtool.core.errors import ExportError, PlanError
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
@@ -31,39 +31,46 @@ FORMER_NAMES = {
     "onnxruntime-x86": ONNXRUNTIME_X86_VNNI.name,
     "onnxruntime-x86-novnni": ONNXRUNTIME.name,
 }
-"""Names in existing recipes, files and calibrations."""
+"""Former name in existing recipes, files and calibrations -> current name."""
 
 
 def target(name: str) -> Target:
-    """The target of that name, which may be a former one.
+    """Return the target of that name, which may be a former one.
 
     Raises:
-        PlanError: there is none; the message lists those there are.
+        PlanError: unknown name; the message lists the known ones.
     """
-    if current_name(str(name)) not in TARGETS:  # whatever it is
+    if current_name(str(name)) not in TARGETS:  # of any type
         raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
     return TARGETS[current_name(name)]
 
 
 def current_name(name: str) -> str:
-    """The name that a target has today; any other text as it is."""
+    """Return the current name of a target; any other text unchanged."""
     return FORMER_NAMES.get(name, name)
 
 
 def register(new: Target) -> None:
-    """Adds a target. Raises PlanError when its name is taken."""
+    """Add a target.
+
+    Raises:
+        PlanError: the name is taken.
+    """
     if new.name in TARGETS or new.name in FORMER_NAMES:
-        raise PlanError(f"target '{new.name}' is registered already; give it a name of its own")
+        raise PlanError(f"target '{new.name}' is registered already; choose another name")
     TARGETS[new.name] = new
 
 
 def check_format(name: str, file_format: str) -> None:
-    """Before anything is calibrated.
+    """Check before calibration that files for a target can have a format.
 
     Raises:
-        ExportError: files for that target do not have this form. PlanError: unknown target.
+        ExportError: the target does not support the format.
+        PlanError: unknown target.
     """
     chosen = target(name)
     if file_format not in chosen.file.formats:
         known = ", ".join(chosen.file.formats)
-        raise ExportError(f"target {name} takes no format '{file_format}'; it takes: {known}")
+        raise ExportError(
+            f"target {name} does not support format '{file_format}'; it supports: {known}"
+        )

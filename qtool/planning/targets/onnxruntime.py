@@ -3,8 +3,8 @@
 uint8 activations with int8 weights are the only pair that is fast on x86; scales and zero points of
 activations have to be scalars, weights symmetric. Two things keep codes equal on x86 with and
 without VNNI, on ARM and in WebAssembly: no pair of weights can saturate 16 bits (saturation.py),
-and scales for which the formulas of all kernels agree (conversion/agreement.py). What its CPU
-provider fuses into integer kernels was measured on ONNX Runtime 1.31.
+and with the chosen scales the formulas of all kernels agree (calibration/portable_scales.py). What
+the CPU provider fuses into integer kernels was measured on ONNX Runtime 1.31.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ _LINEAR = (
 
 
 def _conv(node: fx.Node) -> str | None:
-    """Beside weights at run time: volumes and clips of few channels under windows that overlap,
-    unless each channel has its own kernel (measured: 3 channels take 1.3 to 4 times the float
-    kernel's time, 1 up to 60 times, narrow groups 20 times)."""
+    """Require constant weights, and no 3-d convolution with few channels and overlapping windows.
+
+    Measured: 3 channels take 1.3 to 4 times the float kernel's time, 1 channel up to 60 times,
+    narrow groups 20 times; depthwise ones are fast.
+    """
     if (reason := rules.constant_weights(node)) is not None or G.rank(node) != 5:
         return reason
     _, weight, _, steps, _, _, groups = node.args
@@ -48,7 +50,7 @@ def _conv(node: fx.Node) -> str | None:
     patches = all(step >= size for step, size in zip(steps, kernel, strict=True))  # type: ignore[arg-type]  # numbers
     few = width <= 3 if groups == 1 else 1 < width < 8
     slow = few and not patches
-    return "in 3-d convolutions of so few channels the integer kernel is slower" if slow else None
+    return "the integer kernel is slower for 3-d convolutions with few channels" if slow else None
 
 
 ONNXRUNTIME = Target(
@@ -86,8 +88,8 @@ ONNXRUNTIME = Target(
     weight_only={
         # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
-        "embedding": "rows of a table are looked up as codes, and dequantized then",
-        **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel of it for QDQ files"),
+        "embedding": "rows are looked up as codes and then dequantized",
+        **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel for it in QDQ files"),
     },
     dynamic=frozenset({"lstm"}),
     rewrites=(

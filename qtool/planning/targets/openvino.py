@@ -35,12 +35,14 @@ _IN_FLOAT = ("silu", "gelu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "e
 
 
 def _conv(node: fx.Node) -> str | None:
-    """Strides of a window of one value are moved in front of it, and its pads are not: the result
-    has another size (2026.4)."""
+    """Require constant weights, and no padded 1x1 convolution with strides.
+
+    OpenVINO 2026.4 moves the strides of a 1x1 window in front of it, but not the pads.
+    """
     args: tuple[Any, ...] = node.args
-    alone = all(int(size) == 1 for size in G.shape(args[1])[2:])
-    if alone and any(step > 1 for step in args[3]) and any(args[4]):
-        return "a padded 1x1 convolution with strides has another size in OpenVINO"
+    pointwise = all(int(size) == 1 for size in G.shape(args[1])[2:])
+    if pointwise and any(step > 1 for step in args[3]) and any(args[4]):
+        return "OpenVINO gives a padded 1x1 convolution with strides a wrong size"
     return rules.constant_weights(node)
 
 
@@ -69,10 +71,10 @@ OPENVINO = Target(
         },
     },
     no_kernel={
-        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
-        "conv_transpose": "left in float: not proven on this target",
+        **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
+        "conv_transpose": "left in float: not verified on this target",
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
-        "softmax": "left in float, as the runtime has it",
+        "softmax": "left in float, as the runtime does",
     },
     file=FileForm(workarounds=("extremes", "pads")),
     rewrites=("batch_norm_as_conv", "hold_bias"),

@@ -46,9 +46,9 @@ QNN = Target(
         "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
-        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
-        **dict.fromkeys(rules.PRODUCTS, "left in float: not proven on this target"),
-        "conv_transpose": "left in float: not proven on this target",
+        **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
+        **dict.fromkeys(rules.PRODUCTS, "left in float: not verified on this target"),
+        "conv_transpose": "left in float: not verified on this target",
         "silu": "QNN has no such operator; write x * sigmoid(x)",
     },
     rewrites=("batch_norm_as_conv",),

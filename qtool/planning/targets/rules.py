@@ -1,4 +1,4 @@
-"""Conditions that several targets put on a call of an operator: None, or why it stays in float."""
+"""Kernel conditions that targets share: each returns why a call stays in float, or None."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""
 MIN_TABLE_SIZE = 1 << 16
-"""Values of an embedding that are not worth four operators more: 256 KiB in float."""
+"""Elements; a smaller embedding (256 KiB in float) is not worth four more operators."""
 RECURRENT = ("gru", "lstm", "rnn")
-_NUMBER = aten.scalar_tensor.default  # what a size was made, or a value taken out of a tensor
+_NUMBER = aten.scalar_tensor.default  # a size, or a value taken out of a tensor
 _LAYERS = frozenset({torch_ops.conv, aten.linear.default})
 
 
 def constant_weights(node: fx.Node) -> str | None:
+    """Require a stored weight and bias."""
     weight, bias = node.args[1], G.argument(node, 2, "bias")
     for what, arg in (("weight", weight), ("bias", bias)):
         if isinstance(arg, fx.Node) and arg.op != "get_attr":
@@ -28,58 +29,62 @@ def constant_weights(node: fx.Node) -> str | None:
 
 
 def weight_operand_refusal(node: fx.Node) -> str | None:
-    """Of a product: what there is to say where an operand is stored, or taken from what is."""
+    """Return why a product with an operand made of stored weights is not a layer, or None."""
     operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
     if any(a.op == "get_attr" for a in operands):
-        return "its weights are no matrix for all rows; integer kernels take one"
+        return "it has several weight matrices; integer kernels take one"
     if any(map(_depends_on_weights_only, operands)):
-        return "its weights are chosen at run time; integer kernels take stored ones"
+        return "its weights are selected at run time; integer kernels need constants"
     return None
 
 
 def _depends_on_weights_only(node: fx.Node) -> bool:
-    """Whether all floats that a tensor is made of are stored ones, not yet multiplied: of words,
-    too, everything comes from stored tables."""
-    seen, left = set[fx.Node](), [node]
-    while left:
-        each = left.pop()
-        if each.op == "get_attr" or each in seen:
+    """Return whether a tensor is made of stored floats alone, without a product in between.
+
+    (Behind a product, everything that a model computes from token ids comes from stored tables.)
+    """
+    visited, queue = set[fx.Node](), [node]
+    while queue:
+        each = queue.pop()
+        if each.op == "get_attr" or each in visited:
             continue
-        seen.add(each)
+        visited.add(each)
         floats = [n for n in each.all_input_nodes if G.is_float(n)]
         if not floats or ((row := row_of(each)) is not None and row.macs is not None):
             return False
-        left += floats
+        queue += floats
     return True
 
 
 def stored_weights(node: fx.Node) -> str | None:
-    """For operators whose weights alone are stored as codes; their arithmetic stays as it is."""
+    """Require stored float32 weights, for operators of which only the weights are quantized."""
     row = row_of(node)
     assert row is not None
     for at in (row.weight, *row.extra_weights, row.bias):
-        given = node.args[at] if at is not None and at < len(node.args) else None
-        if not isinstance(given, fx.Node):
+        weight = node.args[at] if at is not None and at < len(node.args) else None
+        if not isinstance(weight, fx.Node):
             if at == row.weight:
-                return "it is called without its weight"
+                return "it is called without a weight"
             continue
-        if given.op != "get_attr":
-            called = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
-            return f"its {called} is computed at run time"
-        if row.from_codes is not None and G.value(given).numel() < MIN_TABLE_SIZE:
-            return "its table is small"
+        if weight.op != "get_attr":
+            argument = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            return f"its {argument} is computed at run time"
+        if row.from_codes is not None and G.value(weight).numel() < MIN_TABLE_SIZE:
+            return "its table is too small to gain from codes"
     return float32(node, *(n for n in node.all_input_nodes if G.is_float(n)))
 
 
 def tensors_only(node: fx.Node) -> str | None:
+    """Require two float32 tensors as operands."""
     if not all(isinstance(a, fx.Node) and a.target is not _NUMBER for a in node.args[:2]):
-        return "one operand is a number, not a tensor"
+        return "one operand is a scalar, not a tensor"
     if node.kwargs.get("alpha", 1) != 1:
         return "add with alpha has no integer kernel"
     return float32(node)
 
 
 def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
+    """Require float32 in the result and in `inputs` (default: all), and no empty tensor."""
     for each in [node, *(inputs or node.all_input_nodes)]:
         value = G.value(each)
         if isinstance(value, torch.Tensor) and any(type(s) is int and not s for s in value.shape):
@@ -95,41 +100,43 @@ def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
 
 
 def float32_data(node: fx.Node) -> str | None:
-    """What is moved has to be float32; where it goes (an index) is of any type."""
+    """Require float32 in the first input; indices may have any type."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
     return float32(node, source)
 
 
 def zero_fill(node: fx.Node) -> str | None:
+    """Require padding with zeros."""
     if G.argument(node, 2, "value", 0):
-        return "it pads with a number other than zero"
+        return "it pads with a value other than zero"
     return float32(node)
 
 
 def average_pool(node: fx.Node) -> str | None:
+    """Require a mean without divisor_override and without padding under ceil_mode."""
     _, _, _, padding, ceil_mode, counted, divisor = node.args
     assert isinstance(padding, list | tuple)
     if divisor is not None:
-        return "a divisor of its own has no integer kernel"
+        return "divisor_override has no integer kernel"
     if any(padding) and ceil_mode and counted:
-        return "ceil_mode with padding that counts has no exact integer kernel"
+        return "ceil_mode with count_include_pad has no exact integer kernel"
     return float32(node)
 
 
 def average_pool_inside(node: fx.Node) -> str | None:
-    """For runtimes whose kernel averages only the cells inside the image."""
+    """Require a mean over the elements inside the image, for kernels that count no others."""
     _, _, _, padding, ceil_mode, counted, _ = node.args
     assert isinstance(padding, list | tuple)
     if any(padding) and counted:
-        return "its mean counts the padding, the kernel's does not"
+        return "its mean includes the padding, that of the kernel does not"
     if ceil_mode:
         return "ceil_mode has no integer kernel"
     return average_pool(node)
 
 
 def layer_operand(node: fx.Node) -> fx.Node | None:
-    """The operand of an add that comes straight from a layer with weights, and goes nowhere else.
+    """Return the operand of an add that comes directly from a layer and has no other reader.
 
     A runtime that fuses the add into that layer adds in its accumulator.
     """
@@ -140,7 +147,7 @@ def layer_operand(node: fx.Node) -> fx.Node | None:
 
 
 def fused_into_layer(node: fx.Node) -> str | None:
-    """An add is worth quantizing where it is fused into the layer that computes one operand."""
+    """Require an add that is fused into the layer computing one operand."""
     if layer_operand(node) is None:
-        return "no operand comes straight from a layer with weights, which it would be fused into"
+        return "no operand comes directly from a layer that the add could be fused into"
     return tensors_only(node)

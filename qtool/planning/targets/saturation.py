@@ -1,9 +1,9 @@
 """Weights whose products cannot saturate when pairs of them are added in 16 bits.
 
 x86 CPUs without VNNI multiply uint8 activations by int8 weights with vpmaddubsw, which adds two
-neighbouring products with signed 16-bit saturation; vpmaddwd then widens the sums. Which weights
-are neighbours follows from how a runtime packs them (pairs.py). An activation is 0 or more, hence
-the extremes are both weights of one sign at the highest code.
+neighbouring products with signed 16-bit saturation; vpmaddwd then widens the sums. How a runtime
+packs weights decides which are neighbours (core/weight_pairs.py). Activations are 0 or more, so the
+extremes are two weights of one sign at the highest activation code.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _UP = 1 + 2.0**-20
 
 
 def saturation_limit(activation: QType) -> int:
-    """The largest |w0 + w1| with |a0 * w0 + a1 * w1| within 16 bits for all activation codes."""
+    """Return the largest |w0 + w1| with |a0 * w0 + a1 * w1| < 2**15 for all activation codes."""
     return _INT16_MAX // activation.qmax
 
 
 def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
-    """For each weight of an output channel the weights that it can meet in a pair.
+    """Return the weights that each weight of an output channel can meet in a pair.
 
     Args:
         shape: of the weight, [out, in / groups, *kernel] or [out, in].
+        groups: of the convolution.
 
     Returns:
         int64 [weights of a channel, 2], indices into the flattened channel; -1 for none.
@@ -43,13 +44,14 @@ def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
 
 
 def largest_pair_sums(codes: torch.Tensor, axis: int | None, groups: int = 1) -> torch.Tensor:
-    """The largest sum of two weights of equal sign that can meet, in absolute value.
+    """Return the largest absolute sum of two weights of equal sign that can meet.
 
     Args:
         codes: [out, in / groups, *kernel] with axis 0 (or None: one result for all channels);
             with axis 1 a matrix [in, out], or the weights [directions, out, in] of a recurrent
-            layer, whose directions are products of their own.
+            layer, whose directions are separate products.
         axis: of the output channels.
+        groups: of the convolution.
 
     Returns:
         int64 [channels], or a scalar for `axis` None.
@@ -64,10 +66,10 @@ def largest_pair_sums(codes: torch.Tensor, axis: int | None, groups: int = 1) ->
 def widen_scales(
     weight: torch.Tensor, params: QuantParams, limit: int, groups: int = 1
 ) -> QuantParams:
-    """Parameters under which no pair exceeds `limit` when weights are rounded to nearest.
+    """Return parameters under which no pair exceeds `limit` when weights are rounded to nearest.
 
-    The scale of a channel that already keeps to it is untouched; any other grows by as much as its
-    largest pair needs, at most to what 7 bits would have.
+    A channel that already keeps the limit keeps its scale. Any other scale grows by as much as the
+    largest pair needs, at most to the scale of 7 bits.
     """
 
     def excess() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What each target does with each operator, as a table for people: made of rows and tables."""
+"""The table of operators and targets in docs/operators.md."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LEGEND = {
     "weights": "its weights are stored as int8 codes, the rest is float",
     "float": "left in float",
 }
-"""Word of the table -> what it means."""
+"""Word of the table -> its meaning."""
 
 
 def treatment(op: Op, target: Target) -> str:
-    """What becomes of an operator on a target, at best: a word of LEGEND."""
+    """Return the best treatment of an operator on a target: a word of LEGEND."""
     rule = target.kernels.get(op.key)
     if op.key in target.weight_only:
         return "weights"
@@ -36,9 +36,10 @@ def treatment(op: Op, target: Target) -> str:
 
 
 def operator_table(targets: Iterable[Target]) -> str:
-    """A Markdown table, one row for each operator, in the order of their families.
+    """Return a Markdown table with a row for each operator, in the order of their families.
 
-    A backtick name is the operator's key in plans and recipes; beside it what it is in torch.
+    The name in backticks is the operator's key in plans and recipes; the next column has its names
+    in torch.
     """
     columns = list(targets)
     lines = [
@@ -53,13 +54,13 @@ def operator_table(targets: Iterable[Target]) -> str:
 
 
 def _by_key() -> dict[str, list[Op]]:
-    found: dict[str, list[Op]] = {}
+    by_key: dict[str, list[Op]] = {}
     for op in rows():
-        found.setdefault(op.key, []).append(op)
-    return found
+        by_key.setdefault(op.key, []).append(op)
+    return by_key
 
 
 def _aten_name(target: object) -> str:
-    """`aten.conv2d.default` without its overload."""
+    """Return `aten::conv2d` for `aten.conv2d.default`."""
     library, _, rest = str(target).partition(".")
     return f"{library}::{rest.rpartition('.')[0] or rest}"

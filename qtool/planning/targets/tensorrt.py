@@ -40,13 +40,13 @@ TENSORRT = Target(
         "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
-        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
-        "average_pool": "TensorRT moves the quantization behind it over it",
-        "concat": "TensorRT moves the quantization behind it over it",
-        "conv_transpose": "left in float: its integer form is not planned yet",
+        **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
+        "average_pool": "TensorRT moves the quantization from behind it to its inputs",
+        "concat": "TensorRT moves the quantization from behind it to its inputs",
+        "conv_transpose": "left in float: not supported on this target yet",
         "global_average_pool": "a small operator, left in float",
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "mul": "left in float, fused with its neighbours",
-        "softmax": "left in float, as the runtime has it",
+        "softmax": "left in float, as the runtime does",
     },
 )

@@ -30,7 +30,7 @@ def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
 
 
 def _planar(node: fx.Node) -> str | None:
-    """Images and, as images one high, signals."""
+    """Require a 1-d or 2-d convolution; a signal is an image of height 1."""
     if G.rank(node) > 4:
         return "TFLite has no integer convolution over three dimensions"
     return rules.constant_weights(node)
@@ -59,11 +59,11 @@ TFLITE = Target(
         "pass": KernelRule(rules.float32_data),
     },
     no_kernel={
-        **dict.fromkeys(rules.RECURRENT, "left in float: not proven on this target"),
-        "conv_transpose": "left in float: its integer form is not planned yet",
-        "gelu": "left in float: its integer form is not planned yet",
-        "hard_swish": "left in float: its integer form is not planned yet",
-        **dict.fromkeys(rules.PRODUCTS, "left in float: its integer form is not planned yet"),
+        **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
+        "conv_transpose": "left in float: not supported on this target yet",
+        "gelu": "left in float: not supported on this target yet",
+        "hard_swish": "left in float: not supported on this target yet",
+        **dict.fromkeys(rules.PRODUCTS, "left in float: not supported on this target yet"),
         "silu": "TFLite has no such operator; write x * sigmoid(x)",
     },
     rewrites=("batch_norm_as_conv",),

@@ -85,7 +85,7 @@ def test_the_plan_says_what_is_kept(tmp_path: Path) -> None:
     text = f"{THREE} y0, i = TopK <axis = -1> (h, k)"
     plan = capture_model(loaded(behind_conv(text), tmp_path), images()).plan()
     decision = next(d for d in plan.nodes if d.op == "TopK")
-    assert (decision.node, decision.reason) == ("TopK2", "kept as it is in the file")
+    assert (decision.node, decision.reason) == ("TopK2", "kept unchanged from the file")
     assert not decision.computes_on_codes
 
 

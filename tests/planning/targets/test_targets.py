@@ -53,8 +53,8 @@ def _divided(x: torch.Tensor) -> torch.Tensor:
             id="computed bias",
         ),
         pytest.param("add", Function(lambda x: x + x), None, id="sum"),
-        pytest.param("add", Function(lambda x: x + 2), "a number", id="sum with a number"),
-        pytest.param("mul", Function(lambda x: x * 2.0), "a number", id="product with a number"),
+        pytest.param("add", Function(lambda x: x + 2), "a scalar", id="sum with a number"),
+        pytest.param("mul", Function(lambda x: x * 2.0), "a scalar", id="product with a number"),
         pytest.param(
             "add", Function(lambda x: x + torch.arange(4)), "int64, not float", id="integers"
         ),

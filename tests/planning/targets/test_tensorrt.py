@@ -71,5 +71,7 @@ def test_structure_knows_what_the_target_wants(
 
 
 def test_qoperator_is_refused() -> None:
-    with pytest.raises(ExportError, match="target tensorrt takes no format 'qoperator'; it takes"):
+    with pytest.raises(
+        ExportError, match="target tensorrt does not support format 'qoperator'; it supports"
+    ):
         converted("depthwise", "tensorrt").to_onnx("qoperator")

@@ -83,7 +83,7 @@ def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
 
     plan = capture_model(Counted().eval(), torch.randn(2, 3, 5, 5)).plan("tflite")
     assert plan.decision("avg_pool2d").reason == (
-        "its mean counts the padding, the kernel's does not"
+        "its mean includes the padding, that of the kernel does not"
     )
 
 

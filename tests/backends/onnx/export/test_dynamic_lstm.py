@@ -48,7 +48,7 @@ def test_it_is_written_proven_and_read_back(options: dict[str, object], tmp_path
     assert kernels.count("GRU") == 1
     cells = [d for d in quantized.plan.nodes if d.op == "lstm"]
     assert {d.execution for d in cells} == {Execution.DYNAMIC}
-    assert {d.reason for d in cells} == {"its inputs are quantized in each step"}
+    assert {d.reason for d in cells} == {"its inputs are quantized in each time step"}
     rows = {r.name: r for r in found.coverage.rows}
     assert all(rows[d.node].integer and rows[d.node].macs == d.macs for d in cells)
     again = restore(path, captured, qtool.core.data.Batch((x,)))

@@ -56,7 +56,7 @@ def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_pa
     assert found.exactness.exact
     decisions = {d.node: d for d in model.plan.nodes}
     assert decisions["table"].execution is Execution.WEIGHTS
-    assert decisions["kinds"].reason == "its table is small"
+    assert decisions["kinds"].reason == "its table is too small to gain from codes"
     stored = {i.name: i for i in onnx.load(tmp_path / "m.onnx").graph.initializer}
     assert stored[CODES].data_type == TensorProto.INT8
     tables = [i for i in stored.values() if np.prod(i.dims) >= ROWS * WIDTH]
@@ -131,7 +131,7 @@ def test_a_table_and_the_scores_from_it_read_the_same_codes(
     assert stored["scores.weight.codes"].nbytes == ROWS * WIDTH * bits // 8
     assert not any(a.size >= ROWS * WIDTH for n, a in stored.items() if n != lookup.input[0])
     decisions = {d.node: d for d in model.plan.nodes}
-    assert decisions["table"].reason == "rows are looked up in the codes of scores"
+    assert decisions["table"].reason == "rows are read from the codes of scores"
     again = restore(path, captured, qtool.core.data.Batch((ids(2),)))
     with torch.no_grad():
         assert torch.equal(again(ids(2)), model(ids(2)))

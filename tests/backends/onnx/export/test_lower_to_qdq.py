@@ -66,7 +66,7 @@ def test_only_a_pad_with_zeros_stands_on_codes() -> None:
     assert decision is not None
     assert (decision.execution, decision.reason) == (
         Execution.FLOAT,
-        "it pads with a number other than zero",
+        "it pads with a value other than zero",
     )
 
 
