@@ -25,7 +25,7 @@ from networks import let_torchvision_import
 import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 
 FORMS: dict[str, dict[str, Any]] = {
     "int4, blocks of 32": {"mode": "weight-only-int4"},
@@ -37,7 +37,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def decoder(hidden: int, layers: int, tokens: int) -> Decoder:
+def decoder(hidden: int, layers: int, tokens: int) -> DecoderWithCache:
     let_torchvision_import()
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -50,7 +50,7 @@ def decoder(hidden: int, layers: int, tokens: int) -> Decoder:
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 128,
     )
-    return Decoder(LlamaForCausalLM(config)).eval()
+    return DecoderWithCache(LlamaForCausalLM(config)).eval()
 
 
 def inputs(path: Path, new: int, past: int, tokens: int) -> list[np.ndarray[Any, Any]]:
@@ -66,7 +66,7 @@ def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
     """Prints a row for each form: its size and its speed beside float, with 95 % intervals."""
     model = decoder(hidden, options.layers, options.tokens)
     ids = torch.randint(0, options.tokens, (2, 12))
-    batch = model.continued(ids, torch.ones_like(ids), 4)
+    batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
     captured = qtool.capture_model(model, batch, DYNAMIC)
     files = [write_float(captured.graph, folder / "float.onnx")]
     for index, chosen in enumerate(FORMS.values()):

@@ -25,7 +25,7 @@ from networks import let_torchvision_import
 import qtool
 from examples.language_model.perplexity import HEAD, MODEL, TASK, batches
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.load_model import load_model
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ Arrays = list[np.ndarray[Any, Any]]
 Run = Callable[[Arrays], Arrays]
 
 
-def random_llama(width: int, layers: int) -> Decoder:
+def random_llama(width: int, layers: int) -> DecoderWithCache:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -55,7 +55,7 @@ def random_llama(width: int, layers: int) -> Decoder:
         num_key_value_heads=heads,
         max_position_embeddings=4096,
     )
-    return Decoder(LlamaForCausalLM(config)).eval()
+    return DecoderWithCache(LlamaForCausalLM(config)).eval()
 
 
 def captured_model(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ def captured_model(options: argparse.Namespace) -> tuple[Any, Any]:
         return qtool.capture_model(model, next(iter(data)), data.dynamic), data
     model = random_llama(options.width, options.layers)
     ids = torch.randint(0, TOKENS, (2, 12))
-    batch = model.continued(ids, torch.ones_like(ids), 4)
+    batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
     return qtool.capture_model(model, batch, DYNAMIC), [batch]
 
 

@@ -40,7 +40,7 @@ from qtool.core.graph.float_tolerance import distance
 from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
-from qtool.frontends.onnx.runtime_values import run
+from qtool.frontends.onnx.runtime_values import run_file
 
 KINDS = ("read", "kept", "refused", "wrong", "traceback")
 _NEAR = 1e-3  # of the range: the cases of onnx are given with this relative tolerance
@@ -119,7 +119,7 @@ def _taken(case: Case, file: Path, capture: bool) -> Result:
         return Result(case.name, "refused", "the case gives no tensors for all inputs")
     arrays = dict(zip(names, case.inputs, strict=False))
     batch = {n: tensor_of(a) for n, a in arrays.items()}
-    truth = list(run(model.model, arrays).values())
+    truth = list(run_file(model.model, arrays).values())
     if not all(isinstance(a, np.ndarray) and a.dtype != object for a in truth):
         return Result(case.name, "refused", "an output is no tensor of numbers")
     values = model.observe([batch[n] for n in names])

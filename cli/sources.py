@@ -183,10 +183,14 @@ def load_model(source: str, weights: Path | None) -> Any:
 
 def genai_config_writer(source: str, model: Any) -> Callable[[Path], Any] | None:
     """Return a function that writes the files onnxruntime-genai needs; None if not a decoder."""
-    from qtool.frontends.huggingface.causal_decoder import Decoder
-    from qtool.frontends.huggingface.genai_config import write_beside
+    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+    from qtool.frontends.huggingface.genai_config import write_genai_files
 
-    return partial(write_beside, model, Path(source)) if isinstance(model, Decoder) else None
+    return (
+        partial(write_genai_files, model, Path(source))
+        if isinstance(model, DecoderWithCache)
+        else None
+    )
 
 
 def empty_model(source: Path) -> str | None:
@@ -194,11 +198,11 @@ def empty_model(source: Path) -> str | None:
 
     `load_data` reads data for this model.
     """
-    from qtool.frontends.huggingface.meta_init import empty_folder
+    from qtool.frontends.huggingface.meta_init import load_without_weights
     from qtool.frontends.onnx import map_onnx
 
     task: str | None = _context_value("task")
-    model = map_onnx(source) if source.suffix == ".onnx" else empty_folder(source, task)
+    model = map_onnx(source) if source.suffix == ".onnx" else load_without_weights(source, task)
     click.get_current_context().meta[f"{__name__}.model"] = (str(source), model)
     return task
 
@@ -224,8 +228,10 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
         unreadable=_context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
     )
-    if unread := getattr(batches, "unread", ()):
-        click.echo(f"skipped {len(unread)} files of {source}: {'; '.join(unread)}", err=True)
+    if unreadable := getattr(batches, "unreadable", ()):
+        click.echo(
+            f"skipped {len(unreadable)} files of {source}: {'; '.join(unreadable)}", err=True
+        )
     return batches
 
 
@@ -258,11 +264,11 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
     """Return the batches for the KV cache that --cache selects."""
     if _context_value("cache") != "int8":
         return batches
-    from qtool.frontends.huggingface.causal_decoder import Decoder
+    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
-    if not isinstance(model, Decoder):
+    if not isinstance(model, DecoderWithCache):
         raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
-    model.hold_in_int8(batches)
+    model.quantize_cache(batches)
     return load_data(data, batch_size)
 
 

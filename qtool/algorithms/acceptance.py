@@ -76,7 +76,7 @@ def output_noise_per_sample(
     [batches] where an output does not have one row per sample.
     """
     among = ranks_for(state, f"judge by {len(batches)} batches", modules)
-    known = state.calibration.kept.cache if state.calibration is not None else {}
+    known = state.calibration.kept_samples.cache if state.calibration is not None else {}
     graphs = [replace(state.graph, module=module) for module in modules]
     own = batches[among.rank :: among.size]
     found = [

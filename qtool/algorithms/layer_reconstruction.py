@@ -246,7 +246,7 @@ def missing_samples(state: ConversionState) -> str | None:
     if not state.batches(BATCH):
         return NO_SAMPLES
     assert state.calibration is not None
-    count = len(state.calibration.kept)
+    count = len(state.calibration.kept_samples)
     return TOO_FEW.format(count) if count < MIN_SAMPLES else None
 
 
@@ -282,5 +282,5 @@ def _samples(state: ConversionState, executor: Executor) -> list[Batch]:
     """Return as many of the kept samples as fit into memory in both networks."""
     limit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)
     assert state.calibration is not None
-    count = min(state.calibration.kept.n_train, limit)
+    count = min(state.calibration.kept_samples.n_train, limit)
     return state.quick_batches(max(1, min(BATCH, count // HOLDOUT_EVERY)), limit)

@@ -25,7 +25,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_tolerance import float_tolerance
 from qtool.core.progress import track_task
 from qtool.core.types import Change
-from qtool.frontends.captured_model import Captured, outputs_of, rewrite
+from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import GraphPass, run_passes, same_function
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan, Rewrite
@@ -67,7 +67,7 @@ class ConversionState:
             return []
         fewest, highest = self.graph.batch_size_range()
         size = max(size, fewest)
-        found = self.calibration.kept.batches(min(size, highest or size), limit, holdout)
+        found = self.calibration.kept_samples.batches(min(size, highest or size), limit, holdout)
         whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
         sizes = ((t, Batch(tuple(t)).size) for t in found)  # the last may hold too few
         taken = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
@@ -102,7 +102,7 @@ class ConversionState:
         graph = replace(self.graph, module=G.clone(self.graph.module))
         steps = [GraphPass(change.step, edit)]
         if samples is None:
-            rewrite(graph, steps, outputs_of(self.graph))
+            apply_passes(graph, steps, example_outputs(self.graph))
         else:
             run_passes(graph.module, steps)
             _check_same_function(self.graph.module, graph.module, samples)

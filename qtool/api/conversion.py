@@ -17,8 +17,8 @@ from qtool.algorithms.pipeline import ConversionState, collect_probes, run_steps
 from qtool.algorithms.registry import samples_to_keep, select_steps
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import observe
-from qtool.calibration.data_free import Distilled, distilled
+from qtool.calibration.collect import collect_statistics
+from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, DataError
 from qtool.core.graph import Input
@@ -96,7 +96,7 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = observe(
+    found = collect_statistics(
         graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
     )
     return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
@@ -182,7 +182,9 @@ def quantize(
     probes = probes_of_steps(captured, plan)
     if plan.observed() or probes or samples_to_keep(plan):
         mark = captured.fingerprint
-        calibration = observe(graph, plan, probes, data, mark, progress, samples_to_keep(plan))
+        calibration = collect_statistics(
+            graph, plan, probes, data, mark, progress, samples_to_keep(plan)
+        )
     else:
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
@@ -206,10 +208,10 @@ def _capture(
             "there is no data, and the sizes of the model's inputs are not known; give "
             "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
         )
-    example = model.blank(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
+    example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)
-    made, ranks = distilled(captured.trained or captured.graph), current()
-    own = Distilled(made.batches[ranks.rank :: ranks.size], made.notes)
+    made, ranks = synthesize_data(captured.unfolded or captured.graph), current()
+    own = SyntheticData(made.batches[ranks.rank :: ranks.size], made.notes)
     return captured, made.batches[0], own
 
 
@@ -221,7 +223,7 @@ def _notes(
     module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
     chosen = dynamic is not None or not module
     sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
-    return (*sizes, *(data.notes if isinstance(data, Distilled) else ()))
+    return (*sizes, *(data.notes if isinstance(data, SyntheticData) else ()))
 
 
 def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

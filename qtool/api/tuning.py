@@ -14,7 +14,7 @@ from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import observe
+from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, FileError, PlanError
@@ -314,7 +314,7 @@ def _calibration(
     )
     probes = (*probes_of_steps(captured, plan), *also)
     mark, keep = captured.fingerprint, samples_to_keep(plan)
-    made = observe(graph, plan, probes, data, mark, progress, keep)
+    made = collect_statistics(graph, plan, probes, data, mark, progress, keep)
     if path is not None:
         made.save(path)
     return made

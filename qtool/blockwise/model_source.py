@@ -12,8 +12,12 @@ import torch
 from torch import nn
 
 from qtool.core.errors import CaptureError
-from qtool.frontends.huggingface.meta_init import empty_folder, flat, names_of
-from qtool.frontends.huggingface.safetensors_files import Shards
+from qtool.frontends.huggingface.meta_init import (
+    expand_meta_parameters,
+    load_without_weights,
+    stored_names,
+)
+from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.onnx import OnnxModule, map_onnx
 
 _SAMPLED_ELEMENTS = 1024  # elements of each tensor that a file's mark is made of
@@ -29,7 +33,7 @@ class ModelSource:
 
     model: nn.Module
     fingerprint: str
-    shards: Shards | None = None
+    shards: WeightFiles | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     def read(
@@ -54,7 +58,7 @@ class ModelSource:
     def release_memory(self) -> None:
         """The memory of what was read."""
         if isinstance(self.model, OnnxModule):
-            self.model.apart.give_back()
+            self.model.external.release()
 
 
 def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelSource:
@@ -67,15 +71,15 @@ def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelS
             raise CaptureError(f"{path} is a model by itself; leave out model and task")
         found = map_onnx(path)
         return ModelSource(found, _mark(found, path))
-    shards = Shards(path)
-    empty = empty_folder(path, task) if model is None else flat(model)
-    return ModelSource(empty, shards.mark, shards, names_of(empty, shards))
+    shards = WeightFiles(path)
+    empty = load_without_weights(path, task) if model is None else expand_meta_parameters(model)
+    return ModelSource(empty, shards.content_hash, shards, stored_names(empty, shards))
 
 
 def _mark(model: OnnxModule, path: Path) -> str:
     """Of the file, and of the first values of each tensor beside it."""
     digest = hashlib.sha256(path.read_bytes())
-    for name, array in sorted(model.apart.arrays.items()):
+    for name, array in sorted(model.external.arrays.items()):
         digest.update(f"{name} {array.shape}\n".encode())
         digest.update(array.reshape(-1)[:_SAMPLED_ELEMENTS].tobytes())
     return digest.hexdigest()[:32]

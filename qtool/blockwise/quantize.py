@@ -33,7 +33,7 @@ from qtool.blockwise.block_pass import BlockOutcome, run_block
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint, open_checkpoint
 from qtool.blockwise.model_source import ModelSource, open_source
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import observe
+from qtool.calibration.collect import collect_statistics
 from qtool.conversion.quantized import Quantized
 from qtool.core import formats
 from qtool.core import graph as G
@@ -53,8 +53,8 @@ from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
     DynamicSizes,
-    outputs_of,
-    rewrite,
+    apply_passes,
+    example_outputs,
 )
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.export_module import capture_module
@@ -219,7 +219,7 @@ def _capture(
     if isinstance(model, OnnxModule):
         whole = capture_onnx(model, first, dynamic)
     else:
-        whole = capture_module(model, first, dynamic, filled=False)
+        whole = capture_module(model, first, dynamic, has_weights=False)
 
     def bound() -> Iterator[Batch]:
         if own is not None:
@@ -323,7 +323,7 @@ def _plan_block(
     graph = block.graph(work.read, example)
     few = _sample(graph, example)
     graph = replace(graph, example=(few.args, dict(few.kwargs)))
-    _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
+    _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     captured = Captured(graph, "", outputs)
     return captured, captured.plan(work.target, work.observer, work.recipe, layers=work.layers)
 
@@ -344,7 +344,7 @@ def _calibrate_block(
             exact, _ = values.load(at)
             yield graph.call_of([exact[n] for n in names])
 
-    return observe(graph, plan, (), data(), "", shares=False)
+    return collect_statistics(graph, plan, (), data(), "", check_shards=False)
 
 
 def _with_rounded_weights(state: ConversionState, found: BlockOutcome) -> ConversionState:

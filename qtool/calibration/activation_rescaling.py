@@ -9,7 +9,7 @@ from qtool.core.types import Derived, QuantParams
 from qtool.planning.plan import QuantPlan
 
 
-def rescaled(
+def rescale_activations(
     plan: QuantPlan, params: Mapping[str, QuantParams], factors: Mapping[str, float]
 ) -> dict[str, QuantParams]:
     """Parameters of all points after some scales are multiplied.

@@ -60,7 +60,7 @@ class Calibration:
     samples: int
     specs: Mapping[str, ObserverSpec]
     statistics: Mapping[str, Statistic]
-    kept: CalibrationSamples = field(default_factory=lambda: CalibrationSamples(0))
+    kept_samples: CalibrationSamples = field(default_factory=lambda: CalibrationSamples(0))
     notes: tuple[str, ...] = ()
 
     def merge(self, other: Calibration) -> Calibration:
@@ -81,10 +81,10 @@ class Calibration:
             statistic = observers.restore(self.specs[name], mine.axis, mine.state())
             statistic.merge(other.statistics[name])
             merged[name] = statistic
-        kept = CalibrationSamples(self.kept.limit, self.kept)
-        kept.merge(other.kept)
+        kept = CalibrationSamples(self.kept_samples.limit, self.kept_samples)
+        kept.merge(other.kept_samples)
         total = self.samples + other.samples
-        return replace(self, samples=total, statistics=merged, kept=kept, notes=())
+        return replace(self, samples=total, statistics=merged, kept_samples=kept, notes=())
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
@@ -108,7 +108,7 @@ class Calibration:
             for name, statistic in self.statistics.items()
             for key, array in statistic.state().items()
         }
-        tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept.state().items()}
+        tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept_samples.state().items()}
         tensors = {k: np.asarray(a, order="C") for k, a in tensors.items()}  # as safetensors reads
         header = {
             "schema": SCHEMA,
@@ -119,7 +119,7 @@ class Calibration:
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
-            "kept": self.kept.limit,
+            "kept": self.kept_samples.limit,
             "digest": _digest(tensors),
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }

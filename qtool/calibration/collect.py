@@ -13,11 +13,11 @@ from torch import fx, nn
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.in_place_buffers import overwrite
-from qtool.calibration.merge import agree, reduced
-from qtool.calibration.prefetch import ahead
-from qtool.calibration.range_convergence import Growth
-from qtool.calibration.strip_padding import unpadded
+from qtool.calibration.in_place_buffers import use_in_place_operators
+from qtool.calibration.merge import check_ranks, merge_ranks
+from qtool.calibration.prefetch import prefetch
+from qtool.calibration.range_convergence import RangeConvergence
+from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
 from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
@@ -34,11 +34,11 @@ from qtool.planning.sharing import clamp_bounds
 Statistics = Mapping[str, Statistic]
 Hook = Callable[[nn.Module, Any, torch.Tensor], None]
 Update = Callable[..., None]
-TOGETHER = 1 << 16  # elements of a tensor that are held for a count
+BUFFERED = 1 << 16  # elements of a tensor that are held for a count
 
 
 @dataclass(frozen=True)
-class Watch:
+class ObservedModule:
     """A module whose results are watched, and by which observer's statistic, along which axis.
 
     samples: whether the first dimension of the results is that of the data's samples.
@@ -46,15 +46,17 @@ class Watch:
     """
 
     module: nn.Module
-    statistic: ObserverSpec
+    observer: ObserverSpec
     axis: int | None
-    samples: bool = False
-    clamped: bool = False
+    by_sample: bool = False
+    non_negative: bool = False
 
 
 @contextmanager
-def observing(
-    prepared: fx.GraphModule, watched: Mapping[str, Watch], gathered: Gathered | None = None
+def observer_hooks(
+    prepared: fx.GraphModule,
+    watched: Mapping[str, ObservedModule],
+    gathered: OutputBuffer | None = None,
 ) -> Iterator[Statistics]:
     """Watches modules of a graph while the context is open: what each is called with.
 
@@ -66,8 +68,8 @@ def observing(
     handles = []
     try:
         for name, watch in watched.items():
-            statistics[name] = observers.create(watch.statistic, watch.axis)
-            hook = _watch(name, statistics[name], watch, gathered or Gathered())
+            statistics[name] = observers.create(watch.observer, watch.axis)
+            hook = _watch(name, statistics[name], watch, gathered or OutputBuffer())
             handles.append(watch.module.register_forward_hook(hook))
         yield statistics
     finally:
@@ -75,7 +77,9 @@ def observing(
             handle.remove()
 
 
-def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) -> dict[str, Watch]:
+def modules_to_observe(
+    prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]
+) -> dict[str, ObservedModule]:
     """What calibration watches in a graph with quant points: those, and modules for the probes,
     which are inserted in place."""
     points, beside = quant_points(prepared), insert_probes(prepared, probes)
@@ -88,9 +92,11 @@ def watched(prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]) 
         spec = point.spec
         low, _ = clamp_bounds(nodes[point.tensor])
         clamped = low is not None and low >= 0
-        found[point.name] = Watch(points[point.name], spec.observer, spec.axis, by_sample, clamped)
+        found[point.name] = ObservedModule(
+            points[point.name], spec.observer, spec.axis, by_sample, clamped
+        )
     for probe in probes:
-        found[probe.name] = Watch(beside[probe.name], probe.statistic, probe.axis)
+        found[probe.name] = ObservedModule(beside[probe.name], probe.statistic, probe.axis)
     return found
 
 
@@ -101,7 +107,7 @@ def _first_size(nodes: Sequence[fx.Node]) -> str | None:
     return size if len(sizes) == 1 and not size.isdigit() and size else None
 
 
-class Gathered:
+class OutputBuffer:
     """Results of the parts of one batch, which histograms take together: a count costs as much for
     any number of values."""
 
@@ -109,27 +115,27 @@ class Gathered:
         self.parts = False
         self._waiting: dict[Update, list[torch.Tensor]] = {}
 
-    def give(self, update: Update, output: torch.Tensor) -> None:
+    def add(self, update: Update, output: torch.Tensor) -> None:
         """At once, unless the batch comes in parts; what is given may be written over then."""
         if not self.parts:
             update(output)
             return
         waiting = self._waiting.setdefault(update, [])
         waiting.append(output.clone())
-        if sum(x.numel() for x in waiting) >= TOGETHER:
+        if sum(x.numel() for x in waiting) >= BUFFERED:
             update(*self._waiting.pop(update))
 
-    def end(self) -> None:
+    def flush(self) -> None:
         """After the last part."""
         for update, waiting in self._waiting.items():
             update(*waiting)
         self._waiting.clear()
 
 
-def _watch(name: str, statistic: Statistic, watch: Watch, gathered: Gathered) -> Hook:
+def _watch(name: str, statistic: Statistic, watch: ObservedModule, gathered: OutputBuffer) -> Hook:
     take: Update = statistic.update
-    if together := isinstance(statistic, Histogram) and watch.samples:
-        take = partial(statistic.update_subsampled, clamped=watch.clamped)
+    if together := isinstance(statistic, Histogram) and watch.by_sample:
+        take = partial(statistic.update_subsampled, clamped=watch.non_negative)
 
     def update(*outputs: torch.Tensor) -> None:
         try:
@@ -139,14 +145,14 @@ def _watch(name: str, statistic: Statistic, watch: Watch, gathered: Gathered) ->
 
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
         if together:
-            gathered.give(update, output.detach())
+            gathered.add(update, output.detach())
         else:
             update(output.detach())
 
     return hook
 
 
-def observe(
+def collect_statistics(
     graph: FloatGraph,
     plan: QuantPlan,
     probes: Sequence[Probe],
@@ -154,7 +160,7 @@ def observe(
     fingerprint: str,
     progress: Progress = lambda x: x,
     keep: int = 0,
-    shares: bool = True,
+    check_shards: bool = True,
 ) -> Calibration:
     """Runs the data through a float graph and gathers its statistics, one batch at a time.
 
@@ -172,23 +178,23 @@ def observe(
     """
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
     prepared = insert_points(graph.module, replace(plan, points=static))
-    chosen = watched(prepared, plan, probes)
-    overwrite(prepared)
+    chosen = modules_to_observe(prepared, plan, probes)
+    use_in_place_operators(prepared)
     kept, split = CalibrationSamples(keep), _first_size(G.placeholders(prepared.graph)) is not None
-    specs = {name: watch.statistic for name, watch in chosen.items()}
+    specs = {name: watch.observer for name, watch in chosen.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
-    gathered = Gathered()
-    with observing(prepared, chosen, gathered) as statistics, torch.inference_mode():
+    gathered = OutputBuffer()
+    with observer_hooks(prepared, chosen, gathered) as statistics, torch.inference_mode():
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
         seen = Calibration(*head, 0, specs, statistics, kept)
-        ranks, growth, samples, first = current(), Growth(specs), 0, ""
-        agree(ranks, seen)
+        ranks, growth, samples, first = current(), RangeConvergence(specs), 0, ""
+        check_ranks(ranks, seen)
         bound_ones = _bound(graph, progress(batches(data, graph.module)))
-        for index, (bound, moved) in enumerate(ahead(bound_ones, device)):
+        for index, (bound, moved) in enumerate(prefetch(bound_ones, device)):
             ranks.check()
             samples += bound.size
             first = first or content_hash([t.detach().cpu() for t in graph.tensors_of(bound)])
-            parts = [list(unpadded(graph, each)) for each in (bound, moved)]
+            parts = [list(strip_padding(graph, each)) for each in (bound, moved)]
             gathered.parts = len(parts[0]) > 1
             for part, there in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
@@ -196,10 +202,10 @@ def observe(
                     with PROCESS_LOCK:
                         _run(prepared, there, index)
             with _of_batch(index):
-                gathered.end()
-            growth.look(samples, statistics)
+                gathered.flush()
+            growth.record(samples, statistics)
     seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
-    found = reduced(ranks, seen, first if shares else None)
+    found = merge_ranks(ranks, seen, first if check_shards else None)
     if not found.samples:
         raise DataError("the calibration data is empty; give at least one batch")
     return found

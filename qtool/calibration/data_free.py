@@ -30,16 +30,18 @@ aten = torch.ops.aten
 
 
 SAMPLES, BATCH = 128, 32
-ROUNDS = 150
-RATE = 0.1  # of Adam at the beginning, in widths of the normal distribution that inputs begin as
-UNKNOWN = (
+ITERATIONS = 150
+LEARNING_RATE = (
+    0.1  # of Adam at the beginning, in widths of the normal distribution that inputs begin as
+)
+NOTE = (
     "calibrated without data, on {} inputs distilled from the statistics of {} BatchNorms: nothing "
     "is known of how inputs are distributed, of what is rare in them, and of accuracy on real ones"
 )
 
 
 @dataclass(frozen=True)
-class Distilled:
+class SyntheticData:
     """Batches of inputs, as the network takes them, and what has to be said of them."""
 
     batches: tuple[Any, ...]
@@ -53,22 +55,22 @@ class Distilled:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _BatchNormStatistics:
     """What a BatchNorm saw in training of the channels in front of it: float32 [channels]."""
 
     tensor: str
     mean: torch.Tensor
-    width: torch.Tensor
+    std: torch.Tensor
 
-    def distance(self, x: torch.Tensor) -> torch.Tensor:
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
         """How far a batch is from that, in squared widths, by channel on average."""
         others = [d for d in range(x.dim()) if d != 1]
         mean, width = x.mean(others), x.var(others, unbiased=False).clamp(min=1e-12).sqrt()
-        off, ratio = (mean - self.mean) / self.width, width / self.width
+        off, ratio = (mean - self.mean) / self.std, width / self.std
         return off.square().mean() + (ratio - 1).square().mean()
 
 
-def distilled(graph: FloatGraph) -> Distilled:
+def synthesize_data(graph: FloatGraph) -> SyntheticData:
     """Inputs on which the BatchNorms of a network see what they saw in training.
 
     Args:
@@ -78,7 +80,7 @@ def distilled(graph: FloatGraph) -> Distilled:
     Raises:
         DataError: it has no such BatchNorm, or an input that is not float.
     """
-    seen = _seen(graph.module)
+    seen = _batch_norm_statistics(graph.module)
     if not seen:
         raise DataError(
             "there is no data, and no BatchNorm in the model whose statistics tell of it (an "
@@ -98,11 +100,11 @@ def distilled(graph: FloatGraph) -> Distilled:
     made = []
     for _ in track("distilling inputs", range(count), count):
         start = [torch.randn(size, generator=generator) for size in sizes]
-        made.append(graph.call_of(_optimised(graph, module, targets, start)))
-    return Distilled(tuple(made), (UNKNOWN.format(count * sizes[0][0], len(seen)),))
+        made.append(graph.call_of(_optimize(graph, module, targets, start)))
+    return SyntheticData(tuple(made), (NOTE.format(count * sizes[0][0], len(seen)),))
 
 
-def _seen(module: fx.GraphModule) -> list[_Seen]:
+def _batch_norm_statistics(module: fx.GraphModule) -> list[_BatchNormStatistics]:
     found = []
     for node in batch_norms(module):
         source, mean, variance = node.args[0], node.args[3], node.args[4]
@@ -111,28 +113,32 @@ def _seen(module: fx.GraphModule) -> list[_Seen]:
         assert isinstance(variance, fx.Node)
         eps: Any = node.args[EPS_POSITION[node.target]]
         width = (G.tensor(module, variance).detach() + float(eps)).sqrt()
-        found.append(_Seen(G.name_of(source), G.tensor(module, mean).detach(), width))
+        found.append(
+            _BatchNormStatistics(G.name_of(source), G.tensor(module, mean).detach(), width)
+        )
     return found
 
 
-def _optimised(
+def _optimize(
     graph: FloatGraph,
     module: nn.Module,
-    targets: Mapping[nn.Module, _Seen],
+    targets: Mapping[nn.Module, _BatchNormStatistics],
     start: list[torch.Tensor],
 ) -> list[torch.Tensor]:
     """Inputs moved until every watched tensor is as it was in training, about."""
     inputs = [t.requires_grad_() for t in start]
-    optimizer = torch.optim.Adam(inputs, lr=RATE)
+    optimizer = torch.optim.Adam(inputs, lr=LEARNING_RATE)
     distances: list[torch.Tensor] = []
 
     def look(watch: nn.Module, args: Any, output: torch.Tensor) -> None:
-        distances.append(targets[watch].distance(output))
+        distances.append(targets[watch].loss(output))
 
     handles = [watch.register_forward_hook(look) for watch in targets]
     try:
-        for i in range(ROUNDS):
-            optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * i / ROUNDS)) / 2
+        for i in range(ITERATIONS):
+            optimizer.param_groups[0]["lr"] = (
+                LEARNING_RATE * (1 + math.cos(math.pi * i / ITERATIONS)) / 2
+            )
             batch = graph.call_of(inputs)
             distances.clear()
             module(*batch.args, **batch.kwargs)

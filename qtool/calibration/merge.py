@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.range_convergence import Growth
+from qtool.calibration.range_convergence import RangeConvergence
 from qtool.core.errors import CalibrationError
 from qtool.distributed import Ranks
 from qtool.observers import depends_on_order
 
 
-def agree(ranks: Ranks, empty: Calibration) -> None:
+def check_ranks(ranks: Ranks, empty: Calibration) -> None:
     """Before any work: all ranks have the same model and watch it alike. `empty` has seen nothing.
 
     Raises:
@@ -35,11 +35,11 @@ def agree(ranks: Ranks, empty: Calibration) -> None:
     ranks.check_equal("a different model", empty.fingerprint)
     watched = {name: [str(spec), empty.statistics[name].axis] for name, spec in empty.specs.items()}
     inputs = [str(i) for i in empty.inputs]
-    plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept.limit, watched]
+    plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept_samples.limit, watched]
     ranks.check_equal("a different plan (options or recipe)", _digest(json.dumps(plan).encode()))
 
 
-def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
+def merge_ranks(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
     """The calibration on the data of all ranks; the same on all of them.
 
     Args:
@@ -48,12 +48,13 @@ def reduced(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
     """
     if not ranks.is_distributed:
         return own
-    growth, notes = Growth(own.specs), () if first is None else _notes(ranks.all_gather(first))
-    growth.look(own.samples, own.statistics)
+    growth = RangeConvergence(own.specs)
+    notes = () if first is None else _notes(ranks.all_gather(first))
+    growth.record(own.samples, own.statistics)
 
     def add(one: Calibration, other: Calibration) -> Calibration:
         both = one.merge(other)
-        growth.look(both.samples, both.statistics)
+        growth.record(both.samples, both.statistics)
         return both
 
     found = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)

@@ -18,14 +18,14 @@ from torch import fx
 
 from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table, distinct
 from qtool.backends.profiles import Profile, profile
-from qtool.calibration.activation_rescaling import rescaled
+from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.calibration.scale_alignment import output_point
 from qtool.core import graph as G
 from qtool.core.types import Observed, QuantParams
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 
-STEP = 2.0**-18
+SCALE_STEP = 2.0**-18
 """The smallest relative change of a scale that is tried: 4e-6."""
 
 TRIES = 400
@@ -53,7 +53,7 @@ class _Operator:
     inputs: tuple[str, ...]
     output: str
 
-    def agrees(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
+    def is_portable(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
         """Whether all profiles give the same codes."""
         first, *others = (self._codes(p, params) for p in distinct(profiles, self.key))
         return all(torch.equal(first, codes) for codes in others)
@@ -65,7 +65,7 @@ class _Operator:
         return codes_of_pairs(profile, self.key, inputs[0], inputs[-1], output)
 
 
-def agreeing(
+def make_portable(
     graph: fx.Graph, plan: QuantPlan, params: Mapping[str, QuantParams]
 ) -> tuple[dict[str, QuantParams], tuple[str, ...]]:
     """Parameters with which all profiles of the plan's target give the same codes.
@@ -82,15 +82,15 @@ def agreeing(
     if not profiles:
         return result, ()
     for _ in range(PASSES):
-        differing = [o for o in operators if not o.agrees(profiles, result)]
+        differing = [o for o in operators if not o.is_portable(profiles, result)]
         if not differing:
             return result, ()
         for operator in differing:
-            result = _moved(operator, operators, profiles, plan, result)
+            result = _adjust_scale(operator, operators, profiles, plan, result)
     notes = (
         f"{o.name}: some combinations of codes give another code on other CPUs, by one"
         for o in operators
-        if not o.agrees(profiles, result)
+        if not o.is_portable(profiles, result)
     )
     return result, tuple(notes)
 
@@ -104,7 +104,7 @@ def _operators(graph: fx.Graph, plan: QuantPlan) -> Iterator[_Operator]:
             yield _Operator(decision.node, decision.op, decision.inputs, output)
 
 
-def _moved(
+def _adjust_scale(
     operator: _Operator,
     operators: Sequence[_Operator],
     profiles: Sequence[Profile],
@@ -119,9 +119,9 @@ def _moved(
             continue
         before = [o for o in operators[: operators.index(operator)] if _reads(o, plan, root)]
         for i in range(1, TRIES):
-            factor = 1 + (i + 1) // 2 * (STEP if i % 2 else -STEP)
-            moved = rescaled(plan, params, {root: factor})
-            if all(o.agrees(profiles, moved) for o in (operator, *before)):
+            factor = 1 + (i + 1) // 2 * (SCALE_STEP if i % 2 else -SCALE_STEP)
+            moved = rescale_activations(plan, params, {root: factor})
+            if all(o.is_portable(profiles, moved) for o in (operator, *before)):
                 return moved
     return params
 

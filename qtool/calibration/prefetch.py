@@ -9,7 +9,7 @@ import torch
 from qtool.core.data import Batch
 
 
-def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
+def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
     """Each batch as it is and on the device. For CUDA one more is read than is asked for: its copy
     runs from pinned memory on a stream of its own, beside the kernels of the one before."""
     if device.type != "cuda":

@@ -11,37 +11,39 @@ from collections.abc import Mapping
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import OBSERVERS, Histogram, Statistic, range_of
 
-FEW = 16
-GROWN = ((1.2, 0.05, 2), (2.0, 0.0, 1))
-GROWN_OF_FEW = (*GROWN, (1.1, 0.5, 2))
+FEW_SAMPLES = 16
+THRESHOLDS = ((1.2, 0.05, 2), (2.0, 0.0, 1))
+FEW_SAMPLES_THRESHOLDS = (*THRESHOLDS, (1.1, 0.5, 2))
 """(factor, share, number): so many ranges, and that share of all, wider than they were by more than
 the factor are worth a note: what is wider still is clipped. The extremes of a few grow with any
 data; of fewer than `FEW` samples less is a sign."""
 
-Spans = Mapping[str, float]
+Widths = Mapping[str, float]
 
 
-class Growth:
+class RangeConvergence:
     """Spans of ranges, without the rarest values, at every doubling of the number of samples."""
 
     def __init__(self, specs: Mapping[str, ObserverSpec]) -> None:
         self._specs = specs
-        self._seen: list[tuple[int, Spans]] = []  # at most the last two
+        self._recorded: list[tuple[int, Widths]] = []  # at most the last two
 
-    def look(self, samples: int, statistics: Mapping[str, Statistic]) -> None:
+    def record(self, samples: int, statistics: Mapping[str, Statistic]) -> None:
         """After a batch; `samples` in all so far."""
-        if not self._seen or samples >= 2 * self._seen[-1][0]:
-            self._seen = [*self._seen[-1:], (samples, self._spans(statistics))]
+        if not self._recorded or samples >= 2 * self._recorded[-1][0]:
+            self._recorded = [*self._recorded[-1:], (samples, self._range_widths(statistics))]
 
     def notes(self, samples: int, statistics: Mapping[str, Statistic]) -> tuple[str, ...]:
         """After the last batch: a sentence where the last third to half of the samples or so made
         ranges wider."""
-        before = [(count, spans) for count, spans in self._seen if count < samples]
+        before = [(count, spans) for count, spans in self._recorded if count < samples]
         if not before:
             return ()
-        (count, old), now = before[-1], self._spans(statistics)
+        (count, old), now = before[-1], self._range_widths(statistics)
         by = {n: now[n] / s for n, s in old.items() if s > 0}
-        for factor, share, number in GROWN_OF_FEW if samples < FEW else GROWN:
+        for factor, share, number in (
+            FEW_SAMPLES_THRESHOLDS if samples < FEW_SAMPLES else THRESHOLDS
+        ):
             grown = sum(growth > factor for growth in by.values())
             if grown >= max(number, share * len(old)):
                 break
@@ -55,7 +57,7 @@ class Growth:
         )
         return (note,)
 
-    def _spans(self, statistics: Mapping[str, Statistic]) -> Spans:
+    def _range_widths(self, statistics: Mapping[str, Statistic]) -> Widths:
         found = {}
         for name, statistic in statistics.items():
             spec = self._specs[name]

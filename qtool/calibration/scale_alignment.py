@@ -26,15 +26,15 @@ from qtool.planning.plan import Decision, Execution, QuantPlan
 
 Range = tuple[torch.Tensor, torch.Tensor]
 
-WIDER = math.sqrt(2)
+MAX_WIDENING = math.sqrt(2)
 """With input and result on grids of width a and b, readers of the input have rounding noise of a^2,
 readers of the result of a^2 + b^2. With both on b they have b^2 and b^2: less while b^2 < 2 a^2."""
 
-_FREE = (-math.inf, math.inf)
+_UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass
-class _Group:
+class _SharedRange:
     """Points on one grid. narrowest: the least of the widths that they have alone. limits: how far
     they may reach."""
 
@@ -47,10 +47,10 @@ class _Group:
 
 
 @dataclass
-class _Stream:
+class _EqualScales:
     """Grids of one step, so that so many sums of them are exact."""
 
-    groups: list[_Group]
+    groups: list[_SharedRange]
     width: float
     sums: int = 0
 
@@ -60,27 +60,28 @@ class _Stream:
         return (len(self.groups) - self.sums) * self.width**2
 
 
-def aligned(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> dict[str, Range]:
+def align_ranges(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> dict[str, Range]:
     """The ranges of observed points, brought together around concats and sums."""
     nodes = {G.name_of(n): n for n in graph.nodes}
-    limits = reaches(plan, nodes)
+    limits = clamp_limits(plan, nodes)
     groups = {
-        name: _group(plan, [name], ends, limits.get(name, _FREE)) for name, ends in ranges.items()
+        name: _group(plan, [name], ends, limits.get(name, _UNBOUNDED))
+        for name, ends in ranges.items()
     }
     zero = {name for name, ends in ranges.items() if not any(bool(end.any()) for end in ends)}
-    for result, *inputs in _meetings(plan, nodes, concats=True):
+    for result, *inputs in _aligned_points(plan, nodes, concats=True):
         for name in inputs:
             if zero & {name, result}:  # a zero is one on any grid: its own says nothing
                 continue
-            both = _merged(plan, groups[name], groups[result])
+            both = _merge_groups(plan, groups[name], groups[result])
             if both is not None:
                 groups |= dict.fromkeys(both.names, both)
-    streams = {id(g): _Stream([g], g.width) for g in groups.values()}
-    for names in _meetings(plan, nodes, concats=False):
+    streams = {id(g): _EqualScales([g], g.width) for g in groups.values()}
+    for names in _aligned_points(plan, nodes, concats=False):
         if zero & {*names}:
             continue
         met = {id(streams[id(groups[n])]): streams[id(groups[n])] for n in names}
-        one = _exact(list(met.values()))
+        one = _merge_streams(list(met.values()))
         if one is not None:
             streams |= {id(g): one for g in one.groups}
     found = {}
@@ -90,7 +91,7 @@ def aligned(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> di
     return found
 
 
-def reaches(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[float, float]]:
+def clamp_limits(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[float, float]]:
     """Of points whose ends stand for a clamp: how far they may reach for that."""
     found: dict[str, tuple[float, float]] = {}
     for decision in plan.nodes:
@@ -100,7 +101,7 @@ def reaches(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[fl
         row = row_of(node)
         low, high = row.bounds(node) if row is not None else (None, None)
         root = plan.root(decision.output)
-        was = found.get(root, _FREE)
+        was = found.get(root, _UNBOUNDED)
         found[root] = (
             was[0] if low is None else max(was[0], low),
             was[1] if high is None else min(was[1], high),
@@ -108,7 +109,7 @@ def reaches(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[fl
     return found
 
 
-def _meetings(
+def _aligned_points(
     plan: QuantPlan, nodes: Mapping[str, fx.Node], concats: bool
 ) -> Iterator[tuple[str, ...]]:
     """Of every concat, or of every sum of two, on codes: the observed points whose parameters the
@@ -139,14 +140,16 @@ def output_point(plan: QuantPlan, nodes: Mapping[str, fx.Node], decision: Decisi
     return fused[0].output if len(fused) == len(readers) == 1 else None
 
 
-def _group(plan: QuantPlan, names: list[str], ends: Range, limits: tuple[float, float]) -> _Group:
+def _group(
+    plan: QuantPlan, names: list[str], ends: Range, limits: tuple[float, float]
+) -> _SharedRange:
     spec = plan.point(names[0]).spec
     assert isinstance(spec, Observed)
     width = float(observers.solve(*ends, spec.qtype, spec.symmetric, None).scale)
-    return _Group(names, *ends, width, limits, width)
+    return _SharedRange(names, *ends, width, limits, width)
 
 
-def _merged(plan: QuantPlan, one: _Group, other: _Group) -> _Group | None:
+def _merge_groups(plan: QuantPlan, one: _SharedRange, other: _SharedRange) -> _SharedRange | None:
     """Both on the range of both, if that is not much wider than the narrowest of them."""
     if one is other:
         return None
@@ -155,12 +158,12 @@ def _merged(plan: QuantPlan, one: _Group, other: _Group) -> _Group | None:
     both = _group(plan, [*one.names, *other.names], ends, limits)
     both.narrowest = min(one.narrowest, other.narrowest)
     fits = limits[0] <= float(both.low) and float(both.high) <= limits[1]
-    return both if fits and both.width <= WIDER * both.narrowest else None
+    return both if fits and both.width <= MAX_WIDENING * both.narrowest else None
 
 
-def _exact(met: list[_Stream]) -> _Stream | None:
+def _merge_streams(met: list[_EqualScales]) -> _EqualScales | None:
     """With one step more sums are exact and grids wider: if that is less noise in all."""
-    both = _Stream(
+    both = _EqualScales(
         [g for stream in met for g in stream.groups],
         max(stream.width for stream in met),
         sum(stream.sums for stream in met) + 1,

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.portable_scales import agreeing
-from qtool.calibration.scale_alignment import Range, aligned
+from qtool.calibration.portable_scales import make_portable
+from qtool.calibration.scale_alignment import Range, align_ranges
 from qtool.core import graph as G
 from qtool.core.errors import CalibrationError
 from qtool.core.graph.torch_ops import groups_of
@@ -23,7 +23,7 @@ from qtool.planning.sharing import clamp_bounds
 from qtool.planning.targets import saturation, target
 
 BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
-LONE_BIAS = 2.0**22  # codes for the bias of a channel whose weights are all zero
+BIAS_ONLY_CODES = 2.0**22  # codes for the bias of a channel whose weights are all zero
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,18 @@ def solve_parameters(
     """
     _check(plan, calibration)
     solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
-    ranges = {p.name: _range_seen(solver, p) for p in plan.observed()}
-    ranges = aligned(module.graph, plan, ranges)
+    ranges = {p.name: _observed_range(solver, p) for p in plan.observed()}
+    ranges = align_ranges(module.graph, plan, ranges)
     for point in plan:
         if isinstance(point.spec, Fixed):
             solver.params[point.name] = point.spec.params
         elif isinstance(point.spec, Observed) and point.spec.block is not None:
             values = solver.source(point).cpu()
-            solver.params[point.name] = _in_blocks(values, point.spec)
-            solver.notes += _of_zeros(point, values)
+            solver.params[point.name] = _solve_blocks(values, point.spec)
+            solver.notes += _zero_channel_notes(point, values)
         elif isinstance(point.spec, Observed):
             ends = ranges.get(point.name)
-            solver.params[point.name] = _observed(solver, point, point.spec, ends)
+            solver.params[point.name] = _solve_observed(solver, point, point.spec, ends)
     for point in plan:
         if isinstance(point.spec, SharedWith):
             shared = solver.params[plan.root(point.name)]
@@ -81,11 +81,11 @@ def solve_parameters(
             solver.params[point.name] = replace(shared, scale=scaled)
     for point in plan:
         if isinstance(point.spec, Requantized):
-            solver.params[point.name] = _requantized(solver, point.spec)
+            solver.params[point.name] = _solve_requantized(solver, point.spec)
     for point in plan:
         if isinstance(point.spec, Derived):
-            _derive(solver, point, point.spec)
-    params, notes = agreeing(module.graph, plan, solver.params)
+            _solve_bias(solver, point, point.spec)
+    params, notes = make_portable(module.graph, plan, solver.params)
     return Parameters(params, (*calibration.notes, *solver.notes, *notes))
 
 
@@ -110,42 +110,46 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
             )
 
 
-def _range_seen(solver: _Solver, point: Point) -> Range:
+def _observed_range(solver: _Solver, point: Point) -> Range:
     assert isinstance(point.spec, Observed)
     statistic = solver.calibration.statistics[point.name]
     observer = solver.calibration.specs[point.name]
     return observers.range_of(observer, statistic, point.spec.qtype, point.spec.symmetric)
 
 
-def _observed(solver: _Solver, point: Point, spec: Observed, ends: Range | None) -> QuantParams:
+def _solve_observed(
+    solver: _Solver, point: Point, spec: Observed, ends: Range | None
+) -> QuantParams:
     """`ends`: the range of what was observed; a weight tells its own."""
-    low, high = ends if ends is not None else _range_of_weight(solver.source(point), spec)
+    low, high = ends if ends is not None else _weight_range(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
-    solver.notes += _odd(point, low, high, params)
+    solver.notes += _range_notes(point, low, high, params)
     if ends is not None and spec.axis is None and not (low.any() or high.any()):
-        low, high = _of_clamp(solver.nodes[point.edges[0].source])
+        low, high = _clamp_range(solver.nodes[point.edges[0].source])
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).saturation_limit
-    if point.kind is Kind.WEIGHT and limit is not None and _multiplied(solver, point):
-        return _unsaturated(solver, point, params, limit)
+    if point.kind is Kind.WEIGHT and limit is not None and _feeds_integer_kernel(solver, point):
+        return _widen_for_saturation(solver, point, params, limit)
     return params
 
 
-def _of_clamp(node: fx.Node) -> Range:
+def _clamp_range(node: fx.Node) -> Range:
     """Of a tensor that was nothing but zeros: what its clamp lets through, which the runtime then
     leaves to the codes."""
     low, high = (0.0 if b is None or not isfinite(b) else b for b in clamp_bounds(node))
     return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
 
 
-def _range_of_weight(weight: torch.Tensor, spec: Observed) -> Range:
+def _weight_range(weight: torch.Tensor, spec: Observed) -> Range:
     rows = weight.reshape(1, -1) if spec.axis is None else weight.movedim(spec.axis, 0).flatten(1)
     low, high = observers.range_of_rows(spec.observer, rows, spec.qtype, spec.symmetric)
     return (low[0], high[0]) if spec.axis is None else (low, high)
 
 
-def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams) -> Iterator[str]:
+def _range_notes(
+    point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams
+) -> Iterator[str]:
     """What is strange about a range, in sentences: nothing in it, or more than scales can say."""
     span = torch.maximum(high.double().clamp(min=0), -low.double().clamp(max=0))
     needed = (high.double().clamp(min=0) - low.double().clamp(max=0)) / params.qtype.levels
@@ -169,14 +173,14 @@ def _odd(point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParam
         )
 
 
-def _of_zeros(point: Point, weight: torch.Tensor) -> Iterator[str]:
+def _zero_channel_notes(point: Point, weight: torch.Tensor) -> Iterator[str]:
     """The note of `_odd`, of a weight in blocks: the outputs that are zero whatever goes in."""
     channels = weight.flatten(1)
     if empty := int((channels == 0).all(1).sum()):
         yield f"{point.name}: its weights are zero in {empty} of {len(channels)} channels"
 
 
-def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:
+def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
     """In more bits the same range, which every code of the source then has a code in; in fewer the
     range that the source's observer finds for them, if it has one."""
     source, shared = solver.params[spec.point], solver.plan.point(spec.point).spec
@@ -194,7 +198,7 @@ def _requantized(solver: _Solver, spec: Requantized) -> QuantParams:
     return observers.solve(low, high, spec.qtype, symmetric, None)
 
 
-def _multiplied(solver: _Solver, weight: Point) -> bool:
+def _feeds_integer_kernel(solver: _Solver, weight: Point) -> bool:
     """Whether codes are multiplied by these, or by those of a layer that has the same weight: a
     table that is also the last layer's is stored once."""
     alike = (p for p in solver.plan if p.kind is Kind.WEIGHT and p.spec == weight.spec and p.edges)
@@ -206,13 +210,15 @@ def _multiplied(solver: _Solver, weight: Point) -> bool:
     return any(user is not None and user.computes_on_codes for user in users)
 
 
-def _unsaturated(solver: _Solver, point: Point, params: QuantParams, limit: int) -> QuantParams:
+def _widen_for_saturation(
+    solver: _Solver, point: Point, params: QuantParams, limit: int
+) -> QuantParams:
     """The weight scale widened where the target's pair sums could saturate."""
     groups = groups_of(solver.nodes[point.edges[0].user])
     return saturation.widen_scales(solver.source(point).cpu(), params, limit, groups)
 
 
-def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
+def _solve_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
     """A range for every `block` values along the axis; the last block is filled up with zeros."""
     assert spec.axis is not None
     assert spec.block is not None
@@ -227,7 +233,7 @@ def _in_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
     return QuantParams(spec.qtype, scale, zero, spec.axis, spec.block)
 
 
-def _for_lone_biases(
+def _scale_for_bias_only_channels(
     solver: _Solver, spec: Derived, weight: QuantParams, bias: torch.Tensor
 ) -> QuantParams:
     """Where all weights of a channel are zero (a pruned one, a BatchNorm's gamma of 0) any scale
@@ -237,16 +243,16 @@ def _for_lone_biases(
     if axis is None:
         return weight
     zero = values.movedim(axis, 0).flatten(1).abs().amax(1) == 0
-    scale = torch.where(zero & (bias > 0), (bias / LONE_BIAS).float(), weight.scale)
+    scale = torch.where(zero & (bias > 0), (bias / BIAS_ONLY_CODES).float(), weight.scale)
     return replace(weight, scale=scale.clamp(min=observers.MIN_SCALE))
 
 
-def _derive(solver: _Solver, point: Point, spec: Derived) -> None:
+def _solve_bias(solver: _Solver, point: Point, spec: Derived) -> None:
     """The bias scale is f32(input scale * weight scale); the weight scale is widened where the
     bias would not fit int32 (a channel of tiny weights with a large bias)."""
     data, weight = solver.params[spec.input], solver.params[spec.weight]
     bias = solver.source(point).double().abs().cpu()
-    weight = _for_lone_biases(solver, spec, weight, bias / data.scale.double())
+    weight = _scale_for_bias_only_channels(solver, spec, weight, bias / data.scale.double())
     smallest = bias / (data.scale.double() * BIAS_LIMIT)
     too_small = weight.scale.double() < smallest
     if bool(too_small.any()):

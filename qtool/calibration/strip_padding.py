@@ -17,26 +17,26 @@ from qtool.core.graph import FloatGraph, Input
 SHORTEST = 2  # tokens; torch.export takes a size of 1 for another kind
 
 
-def unpadded(graph: FloatGraph, batch: Batch) -> Iterator[Batch]:
+def strip_padding(graph: FloatGraph, batch: Batch) -> Iterator[Batch]:
     """The samples of a batch that is bound to the inputs, in batches of equal lengths.
 
     The batch as it is where nothing in it is padding, or where the graph takes one length alone,
     inputs with other sizes, or tokens with gaps between them.
     """
-    length = _length(graph.inputs)
+    length = _length_dimension(graph.inputs)
     if length is None:
         yield batch
         return
     tensors = graph.tensors_of(batch)
     mask = next(t for i, t in zip(graph.inputs, tensors, strict=True) if _is_mask(i)) != 0
-    spans = [_span(row) for row in mask]
+    spans = [_token_span(row) for row in mask]
     if None in spans or set(spans) == {(0, mask.shape[1])}:
         yield batch
         return
     for begin, end in sorted(set(filter(None, spans))):
         rows = [row for row, span in enumerate(spans) if span == (begin, end)]
         yield graph.call_of([
-            _cut(t[rows], given.shape, length, begin, end)
+            _slice_lengths(t[rows], given.shape, length, begin, end)
             for given, t in zip(graph.inputs, tensors, strict=True)
         ])  # fmt: skip
 
@@ -45,7 +45,7 @@ def _is_mask(given: Input) -> bool:
     return given.name == MASK
 
 
-def _length(inputs: Sequence[Input]) -> str | None:
+def _length_dimension(inputs: Sequence[Input]) -> str | None:
     """The name of the dynamic size that the mask's tokens have, where it can be cut: some other
     input has it, too, and no input a dynamic size but this and the number of samples."""
     mask = next((i for i in inputs if _is_mask(i)), None)
@@ -59,7 +59,7 @@ def _length(inputs: Sequence[Input]) -> str | None:
     return str(length) if alike and known and shared and samples != length else None
 
 
-def _span(real: torch.Tensor) -> tuple[int, int] | None:
+def _token_span(real: torch.Tensor) -> tuple[int, int] | None:
     """Where the tokens of a row begin and end; None where there are none, or gaps between them."""
     places = real.nonzero().flatten().tolist()
     if not places or places[-1] - places[0] + 1 != len(places):
@@ -68,7 +68,7 @@ def _span(real: torch.Tensor) -> tuple[int, int] | None:
     return begin, max(places[-1] + 1, min(begin + SHORTEST, len(real)))
 
 
-def _cut(
+def _slice_lengths(
     tensor: torch.Tensor, shape: Sequence[int | str], length: str, begin: int, end: int
 ) -> torch.Tensor:
     for axis, size in enumerate(shape):

@@ -103,7 +103,9 @@ class Quantized:
         learned = any(step.samples for step in select_steps(state.plan.recipe))
         limit, holdout = ESTIMATE_SAMPLES, True if learned else None
         self._holdout = state.quick_batches(limit=limit, holdout=holdout)
-        self._error_cache = {} if state.calibration is None else state.calibration.kept.cache
+        self._error_cache = (
+            {} if state.calibration is None else state.calibration.kept_samples.cache
+        )
         self._stored = _Results()
         self.module = insert_points(own, state.plan)
         for name, point in quant_points(self.module).items():

@@ -51,15 +51,15 @@ class Captured:
         graph: FloatGraph,
         fingerprint: str,
         outputs: Sequence[torch.Tensor] | None = None,
-        trained: FloatGraph | None = None,
+        unfolded: FloatGraph | None = None,
     ) -> None:
         """
         Args:
             outputs: of the graph on its example, where they are known.
-            trained: the graph with its BatchNorms, where it has some.
+            unfolded: the graph with its BatchNorms, where it has some.
         """
         self.graph = graph
-        self.trained = trained
+        self.unfolded = unfolded
         self.fingerprint = fingerprint
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
@@ -79,9 +79,9 @@ class Captured:
         if name not in self._prepared:
             passes = [FOR_TARGETS[p] for p in rewrites]
             graph = replace(self.graph, module=G.clone(self.graph.module))
-            before = self._outputs or outputs_of(self.graph)
+            before = self._outputs or example_outputs(self.graph)
             self._outputs = None  # may be large, and are not asked for again as a rule
-            counts, _ = rewrite(graph, passes, before)
+            counts, _ = apply_passes(graph, passes, before)
             used = [p for p in passes if counts[p.name]]
             made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
             self._prepared[name] = (graph, made)
@@ -139,7 +139,7 @@ def capture_model(
     if isinstance(model, Captured):
         model.check_unchanged()
         return model
-    _refuse_defaults()
+    _check_torch_defaults()
     check_dynamic(dynamic)
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
@@ -156,12 +156,12 @@ def capture_model(
         )
     mark = fingerprint(graph.module)
     normed = bool(batch_norms(graph.module))
-    trained = replace(graph, module=G.clone(graph.module)) if normed else None
-    _, outputs = rewrite(graph, CANONICAL, outputs_of(graph))
-    return Captured(graph, mark, outputs, trained)
+    unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
+    _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
+    return Captured(graph, mark, outputs, unfolded)
 
 
-def _refuse_defaults() -> None:
+def _check_torch_defaults() -> None:
     """What torch makes of a number has to hold it."""
     if torch.get_default_dtype() not in (torch.float32, torch.float64):
         raise CaptureError(
@@ -180,7 +180,7 @@ def _versions(module: nn.Module) -> list[tuple[int, int]]:
     return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in found]
 
 
-def rewrite(
+def apply_passes(
     graph: FloatGraph, passes: Sequence[GraphPass], before: Sequence[torch.Tensor]
 ) -> tuple[dict[str, int], Sequence[torch.Tensor]]:
     """Runs passes in place, and shows on the example that the graph computes what it did.
@@ -194,25 +194,25 @@ def rewrite(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
-    after = outputs_of(graph)
+    after = example_outputs(graph)
     with torch.no_grad():
-        same_function(before, after, noise=lambda: max(_noise_of(given), _noise_of(graph)))
+        same_function(before, after, noise=lambda: max(_noise(given), _noise(graph)))
     return counts, after
 
 
-def _noise_of(graph: FloatGraph) -> float:
+def _noise(graph: FloatGraph) -> float:
     """Of either graph: what a pass folds may be what lost the digits."""
-    few = _few(graph)
+    few = _first_samples(graph)
     return float_tolerance(graph.module, few.args, few.kwargs)
 
 
-def outputs_of(graph: FloatGraph) -> list[torch.Tensor]:
+def example_outputs(graph: FloatGraph) -> list[torch.Tensor]:
     """What the graph computes on the first `COMPARED` samples of its example."""
-    few = _few(graph)
+    few = _first_samples(graph)
     with torch.no_grad():
         found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*few.args, **few.kwargs))
     return found
 
 
-def _few(graph: FloatGraph) -> Batch:
+def _first_samples(graph: FloatGraph) -> Batch:
     return graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir
 from qtool.frontends.huggingface.model_folder import load_folder
-from qtool.frontends.named_objects import called, import_object, is_call, made_by
+from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.onnx import load_onnx
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
@@ -56,7 +56,7 @@ def load_model(
             f"'{source}' is no model; give package.module:factory (a function or class that "
             "returns an nn.Module), a .pt2 or .onnx file, or a folder with a config.json"
         )
-    model = _made(source)
+    model = _from_code(source)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
     if weights is not None:
@@ -73,10 +73,10 @@ def load_model(
     return model
 
 
-def _made(source: str) -> Any:
+def _from_code(source: str) -> Any:
     if is_call(source):
-        return made_by(source, CaptureError)
+        return evaluate_call(source, CaptureError)
     found = import_object(source, CaptureError)
     if isinstance(found, nn.Module):
         return found
-    return called(found, [], {}, source, CaptureError)
+    return call_user_code(found, [], {}, source, CaptureError)

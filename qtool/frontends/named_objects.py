@@ -35,18 +35,18 @@ def is_call(source: str) -> bool:
     return source.rstrip().endswith(")") and "(" in source
 
 
-def made_by(source: str, kind: type[QtoolError]) -> Any:
+def evaluate_call(source: str, kind: type[QtoolError]) -> Any:
     """What `package.module:factory(arguments)` returns; arguments are literals, nothing is
     evaluated.
 
     Raises:
         `kind`: it is written otherwise, cannot be imported, or the call fails.
     """
-    name, args, kwargs = call_of(source, kind)
-    return called(import_object(name, kind), args, kwargs, source, kind)
+    name, args, kwargs = parse_call(source, kind)
+    return call_user_code(import_object(name, kind), args, kwargs, source, kind)
 
 
-def called(
+def call_user_code(
     function: Any, args: list[Any], kwargs: dict[str, Any], source: str, kind: type[QtoolError]
 ) -> Any:
     """The result of a call into the user's code.
@@ -63,7 +63,7 @@ def called(
         raise kind(f"calling {shown} failed: {describe(error)}") from error
 
 
-def call_of(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:
+def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:
     """`package.module:factory` and its arguments, of a call written with literals.
 
     Raises:

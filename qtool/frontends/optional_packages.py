@@ -18,7 +18,7 @@ EXTRAS = {
 """Package -> the extra of qtool that installs it."""
 
 
-def needed(package: str, why: str, kind: type[QtoolError]) -> Any:
+def require(package: str, why: str, kind: type[QtoolError]) -> Any:
     """The package, imported.
 
     Raises:

@@ -142,6 +142,6 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept=CalibrationSamples(0))
+    calibration = replace(calibration, kept_samples=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["batch-norm-reestimation"])
     assert f"batch-norm-reestimation: {batch_norm_reestimation.NO_SAMPLES}" in model.notes

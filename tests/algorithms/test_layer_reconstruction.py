@@ -39,7 +39,7 @@ def test_a_layer_repairs_the_tensor_that_its_result_is_added_to(step: str) -> No
     net = qtool.capture_model(Residual().eval(), smooth(1)[:8])
     calibration = qtool.calibrate(net, smooth(1).split(16), recipe=recipe, recover=[step])
     model = qtool.convert(net, calibration)
-    (learned,) = calibration.kept.batches(96)
+    (learned,) = calibration.kept_samples.batches(96)
     off: dict[Any, float] = {}
     runs = [Executor(net.graph), Executor(replace(model.graph, module=model.module))]
     values = [r.run(model.graph.call_of(learned), r.points) for r in runs]

@@ -215,7 +215,9 @@ def test_an_onnx_file_with_its_weights_beside_it(
     qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
     monkeypatch.setattr(external_weights, "_LEAST", 400)
     asked = list[str]()
-    monkeypatch.setattr(external_weights.Apart, "give_back", lambda _: asked.append("given back"))
+    monkeypatch.setattr(
+        external_weights.ExternalWeights, "give_back", lambda _: asked.append("given back")
+    )
     found = qtool.quantize_by_blocks(file, samples(), blocks, **how, block=BLOCK)
     assert len(found.blocks) == 3
     assert len(asked) == 4  # behind a look at it, and behind each block

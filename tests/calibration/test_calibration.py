@@ -17,7 +17,7 @@ from torch import nn
 
 from qtool.api.conversion import calibrate, convert
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import observing, watched
+from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core.errors import CalibrationError, DataError
 from qtool.frontends.captured_model import Captured, capture_model
 from qtool.planning.fake_quantize import insert_points, quant_points
@@ -199,7 +199,7 @@ def test_no_hook_outlives_the_context(fails: bool) -> None:
     before = prepared(x)
     with (
         pytest.raises(KeyboardInterrupt) if fails else nullcontext(),
-        observing(prepared, watched(prepared, plan, ())) as statistics,
+        observer_hooks(prepared, modules_to_observe(prepared, plan, ())) as statistics,
     ):
         assert hooks_of(prepared) == len(plan.observed()) == len(statistics) > 0
         prepared(x)
@@ -418,6 +418,6 @@ def test_a_calibration_with_the_former_name_of_a_step_is_read(tmp_path: Path) ->
 def test_samples_that_lie_channel_by_channel_are_saved(tmp_path: Path) -> None:
     data = [images()[:32].to(memory_format=torch.channels_last)]
     found = calibrate(captured(), data, accuracy="balanced")
-    assert len(found.kept)
+    assert len(found.kept_samples)
     found.save(tmp_path / "a.calib")
     assert Calibration.load(tmp_path / "a.calib").to_bytes() == found.to_bytes()

@@ -13,7 +13,7 @@ from torch import nn
 
 import qtool
 from qtool.calibration import data_free
-from qtool.calibration.data_free import distilled
+from qtool.calibration.data_free import synthesize_data
 from qtool.core.errors import DataError
 from qtool.frontends.onnx import OnnxModule
 
@@ -60,7 +60,7 @@ def captured() -> qtool.Captured:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_free, "SAMPLES", 32)
-    monkeypatch.setattr(data_free, "RATE", 0.2)
+    monkeypatch.setattr(data_free, "LEARNING_RATE", 0.2)
 
 
 def distance(batches: Iterable[torch.Tensor]) -> float:
@@ -82,9 +82,9 @@ def distance(batches: Iterable[torch.Tensor]) -> float:
 
 
 def tensors() -> list[torch.Tensor]:
-    graph = captured().trained
+    graph = captured().unfolded
     assert graph is not None
-    return [graph.tensors_of(b)[0] for b in distilled(graph)]
+    return [graph.tensors_of(b)[0] for b in synthesize_data(graph)]
 
 
 def sqnr(model: qtool.QuantizedModel) -> float:

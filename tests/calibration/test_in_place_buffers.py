@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import qtool
-from qtool.calibration.in_place_buffers import overwrite
+from qtool.calibration.in_place_buffers import use_in_place_operators
 from qtool.core import graph as G
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ def test_values_are_the_same_and_calls_counted(name: str) -> None:
     captured = qtool.capture_model(Net(body).eval(), x)
     graph, _ = captured.for_target("onnxruntime")
     module = G.clone(graph.module)
-    overwrite(module)
+    use_in_place_operators(module)
     done = [n for n in G.calls(module.graph) if str(n.target).split(".")[-2].endswith("_")]
     assert len(done) == expected
     given = x.clone()

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import qtool
 from qtool.api.conversion import calibrate, quantize
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import observe
+from qtool.calibration.collect import collect_statistics
 from qtool.core.types import ObserverSpec
 from qtool.frontends.captured_model import Captured, capture_model
 from qtool.observers import OBSERVERS
@@ -51,7 +51,7 @@ def everything(data: list[torch.Tensor]) -> Calibration:
         for name in EXACT
         for axis in (None, 1)
     ]
-    return observe(graph, plan, probes, data, captured().fingerprint, keep=20)
+    return collect_statistics(graph, plan, probes, data, captured().fingerprint, keep=20)
 
 
 def observed(rank: int, deal: list[list[int]]) -> bytes:

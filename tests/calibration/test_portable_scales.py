@@ -13,7 +13,7 @@ import qtool
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.profiles import PROFILES
-from qtool.calibration.activation_rescaling import rescaled
+from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.core.types import Derived
 from qtool.planning.targets import TARGETS, target
 
@@ -117,7 +117,7 @@ def test_the_target_names_every_profile_of_onnx_runtime() -> None:
 def test_what_follows_from_a_scale_follows_its_change() -> None:
     model = quantized(0)
     root = next(p.name for p in model.plan.observed())
-    after = rescaled(model.plan, model.parameters, {root: 2.0})
+    after = rescale_activations(model.plan, model.parameters, {root: 2.0})
     for point in model.plan:
         factor = after[point.name].scale / model.parameters[point.name].scale
         source = point.spec.input if isinstance(point.spec, Derived) else point.name

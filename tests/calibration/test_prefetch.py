@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qtool.api.conversion import calibrate
-from qtool.calibration.prefetch import ahead
+from qtool.calibration.prefetch import prefetch
 from qtool.core.data import Batch
 from tests.backends.onnx.export.networks import Residual
 
@@ -21,14 +21,14 @@ def batches() -> list[Batch]:
 
 def test_on_the_cpu_a_batch_is_read_when_it_is_asked_for() -> None:
     source = iter(batches())
-    batch, moved = next(ahead(source, torch.device("cpu")))
+    batch, moved = next(prefetch(source, torch.device("cpu")))
     assert (batch.kwargs["n"], moved.args[0] is batch.args[0]) == (0, True)
     assert next(source).kwargs["n"] == 1
 
 
 @cuda
 def test_on_a_gpu_all_are_there() -> None:
-    found = list(ahead(batches(), torch.device("cuda")))
+    found = list(prefetch(batches(), torch.device("cuda")))
     for i, (batch, moved) in enumerate(found):
         assert moved.args[0].is_cuda
         assert (batch.kwargs["n"], moved.kwargs["n"]) == (i, i)

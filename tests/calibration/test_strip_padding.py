@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.calibration.strip_padding import unpadded
+from qtool.calibration.strip_padding import strip_padding
 from qtool.core.data import Batch
 
 BOTH = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
@@ -39,7 +39,7 @@ def parts(rows: list[list[int]], dynamic: Any = BOTH) -> list[Batch]:
     torch.manual_seed(0)
     batch = padded(rows)
     graph = qtool.capture_model(Reader().eval(), padded(ROWS), dynamic).graph
-    return list(unpadded(graph, graph.bind(Batch((), batch))))
+    return list(strip_padding(graph, graph.bind(Batch((), batch))))
 
 
 def test_texts_of_equal_lengths_are_together() -> None:
@@ -80,7 +80,7 @@ def test_ranges_are_of_tokens_alone() -> None:
 @pytest.mark.parametrize("most", [1, 12, 1 << 16])
 def test_parts_are_counted_as_one_by_one(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("qtool.calibration.collect.TOGETHER", most)
+    monkeypatch.setattr("qtool.calibration.collect.BUFFERED", most)
     captured = qtool.capture_model(Reader().eval(), padded(ROWS), BOTH)
     found = qtool.calibrate(captured, [padded(ROWS), padded(ROWS)])
     seen = qtool.calibrate(captured, 2 * [p.kwargs for p in parts(ROWS)])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.frontends.named_objects import call_of, is_call, made_by
+from qtool.frontends.named_objects import evaluate_call, is_call, parse_call
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from qtool.frontends.named_objects import call_of, is_call, made_by
 )
 def test_calls(source: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     assert is_call(source)
-    assert call_of(source, DataError) == (name, args, kwargs)
+    assert parse_call(source, DataError) == (name, args, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_calls(source: str, name: str, args: list[Any], kwargs: dict[str, Any]) 
 )
 def test_what_is_no_call_with_literals(source: str) -> None:
     with pytest.raises(DataError, match="is no call that can be read"):
-        call_of(source, DataError)
+        parse_call(source, DataError)
 
 
 def test_a_call_is_made() -> None:
-    assert made_by("fractions:Fraction(3, 4)", DataError) * 4 == 3
+    assert evaluate_call("fractions:Fraction(3, 4)", DataError) * 4 == 3
     with pytest.raises(DataError, match=r"calling fractions:Fraction\(1, 0\) failed: ZeroDivision"):
-        made_by("fractions:Fraction(1, 0)", DataError)
+        evaluate_call("fractions:Fraction(1, 0)", DataError)
 
 
 def test_names_are_no_calls() -> None:

@@ -5,18 +5,18 @@ import sys
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.frontends.optional_packages import EXTRAS, needed
+from qtool.frontends.optional_packages import EXTRAS, require
 
 
 def test_what_is_there() -> None:
-    assert needed("PIL.Image", "reading images", DataError).__name__ == "PIL.Image"
+    assert require("PIL.Image", "reading images", DataError).__name__ == "PIL.Image"
 
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_what_is_missing(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError) as caught:
-        needed(package, "this", DataError)
+        require(package, "this", DataError)
     assert str(caught.value) == (
         f"this needs {package}, which is not installed: pip install 'qtool[{EXTRAS[package]}]'"
     )

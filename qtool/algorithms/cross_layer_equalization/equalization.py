@@ -28,7 +28,7 @@ from qtool.algorithms.cross_layer_equalization.factors import (
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.algorithms.pipeline import SOLVE, ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure
-from qtool.calibration.collect import observing, watched
+from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
@@ -78,7 +78,7 @@ def _run(state: ConversionState) -> ConversionState:
     streams = find_streams(state.graph.module)
     if state.calibration is None or not _can_help(state.plan, streams):
         return state
-    if (count := len(state.calibration.kept)) < FEWEST:
+    if (count := len(state.calibration.kept_samples)) < FEWEST:
         return state.with_notes(f"{NAME}: {TOO_FEW.format(count) if count else NO_SAMPLES}")
     size = _batch_size(state.graph.module)
     factors = _find_factors(state, streams, state.quick_batches(size, CHOOSING))
@@ -192,11 +192,11 @@ def _observed_again(
     prepared = insert_points(state.graph.module, plan)
     others = {p.name for p in plan.observed() if p.tensor not in changed}
     chosen = {
-        name: replace(watch, statistic=calibration.specs[name], samples=False)
-        for name, watch in watched(prepared, plan, probes).items()
+        name: replace(watch, observer=calibration.specs[name], by_sample=False)
+        for name, watch in modules_to_observe(prepared, plan, probes).items()
         if name not in others and name in calibration.specs
     }
-    with observing(prepared, chosen) as statistics, torch.inference_mode():
+    with observer_hooks(prepared, chosen) as statistics, torch.inference_mode():
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
     found = {**calibration.statistics, **statistics}

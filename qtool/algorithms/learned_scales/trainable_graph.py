@@ -18,9 +18,9 @@ import torch
 from torch import fx, nn
 
 from qtool.algorithms.pipeline import ConversionState
-from qtool.calibration.activation_rescaling import rescaled
-from qtool.calibration.portable_scales import agreeing
-from qtool.calibration.scale_alignment import reaches
+from qtool.calibration.activation_rescaling import rescale_activations
+from qtool.calibration.portable_scales import make_portable
+from qtool.calibration.scale_alignment import clamp_limits
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.types import Derived, Observed, QuantParams, Requantized
@@ -130,7 +130,7 @@ class TrainableGraph:
         weights that stay, a share."""
         assert state.parameters is not None
         rescaled_params = _trained_params(state, self.scales, self.max_logs, share)
-        params, _ = agreeing(state.graph.graph, state.plan, rescaled_params)
+        params, _ = make_portable(state.graph.graph, state.plan, rescaled_params)
         nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
         module = G.clone(state.graph.module)
         inside = {G.name_of(n): n for n in module.graph.nodes}
@@ -225,7 +225,7 @@ def _max_logs(state: ConversionState, scales: Set[str]) -> dict[str, float]:
     assert state.parameters is not None
     found = dict.fromkeys(scales, MAX_LOG_SCALE)
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
-    for name, bounds in reaches(state.plan, nodes).items():
+    for name, bounds in clamp_limits(state.plan, nodes).items():
         if name not in found:
             continue
         params = state.parameters.params[name]
@@ -274,4 +274,4 @@ def _trained_params(
         scale = old[point.name].scale * factors.get(root, 1.0) * BIAS_LIMIT
         if bool((_constant(state, point).abs() > scale).any()):
             factors.pop(root, None)
-    return rescaled(state.plan, old, {root: float(f) for root, f in factors.items()})
+    return rescale_activations(state.plan, old, {root: float(f) for root, f in factors.items()})

@@ -14,12 +14,12 @@ import numpy as np
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
 from qtool.core.errors import DataError
 from qtool.core.paths import is_dir, is_file
-from qtool.frontends.data.encoders import Encode, Processed
-from qtool.frontends.data.processors import encoder
-from qtool.frontends.data.rows import Row, find_rows, labels_of
-from qtool.frontends.huggingface.causal_decoder import Continued, Decoder
-from qtool.frontends.huggingface.encoder_decoder import Halved, ReadingHalf, WritingHalf
-from qtool.frontends.named_objects import called, import_object, is_call, made_by
+from qtool.frontends.data.collators import Collator, ProcessorCollator
+from qtool.frontends.data.processors import make_collator
+from qtool.frontends.data.rows import Row, class_numbers, read_rows
+from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
+from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, PartCollator
+from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Rows:
     """
 
     batches: Sequence[Sequence[Row]]
-    encode: Encode
+    collate: Collator
     classes: Mapping[str, int] | None = None
-    unread: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -62,21 +62,21 @@ class Rows:
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Every `step`-th batch from the `first` on; no other one is read."""
         for batch in self.batches[first::step]:
-            yield self.encode(batch)
+            yield self.collate(batch)
 
     @property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Class numbers, int64 of shape [samples]; None where the data names none."""
-        return labels_of(self.rows, self.classes or {})
+        return class_numbers(self.rows, self.classes or {})
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]] | None:
         """The sizes that vary from batch to batch, as `capture_model` takes them; None where only
         the number of samples does."""
-        if not isinstance(self.encode, Processed | Continued | Halved):
+        if not isinstance(self.collate, ProcessorCollator | CachedPrefixCollator | PartCollator):
             return None
-        inputs = self.encode(self.batches[0][:1])
-        return {name: sizes for name, sizes in self.encode.dynamic.items() if name in inputs}
+        inputs = self.collate(self.batches[0][:1])
+        return {name: sizes for name, sizes in self.collate.dynamic.items() if name in inputs}
 
 
 def load_data(
@@ -119,28 +119,28 @@ def load_data(
     if (named or arrays) and (odd := [name for name, value in given.items() if value]):
         raise DataError(f"{source} gives what the model takes as it is; leave out {odd[0]}")
     if named:
-        return _made(str(source))
+        return _from_code(str(source))
     if arrays:
         files = ArrayFiles(path, batch_size, without)
         files.files()
         return files
-    rows = find_rows(path)
+    rows = read_rows(path)
     place = None if folder is None else Path(folder)
-    half = model if isinstance(model, ReadingHalf | WritingHalf) else None
+    half = model if isinstance(model, EncoderPart | DecoderPart) else None
     whole = model if half is None else half.model
-    plain = encoder(rows[0], place, whole, transform, max_length, padded)
-    encode = Continued(plain, model) if isinstance(model, Decoder) else plain
-    encode = encode if half is None else Halved(encode, half)
-    unread = _unread(rows, encode, unreadable) if unreadable else {}
-    if isinstance(model, Decoder) and model.scales is not None:
+    plain = make_collator(rows[0], place, whole, transform, max_length, padded)
+    encode = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
+    encode = encode if half is None else PartCollator(encode, half)
+    unread = _find_unreadable(rows, encode, unreadable) if unreadable else {}
+    if isinstance(model, DecoderWithCache) and model.cache_scales is not None:
         batch_size = 1  # its kernel takes several samples for a prompt or a single token alone
     kept = [row for at, row in enumerate(rows) if at not in unread]
-    lengths = plain.lengths(kept) if isinstance(plain, Processed) else [()] * len(kept)
-    batches = _alike(kept, lengths, batch_size)
+    lengths = plain.lengths(kept) if isinstance(plain, ProcessorCollator) else [()] * len(kept)
+    batches = _equal_length_batches(kept, lengths, batch_size)
     return Rows(batches, encode, _classes(model), tuple(unread.values()))
 
 
-def _alike(
+def _equal_length_batches(
     rows: Sequence[Row], lengths: Sequence[tuple[int, ...]], size: int
 ) -> list[Sequence[Row]]:
     """Batches of rows of equal lengths: nothing in them is padding, which would count in ranges and
@@ -158,12 +158,14 @@ def _alike(
     return [[rows[place] for place in batch] for _, _, batch in sorted(cut)]
 
 
-def _made(source: str) -> Iterable[Any]:
+def _from_code(source: str) -> Iterable[Any]:
     if is_call(source):
-        found: Iterable[Any] = made_by(source, DataError)
+        found: Iterable[Any] = evaluate_call(source, DataError)
         return found
     made: Any = import_object(source, DataError)
-    data: Iterable[Any] = called(made, [], {}, source, DataError) if callable(made) else made
+    data: Iterable[Any] = (
+        call_user_code(made, [], {}, source, DataError) if callable(made) else made
+    )
     return data
 
 
@@ -171,7 +173,7 @@ def _has_arrays(path: Path) -> bool:
     return is_dir(path) and any(p.suffix in SUFFIXES for p in path.iterdir())
 
 
-def _unread(rows: Sequence[Row], encode: Encode, share: float) -> dict[int, str]:
+def _find_unreadable(rows: Sequence[Row], encode: Collator, share: float) -> dict[int, str]:
     """Place -> what is wrong, of samples that cannot be read.
 
     Raises:
@@ -187,7 +189,7 @@ def _unread(rows: Sequence[Row], encode: Encode, share: float) -> dict[int, str]
     return found
 
 
-def _failure(row: Row, encode: Encode) -> str | None:
+def _failure(row: Row, encode: Collator) -> str | None:
     try:
         encode([row])
     except DataError as error:

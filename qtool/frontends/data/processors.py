@@ -8,21 +8,27 @@ from typing import Any
 from qtool.core.errors import DataError, describe
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_dir
-from qtool.frontends.data.encoders import MAX_LENGTH, Encode, Processed, Transformed, forward_of
+from qtool.frontends.data.collators import (
+    MAX_LENGTH,
+    Collator,
+    ProcessorCollator,
+    TransformCollator,
+    forward_names,
+)
 from qtool.frontends.data.rows import Row
-from qtool.frontends.huggingface.model_folder import config_of, is_model_folder
-from qtool.frontends.named_objects import import_object, is_call, made_by
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.huggingface.model_folder import is_model_folder, read_config
+from qtool.frontends.named_objects import evaluate_call, import_object, is_call
+from qtool.frontends.optional_packages import require
 
 
-def encoder(
+def make_collator(
     row: Row,
     folder: Path | None,
     model: Any,
     transform: str | None,
     max_length: int | None,
     padded: bool,
-) -> Encode:
+) -> Collator:
     """The encoder for rows like this one.
 
     Raises:
@@ -31,15 +37,15 @@ def encoder(
     if transform is not None:
         if row.kinds == ("text",):
             raise DataError("a transform is for images and sound, not for texts; leave it out")
-        return Transformed(_transform(transform, model), transform)
+        return TransformCollator(_transform(transform, model), transform)
     if folder is None and (timm := _timm(model)) is not None and row.kinds[:1] == ("image",):
-        return Transformed(timm, "timm's transform")
+        return TransformCollator(timm, "timm's transform")
     if folder is None or not is_dir(folder):
         raise DataError(
             f"nothing says how {_PLURAL[row.kinds[0]]} become tensors; {_REMEDY[row.kinds[0]]}"
         )
-    if (folder / "config.json").is_file() and "architecture" in config_of(folder):
-        return Transformed(_transform("timm", model), "timm's transform")
+    if (folder / "config.json").is_file() and "architecture" in read_config(folder):
+        return TransformCollator(_transform("timm", model), "timm's transform")
     return _processed(row, folder, model, max_length, padded)
 
 
@@ -59,13 +65,13 @@ def _transform(name: str, model: Any) -> Any:
             raise DataError("the transform 'timm' is for a model of timm, and this is none")
         return found
     if is_call(name):
-        return made_by(name, DataError)
+        return evaluate_call(name, DataError)
     if ":" in name:
         found = import_object(name, DataError)
         if not callable(found):
             raise DataError(f"{name} is a {type(found).__name__}, not a function")
         return found
-    models = needed("torchvision.models", f"the transform {name}", DataError)
+    models = require("torchvision.models", f"the transform {name}", DataError)
     try:
         return models.get_weight(name).transforms()
     except Exception as error:
@@ -79,16 +85,16 @@ def _timm(model: Any) -> Any | None:
     """The transform of a model of timm: evaluation's, as its configuration says."""
     if not isinstance(getattr(model, "pretrained_cfg", None), dict):
         return None
-    timm = needed("timm.data", "the model's own transform", DataError)
+    timm = require("timm.data", "the model's own transform", DataError)
     return timm.create_transform(**timm.resolve_model_data_config(model), is_training=False)
 
 
 def _processed(
     row: Row, folder: Path, model: Any, max_length: int | None, padded: bool
-) -> Processed:
-    library = needed("transformers", f"what lies in {folder}", DataError)
-    config = config_of(folder) if is_model_folder(folder) else {}
-    forward = None if model is None else forward_of(model)
+) -> ProcessorCollator:
+    library = require("transformers", f"what lies in {folder}", DataError)
+    config = read_config(folder) if is_model_folder(folder) else {}
+    forward = None if model is None else forward_names(model)
     # captions beside images or sound are for models that take tokens; others do without
     takes_text = row.kinds == ("text",) or forward is None or bool(forward & _TOKENS)
     needs_text = takes_text and (row.text is not None or row.target is not None)
@@ -104,7 +110,7 @@ def _processed(
         sounds = _loaded(library.AutoFeatureExtractor, folder, "feature extractor")
     longest = getattr(tokenizer, "model_max_length", MAX_LENGTH)
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
-    return Processed(
+    return ProcessorCollator(
         tokenizer,
         images,
         sounds,

@@ -12,7 +12,7 @@ import numpy as np
 
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.optional_packages import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
@@ -52,7 +52,7 @@ class Row:
         return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
 
 
-def find_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """The samples of a folder or file, in order of their names, or as the file has them.
 
     A folder holds images or sound, in subfolders by class where there are such, with texts and
@@ -85,7 +85,7 @@ def find_rows(path: Path) -> list[Row]:
     return rows
 
 
-def labels_of(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
+def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
     """Class numbers, int64 of shape [samples]; None where a row has none.
 
     A name is the number that the model gives it; else names that are numbers are these; else
@@ -172,7 +172,7 @@ def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
 
 
 def _saved(path: Path) -> list[Row]:
-    datasets = needed("datasets", f"the dataset in {path}", DataError)
+    datasets = require("datasets", f"the dataset in {path}", DataError)
     try:
         found = datasets.load_from_disk(str(path))
         return [_row(each, f"{path}, row {at}") for at, each in enumerate(found)]

@@ -11,17 +11,17 @@ from torch import nn
 
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.types import INT8
-from qtool.frontends.data.encoders import Encode
+from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
 from qtool.frontends.huggingface.kv_cache import (
-    Cache,
-    Int8Cache,
+    Int8KVCache,
+    KVCache,
     Pair,
-    attended,
-    attention_of,
-    begin,
+    count_attention_calls,
+    register_attention,
+    set_current_cache,
 )
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.optional_packages import require
 
 DYNAMIC: Mapping[str, Mapping[int, str]] = {
     "input_ids": {0: "batch", 1: "sequence"},
@@ -33,10 +33,10 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {
 FULL, SLIDING = "full_attention", "sliding_attention"
 """What transformers calls layers that see all tokens, and those that see the last ones alone."""
 
-PAST = 4  # tokens of a text that a batch of it has in its cache
+CACHED_TOKENS = 4  # tokens of a text that a batch of it has in its cache
 
 
-class Decoder(nn.Module):
+class DecoderWithCache(nn.Module):
     """A causal language model as one graph for the prompt and for each further token.
 
     Positions are counted over the tokens that the mask lets through, and a token sees those up to
@@ -48,7 +48,7 @@ class Decoder(nn.Module):
             width]; None: the cache is float.
     """
 
-    scales: list[Pair] | None = None
+    cache_scales: list[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
         """Raises CaptureError: the cache of a layer is another one than of keys and values."""
@@ -79,9 +79,9 @@ class Decoder(nn.Module):
         Returns: "logits" [batch, sequence, tokens], and "present" as past_key_values, of past and
             sequence.
         """
-        cache = Cache(past_key_values)
-        if self.scales is not None:
-            cache = begin(Int8Cache(past_key_values, self.scales))
+        cache = KVCache(past_key_values)
+        if self.cache_scales is not None:
+            cache = set_current_cache(Int8KVCache(past_key_values, self.cache_scales))
         count = attention_mask.cumsum(1)
         own = count[:, cache.get_seq_length() :]
         result = self.model(
@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         return {FULL: added(full), SLIDING: added(near)} if self.kinds else added(near)
 
     @torch.no_grad()
-    def hold_in_int8(self, data: Iterable[Any]) -> None:
+    def quantize_cache(self, data: Iterable[Any]) -> None:
         """The cache is one of int8 from now on, with a scale for each channel: the largest value
         that it has in this data, over 127.
 
@@ -123,7 +123,7 @@ class Decoder(nn.Module):
             CaptureError: the layers compute attention in another way than transformers has it.
             DataError: no data.
         """
-        library = needed("transformers", "a cache in int8", CaptureError)
+        library = require("transformers", "a cache in int8", CaptureError)
         most: list[dict[str, torch.Tensor]] = []
         for batch in data:
             kept = batch["attention_mask"][:, None, :, None]
@@ -136,40 +136,44 @@ class Decoder(nn.Module):
         if not most:
             raise DataError("a cache in int8 needs data for its scales")
         least = torch.finfo(torch.float32).tiny * INT8.qmax
-        self.scales = [
+        self.cache_scales = [
             {kind: (t.clamp(min=least) / INT8.qmax).flatten() for kind, t in pair.items()}
             for pair in most
         ]
-        self.model.set_attn_implementation(attention_of(library))
+        self.model.set_attn_implementation(register_attention(library))
         ids = batch["input_ids"]
         self(ids, torch.ones_like(ids), ())
-        if attended() != len(self.scales):
+        if count_attention_calls() != len(self.cache_scales):
             raise CaptureError(
                 f"{type(self.model).__name__} computes attention in a way of its own; its cache "
                 "stays in float"
             )
 
+    hold_in_int8 = quantize_cache  # its former name
+
     @torch.no_grad()
-    def continued(self, ids: torch.Tensor, mask: torch.Tensor, past: int) -> dict[str, Any]:
+    def with_cached_prefix(
+        self, ids: torch.Tensor, mask: torch.Tensor, past: int
+    ) -> dict[str, Any]:
         """The inputs of a call on [batch, tokens] of which the first ones are in the cache."""
         cache = self(ids[:, :past], mask[:, :past], ())["present"]
         return {"input_ids": ids[:, past:], "attention_mask": mask, "past_key_values": cache}
 
 
 @dataclass(frozen=True)
-class Continued:
+class CachedPrefixCollator:
     """Texts as a decoder reads them: their first tokens are in the cache already."""
 
-    encode: Encode
-    model: Decoder
+    encode: Collator
+    model: DecoderWithCache
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         made = self.encode(rows)
         ids, mask = made["input_ids"], made["attention_mask"]
-        if (short := PAST + 2 - ids.shape[1]) > 0:
+        if (short := CACHED_TOKENS + 2 - ids.shape[1]) > 0:
             ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
             mask = nn.functional.pad(mask, (0, short))
-        return self.model.continued(ids, mask, PAST)
+        return self.model.with_cached_prefix(ids, mask, CACHED_TOKENS)
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]]:

@@ -14,16 +14,16 @@ import torch
 from torch import nn
 
 from qtool.core.errors import CaptureError
-from qtool.frontends.data.encoders import Encode
+from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.optional_packages import require
 
-PAST = 4  # tokens of a text that a batch of it has in its cache
+CACHED_TOKENS = 4  # tokens of a text that a batch of it has in its cache
 Pair = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, Mapping[int, str]]
 
 
-class _Half(nn.Module):
+class _Part(nn.Module):
     """
     Attributes:
         config: of the model.
@@ -37,7 +37,7 @@ class _Half(nn.Module):
             raise CaptureError(f"{type(model).__name__} is no encoder-decoder model")
         self.model = model
 
-    def _written(self, ids: torch.Tensor, read: torch.Tensor, mask: Any, cache: Any) -> Any:
+    def _run_decoder(self, ids: torch.Tensor, read: torch.Tensor, mask: Any, cache: Any) -> Any:
         return self.model(
             encoder_outputs=(read,),
             attention_mask=mask,
@@ -47,7 +47,7 @@ class _Half(nn.Module):
         )
 
 
-class ReadingHalf(_Half):
+class EncoderPart(_Part):
     """The encoder, and what the decoder's layers make of it."""
 
     def forward(
@@ -64,8 +64,8 @@ class ReadingHalf(_Half):
         given = {name: value for name, value in named.items() if value is not None}
         read = self.model.get_encoder()(**given)[0]
         start = torch.full((read.shape[0], 1), self._start, device=read.device)
-        cache = _cache((), ())
-        self._written(start, read, None, cache)
+        cache = _make_cache((), ())
+        self._run_decoder(start, read, None, cache)
         return {"cross": _pairs(cache.cross_attention_cache)}
 
     @property
@@ -80,7 +80,7 @@ class ReadingHalf(_Half):
         return {n: s for n, s in encode.dynamic.items() if not n.startswith("decoder_")}
 
 
-class WritingHalf(_Half):
+class DecoderPart(_Part):
     """The decoder. All texts of a batch begin together."""
 
     def forward(
@@ -103,24 +103,31 @@ class WritingHalf(_Half):
         read = keys.new_zeros(
             keys.shape[0], keys.shape[2], self.config.hidden_size
         )  # not looked at
-        cache = _cache(past_key_values, cross)
-        result = self._written(input_ids, read, encoder_attention_mask, cache)
+        cache = _make_cache(past_key_values, cross)
+        result = self._run_decoder(input_ids, read, encoder_attention_mask, cache)
         return {"logits": result.logits, "present": _pairs(cache.self_attention_cache)}
 
     @torch.no_grad()
     def batch(self, made: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """A batch of which the first tokens are in the cache."""
-        reading = ReadingHalf(self.model).eval()
+        reading = EncoderPart(self.model).eval()
         cross, ids = reading(**reading.batch(made))["cross"], made["decoder_input_ids"]
-        ids = nn.functional.pad(ids, (0, max(0, PAST + 2 - ids.shape[1])), value=int(ids[0, 0]))
+        ids = nn.functional.pad(
+            ids, (0, max(0, CACHED_TOKENS + 2 - ids.shape[1])), value=int(ids[0, 0])
+        )
         masks = (
             {"encoder_attention_mask": made["attention_mask"]} if "attention_mask" in made else {}
         )
         keys = cross[0]["key"]
         empty = keys.new_zeros(len(keys), keys.shape[1], 0, keys.shape[3])
         begun = [{"key": empty, "value": empty} for _ in cross]
-        past = self(ids[:, :PAST], begun, cross, **masks)["present"]
-        return {"input_ids": ids[:, PAST:], "past_key_values": past, "cross": cross, **masks}
+        past = self(ids[:, :CACHED_TOKENS], begun, cross, **masks)["present"]
+        return {
+            "input_ids": ids[:, CACHED_TOKENS:],
+            "past_key_values": past,
+            "cross": cross,
+            **masks,
+        }
 
     def dynamic(self, encode: Any) -> Sizes:
         """Of what is read the length varies where that of the encoder's input does and is told."""
@@ -133,9 +140,9 @@ class WritingHalf(_Half):
         }
 
 
-def _cache(past: Sequence[Pair], cross: Sequence[Pair]) -> Any:
+def _make_cache(past: Sequence[Pair], cross: Sequence[Pair]) -> Any:
     """What the layers call: keys and values of what was written, and of what was read."""
-    library = needed("transformers", "an encoder-decoder model", CaptureError)
+    library = require("transformers", "an encoder-decoder model", CaptureError)
     parts = library.DynamicCache(), library.DynamicCache()
     for part, pairs in zip(parts, (past, cross), strict=True):
         for layer, pair in enumerate(pairs):
@@ -149,22 +156,22 @@ def _pairs(cache: Any) -> list[dict[str, torch.Tensor]]:
     return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
 
 
-def half_of(task: str | None) -> type[_Half] | None:
+def part_for_task(task: str | None) -> type[_Part] | None:
     """The half that a task asks for by how its name ends."""
     ending = (task or "").rpartition("-")[2]
-    return {"encoder": ReadingHalf, "decoder": WritingHalf}.get(ending)
+    return {"encoder": EncoderPart, "decoder": DecoderPart}.get(ending)
 
 
 @dataclass(frozen=True)
-class Halved:
+class PartCollator:
     """Batches of a whole model as one of its halves takes them."""
 
-    encode: Encode
-    half: ReadingHalf | WritingHalf
+    encode: Collator
+    part: EncoderPart | DecoderPart
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return self.half.batch(self.encode(rows))
+        return self.part.batch(self.encode(rows))
 
     @property
     def dynamic(self) -> Sizes:
-        return self.half.dynamic(self.encode)
+        return self.part.dynamic(self.encode)

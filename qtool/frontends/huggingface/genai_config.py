@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
-from qtool.frontends.huggingface.causal_decoder import Decoder
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
 CONFIG = "genai_config.json"
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template*")
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def genai_config(model: Decoder, file: str) -> dict[str, Any]:
+def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
     """The configuration for a file of this model; a greedy search unless its caller says more.
 
     Args:
@@ -64,7 +64,7 @@ def genai_config(model: Decoder, file: str) -> dict[str, Any]:
     }
 
 
-def write_beside(model: Decoder, folder: Path, path: Path) -> list[Path]:
+def write_genai_files(model: DecoderWithCache, folder: Path, path: Path) -> list[Path]:
     """Writes the configuration and the tokenizer's files of a model's folder beside an exported
     file; what is there of other names stays. Returns what was written.
 

@@ -14,7 +14,7 @@ from qtool.core.ops.attention import cached_attention
 Pair = Mapping[str, torch.Tensor]
 
 
-class Cache:
+class KVCache:
     """What the layers of transformers take for a cache: keys and values, and what is appended."""
 
     is_compileable = False
@@ -46,14 +46,14 @@ class Cache:
         return [{"key": key, "value": value} for key, value in self.pairs]
 
 
-class Int8Cache(Cache):
+class Int8KVCache(KVCache):
     """The same in int8, with scales for the channels of each layer. Attention and what is appended
     are one operator, which the layers call in place of their own."""
 
     def __init__(self, past: Sequence[Pair], scales: Sequence[Pair]) -> None:
         super().__init__(past)
         self.scales = scales
-        self.attended = 0
+        self.calls = 0
 
     def update(
         self,
@@ -84,12 +84,12 @@ class Int8Cache(Cache):
         heads, numbers = query.shape[1], (scales["key"], scales["value"])
         made = cached_attention(*flat, *before, *numbers, mask, heads, groups, scale)
         self.pairs[layer] = made[1:]
-        self.attended += 1
+        self.calls += 1
         found: torch.Tensor = made[0].unflatten(2, (heads, width))
         return found
 
 
-_CURRENT = ContextVar[Int8Cache]("the cache of the call under way")
+_CURRENT = ContextVar[Int8KVCache]("the cache of the call under way")
 _ATTENTION = "qtool_int8_cache"  # as transformers knows it
 
 
@@ -109,18 +109,18 @@ def _attention(
     return _CURRENT.get().attend(module.layer_idx, query, (key, value), mask, scale), None
 
 
-def begin(cache: Int8Cache) -> Int8Cache:
+def set_current_cache(cache: Int8KVCache) -> Int8KVCache:
     """The layers' attention is over this one from now on."""
     _CURRENT.set(cache)
     return cache
 
 
-def attended() -> int:
+def count_attention_calls() -> int:
     """How many layers have been over the one of the last call."""
-    return _CURRENT.get().attended
+    return _CURRENT.get().calls
 
 
-def attention_of(library: Any) -> str:
+def register_attention(library: Any) -> str:
     """The name by which transformers knows the attention over an `Int8Cache`."""
     library.AttentionInterface.register(_ATTENTION, _attention)
     return _ATTENTION

@@ -19,21 +19,21 @@ from torch.overrides import TorchFunctionMode
 
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
-from qtool.frontends.huggingface.encoder_decoder import half_of
+from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.model_folder import (
     WITH_PAST,
-    class_of,
-    config_of,
+    disable_cache,
+    model_class,
+    no_pooler_options,
+    read_config,
     timm_arguments,
-    uncached,
-    without_pooler,
 )
-from qtool.frontends.huggingface.safetensors_files import Shards
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
-SMALL = 1 << 16  # elements
-APART = (
+MIN_META_ELEMENTS = 1 << 16  # elements
+STACKED_EXPERTS = (
     "the files hold experts one by one, and the model has them stacked: it does not go block by "
     "block; use qtool convert, which loads the whole of it"
 )
@@ -51,7 +51,7 @@ class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: w
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
-        if func is torch.empty and prod(_sizes(args, options)) > SMALL:
+        if func is torch.empty and prod(_sizes(args, options)) > MIN_META_ELEMENTS:
             options["device"] = "meta"
         return func(*args, **options)
 
@@ -62,50 +62,50 @@ def _sizes(args: Any, options: Mapping[str, Any]) -> list[int]:
     return [int(size) for size in (given[0] if nested else given)]
 
 
-def empty_folder(path: Path, task: str | None = None) -> nn.Module:
+def load_without_weights(path: Path, task: str | None = None) -> nn.Module:
     """The model of a folder of transformers or timm in eval mode, with weights that hold no values
     and take no memory.
 
     Raises:
         CaptureError: it cannot be made; its package is missing.
     """
-    config = config_of(path)
+    config = read_config(path)
     try:
         with silence_logging(), without_weights():
-            model = _made(path, config, task)
+            model = _build(path, config, task)
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
         raise CaptureError(f"{path} cannot be loaded: {first_line(error)}") from error
-    return flat(model)
+    return expand_meta_parameters(model)
 
 
-def _made(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
+def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     if "architecture" in config and "model_type" not in config:
-        timm = needed("timm", f"the model in {path}", CaptureError)
+        timm = require("timm", f"the model in {path}", CaptureError)
         name, given = timm_arguments(timm, path, config)
         made: nn.Module = timm.create_model(name, pretrained=False, **given)
         return made
-    library = needed("transformers", f"the model in {path}", CaptureError)
-    if half_of(task) is not None:
+    library = require("transformers", f"the model in {path}", CaptureError)
+    if part_for_task(task) is not None:
         raise CaptureError(f"no half of a model is loaded without its weights: leave out '{task}'")
     if task == WITH_PAST:
         raise CaptureError(f"no cache goes with a model in blocks: leave out '{task}'")
-    loader = class_of(library, path, config, task)
+    loader = model_class(library, path, config, task)
     known = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     auto = loader.__name__.startswith("Auto")
     make = (
         partial(loader.from_config, known, dtype=torch.float32) if auto else partial(loader, known)
     )
     built: nn.Module = make()
-    if not any("pooler" in name.split(".") for name in Shards(path).tensors):
+    if not any("pooler" in name.split(".") for name in WeightFiles(path).tensors):
         poolers = [name for name in built.state_dict() if "pooler" in name.split(".")]
-        if bare := without_pooler(type(built), poolers):
+        if bare := no_pooler_options(type(built), poolers):
             built = make(**bare)
-    return uncached(built)
+    return disable_cache(built)
 
 
-def flat(model: nn.Module) -> nn.Module:
+def expand_meta_parameters(model: nn.Module) -> nn.Module:
     """The model in eval mode. Parameters without memory become ones of a single element that is
     read for all, in place; one that has several places keeps them."""
     made: dict[nn.Parameter, nn.Parameter] = {}
@@ -120,7 +120,7 @@ def flat(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def names_of(model: nn.Module, shards: Shards) -> dict[str, str]:
+def stored_names(model: nn.Module, shards: WeightFiles) -> dict[str, str]:
     """Parameter, and buffer that is saved -> its name in the files.
 
     A parameter with several names is there under one of them; a part of a model may have been saved
@@ -143,7 +143,7 @@ def names_of(model: nn.Module, shards: Shards) -> dict[str, str]:
             stacked = any("experts" in n.split(".") for n in state)
             raise CaptureError(
                 f"{shards.folder} has no weights for {type(model).__name__} (missing: {name}); "
-                + (APART if stacked else "choose the --task that it was trained for")
+                + (STACKED_EXPERTS if stacked else "choose the --task that it was trained for")
             )
         shape = shards.tensors[known].shape
         if shape != tuple(tensor.shape):

@@ -14,9 +14,9 @@ from torch import nn
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
-from qtool.frontends.huggingface.causal_decoder import Decoder
-from qtool.frontends.huggingface.encoder_decoder import half_of
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.encoder_decoder import part_for_task
+from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
 TASKS: Mapping[str, str] = {
@@ -57,7 +57,7 @@ def is_model_folder(path: Path) -> bool:
     return is_file(path / "config.json")
 
 
-def config_of(path: Path) -> Mapping[str, Any]:
+def read_config(path: Path) -> Mapping[str, Any]:
     """What config.json says.
 
     Raises:
@@ -84,7 +84,7 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
         CaptureError: it has no weights in safetensors, or not those of the task; it needs code of
             its own; its package is missing.
     """
-    config = config_of(path)
+    config = read_config(path)
     if not list(path.glob("*.safetensors")):
         raise CaptureError(
             f"{path} holds no weights in safetensors; save the model so (save_pretrained does)"
@@ -102,7 +102,7 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
 
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
-    timm = needed("timm", f"the model in {path}", CaptureError)
+    timm = require("timm", f"the model in {path}", CaptureError)
     name, given = timm_arguments(timm, path, config)
     weights = {"pretrained": False, "checkpoint_path": str(path / "model.safetensors")}
     model: nn.Module = timm.create_model(name, **{**given, **weights})
@@ -119,12 +119,12 @@ def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[st
 
 
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
-    library = needed("transformers", f"the model in {path}", CaptureError)
-    loader = class_of(library, path, config, task)
+    library = require("transformers", f"the model in {path}", CaptureError)
+    loader = model_class(library, path, config, task)
     given = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
     given |= _experts(config)
     model, loading = loader.from_pretrained(path, **given)
-    if bare := without_pooler(type(model), loading["missing_keys"]):
+    if bare := no_pooler_options(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **given, **bare)
     if missing := sorted(loading["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -132,10 +132,10 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
             "choose the --task that it was trained for"
         )
-    found: nn.Module = uncached(model).float()
-    if (half := half_of(task)) is not None:
+    found: nn.Module = disable_cache(model).float()
+    if (half := part_for_task(task)) is not None:
         return half(found)
-    return Decoder(found) if task == WITH_PAST else found
+    return DecoderWithCache(found) if task == WITH_PAST else found
 
 
 def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:
@@ -143,7 +143,7 @@ def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:
     return {"experts_implementation": "batched_mm"} if any("experts" in k for k in config) else {}
 
 
-def without_pooler(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:
+def no_pooler_options(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:
     """How a model is made without its pooler, where only that one's weights are missing: folders of
     encoders whose states others pool, or of models with a head of their own, have none."""
     alone = bool(missing) and all("pooler" in name.split(".") for name in missing)
@@ -151,7 +151,7 @@ def without_pooler(kind: type[nn.Module], missing: Collection[str]) -> Mapping[s
     return {asked: False} if alone and asked in signature(kind).parameters else {}
 
 
-def uncached(model: nn.Module) -> nn.Module:
+def disable_cache(model: nn.Module) -> nn.Module:
     """The model, which returns no cache for a next step: a graph gives tensors alone."""
     for part in model.modules():
         config: Any = getattr(part, "config", None)
@@ -164,7 +164,7 @@ def _options(loader: Any) -> Mapping[str, Any]:
     return _LOCAL if loader.__name__.startswith("Auto") else {"local_files_only": True}
 
 
-def class_of(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
+def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
     """The class of transformers for the model of a folder, by default that of its weights.
 
     Raises:

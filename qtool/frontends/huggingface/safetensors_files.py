@@ -17,18 +17,18 @@ from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
-_GLANCE = 4096  # bytes of the values of each tensor that its mark is made of
+_HASHED_BYTES = 4096  # bytes of the values of each tensor that its mark is made of
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """Where a tensor lies."""
 
     file: Path
     shape: tuple[int, ...]
 
 
-class Shards:
+class WeightFiles:
     """The tensors of a model's folder by name; the files are mapped, not read.
 
     Raises:
@@ -37,10 +37,10 @@ class Shards:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tensors: dict[str, Stored] = {}
+        self.tensors: dict[str, StoredTensor] = {}
         named = _index(folder)
         for file in sorted(set(named.values())) if named else [folder / _WHOLE]:
-            self.tensors |= _held(file)
+            self.tensors |= _tensors_in(file)
         if lost := sorted(set(named) - set(self.tensors)):
             raise CaptureError(
                 f"{named[lost[0]]} lacks '{lost[0]}', which the index says is in it; get that file "
@@ -48,20 +48,20 @@ class Shards:
             )
 
     @property
-    def mark(self) -> str:
+    def content_hash(self) -> str:
         """Tells these weights from others: of all names and shapes, and the first values of each
         tensor."""
         digest = hashlib.sha256()
         for name, stored in sorted(self.tensors.items()):
             digest.update(f"{name} {stored.shape}\n".encode())
-            with _opened(stored.file) as file:
+            with _open(stored.file) as file:
                 digest.update(_first_bytes(file.get_slice(name)))
         return digest.hexdigest()[:32]
 
     def read(self, name: str, place: tuple[slice, ...] | None = None) -> torch.Tensor:
         """A tensor, or a part of it, float32 where it is of a float type; mapped where neither
         conversion nor parts are asked."""
-        with _opened(self.tensors[name].file) as file:
+        with _open(self.tensors[name].file) as file:
             found: torch.Tensor = file.get_slice(name)[place] if place else file.get_tensor(name)
         return found.float() if found.is_floating_point() else found
 
@@ -79,15 +79,15 @@ def _index(folder: Path) -> Mapping[str, Path]:
     return files
 
 
-def _held(file: Path) -> dict[str, Stored]:
-    with _opened(file) as opened:
+def _tensors_in(file: Path) -> dict[str, StoredTensor]:
+    with _open(file) as opened:
         return {
-            name: Stored(file, tuple(opened.get_slice(name).get_shape()))
+            name: StoredTensor(file, tuple(opened.get_slice(name).get_shape()))
             for name in opened.keys()  # noqa: SIM118  # no dict
         }
 
 
-def _opened(file: Path) -> Any:
+def _open(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file.parent} lacks {file.name}, which holds weights of the model")
     try:
@@ -102,8 +102,8 @@ def _first_bytes(stored: Any) -> bytes:
     shape = stored.get_shape()
     if not shape or 0 in shape:
         return b""
-    row = stored[: max(1, _GLANCE // max(1, _width(shape)))].contiguous().view(-1)
-    taken = row[:_GLANCE].view(torch.uint8)[:_GLANCE]
+    row = stored[: max(1, _HASHED_BYTES // max(1, _width(shape)))].contiguous().view(-1)
+    taken = row[:_HASHED_BYTES].view(torch.uint8)[:_HASHED_BYTES]
     return bytes(taken.numpy().data)
 
 

@@ -19,7 +19,7 @@ _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ..
 _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 
 
-def checked(model: onnx.ModelProto) -> onnx.ModelProto:
+def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with its functions written out.
 
     Raises:
@@ -50,9 +50,9 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
             )
     _refuse_training(model)
-    _refuse_of_nothing(model)
+    _refuse_empty_gru(model)
     _refuse_types(model.graph)
-    _spell_out(model)
+    _normalize(model)
     return model
 
 
@@ -73,7 +73,7 @@ def _refuse_training(model: onnx.ModelProto) -> None:
             )
 
 
-def _refuse_of_nothing(model: onnx.ModelProto) -> None:
+def _refuse_empty_gru(model: onnx.ModelProto) -> None:
     """A GRU without features, with which ONNX Runtime ends the process."""
     empty = {i.name for i in model.graph.initializer if 0 in i.dims}
     for node in nested_nodes(model.graph.node):
@@ -85,7 +85,7 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
     return stored is not None and bool(numpy_helper.to_array(stored).any())
 
 
-def _spell_out(model: onnx.ModelProto) -> None:
+def _normalize(model: onnx.ModelProto) -> None:
     """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without. Inputs
     left out at the end, which end the process when ONNX Runtime lays out a LayerNormalization."""
     for node in nested_nodes(model.graph.node):

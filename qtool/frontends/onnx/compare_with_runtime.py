@@ -18,9 +18,9 @@ from qtool.core.graph.float_tolerance import (
 from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
-from qtool.frontends.onnx.runtime_values import run
+from qtool.frontends.onnx.runtime_values import run_file
 
-_OF_ONE = frozenset(
+_APPROXIMATED = frozenset(
     [
         *("Sigmoid", "Softmax", "Tanh", "Erf", "Gelu", "Mish", "Swish"),
         *(f"com.microsoft.{name}" for name in ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")),
@@ -31,7 +31,7 @@ _ROUNDED = 1e-6
 gives 1e-8 for 1e-35."""
 
 
-def agree(
+def compare_with_runtime(
     model: OnnxModule,
     inputs: Mapping[str, Array],
     expected: Mapping[str, Array],
@@ -51,20 +51,25 @@ def agree(
     pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
     if all(distance(a, b) <= dtype_tolerance(a) for a, b in pairs):
         return
-    values: dict[str, Any] = {"": None, **model.known, **inputs, **run(model.model, inputs, True)}
-    given = {n: _tensor(v) if n not in model.known and n else v for n, v in values.items()}
+    values: dict[str, Any] = {
+        "": None,
+        **model.constants,
+        **inputs,
+        **run_file(model.model, inputs, True),
+    }
+    given = {n: _tensor(v) if n not in model.constants and n else v for n, v in values.items()}
     for index, node in enumerate(model.nodes):
-        if index in model.kept or not all(n in given for n in node.inputs):
+        if index in model.fallback or not all(n in given for n in node.inputs):
             continue
         arguments = _with_sizes(node.inputs, given, found)
-        results = model.replay(index, arguments)
+        results = model.run_node(index, arguments)
         for place, (name, result) in enumerate(zip(node.outputs, results, strict=False)):
             if name not in given:
                 continue
             mine = _tensor(result, model.cast.get(name))
             off = distance(given[name], mine)
             if off > dtype_tolerance(given[name]):
-                if node.key in _OF_ONE and _is_near(mine, given[name], arguments):
+                if node.key in _APPROXIMATED and _is_near(mine, given[name], arguments):
                     continue
                 if _is_noise(model, index, arguments, place, given[name]):
                     continue
@@ -90,7 +95,7 @@ def _is_noise(
     equal values divides what rounding left of them by its epsilon, and any of that is right."""
     moved = last_bit_perturbation()
     other = {n: moved(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    plain, away = (_tensor(model.replay(index, v)[place]) for v in (arguments, other))
+    plain, away = (_tensor(model.run_node(index, v)[place]) for v in (arguments, other))
     if (
         plain.shape != expected.shape
         or plain.dtype != expected.dtype

@@ -18,16 +18,16 @@ from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
 
-_LEAST = 1 << 12
+_MIN_MAPPED = 1 << 12
 """Elements; what is smaller is read: sizes are made of it, and operators look at its values."""
 
 
-class Mapped(np.ndarray[Any, Any]):
+class MappedArray(np.ndarray[Any, Any]):
     """An array whose values lie on the disk."""
 
 
 @dataclass(frozen=True)
-class Apart:
+class ExternalWeights:
     """The stored tensors of a model that lie in other files.
 
     Attributes:
@@ -37,17 +37,17 @@ class Apart:
     arrays: Mapping[str, Array] = field(default_factory=dict)
     maps: tuple[mmap.mmap, ...] = ()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """The memory of what was read; it is read again where it is asked for again."""
         for each in self.maps:
             if hasattr(mmap, "MADV_DONTNEED"):
                 each.madvise(mmap.MADV_DONTNEED)
 
 
-NOTHING = Apart()
+NO_EXTERNAL_WEIGHTS = ExternalWeights()
 
 
-def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
+def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeights:
     """Makes inputs of the large tensors that lie in other files, and maps those; reads small ones.
 
     Raises:
@@ -63,16 +63,16 @@ def take_apart(model: onnx.ModelProto, folder: Path) -> Apart:
             array = _array(tensor, folder, maps)
         except ValueError as error:
             raise CaptureError(f"'{tensor.name}' is not where the file says ({error})") from error
-        if array.size < _LEAST:
+        if array.size < _MIN_MAPPED:
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
             continue
-        arrays[tensor.name] = array.view(Mapped)
+        arrays[tensor.name] = array.view(MappedArray)
         if tensor.name not in given:
             kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
             graph.input.append(onnx.ValueInfoProto(name=tensor.name, type=kind))
     del graph.initializer[:]
     graph.initializer.extend(t for t in stored if t.name not in arrays)
-    return Apart(arrays, tuple(maps.values()))
+    return ExternalWeights(arrays, tuple(maps.values()))
 
 
 def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from qtool.core.ops import recurrent as cells
 from qtool.core.ops.pools import last_pad
-from qtool.frontends.onnx.node_calls import Array, Call, axes_of
+from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -19,8 +19,8 @@ _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVG_POOL: Mapping[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def _sides(
-    call: Call, x: Any, kernel: Sequence[int], dilated: bool = True
+def _pads(
+    call: NodeCall, x: Any, kernel: Sequence[int], dilated: bool = True
 ) -> tuple[list[int], list[int]]:
     """Pads at the beginnings and at the ends. `dilated`: whether they are those of dilated windows,
     where an operator's own word is that the size stays the same."""
@@ -28,15 +28,17 @@ def _sides(
     if kind in ("NOTSET", "VALID"):
         pads = list(call.get("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
         return pads[:rank], pads[rank:]
-    strides, dilations = _windows(call, rank)
+    strides, dilations = _strides_and_dilations(call, rank)
     begins, ends = [], []
     for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
         if s != 1 and not isinstance(size, int):
-            raise call.refuse("auto_pad of a dynamic size")
+            raise call.unsupported("auto_pad of a dynamic size")
         covered = d * (k - 1) + 1 if dilated else k
         total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
         if total < 0 and not dilated and d != 1:
-            raise call.refuse("strides longer than a dilated window, which the runtime cuts by")
+            raise call.unsupported(
+                "strides longer than a dilated window, which the runtime cuts by"
+            )
         total = max(0, total)
         less, more = total // 2, total - total // 2
         begins.append(less if kind == "SAME_UPPER" else more)
@@ -44,37 +46,37 @@ def _sides(
     return begins, ends
 
 
-def _windows(call: Call, rank: int) -> tuple[list[int], list[int]]:
+def _strides_and_dilations(call: NodeCall, rank: int) -> tuple[list[int], list[int]]:
     strides, dilations = (list(call.get(k, [1] * rank)) for k in ("strides", "dilations"))
     return strides, dilations
 
 
-def padded(x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], fill: float) -> Any:
+def pad_sides(x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], fill: float) -> Any:
     pairs = zip(reversed(begins), reversed(ends), strict=True)
     return F.pad(x, [w for pair in pairs for w in pair], value=fill)
 
 
-def conv(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     rank = weight.dim() - 2
-    begins, ends = _sides(call, x, weight.shape[2:])
+    begins, ends = _pads(call, x, weight.shape[2:])
     if begins != ends:
-        x, begins = padded(x, begins, ends, 0.0), [0] * rank
-    strides, dilations = _windows(call, rank)
+        x, begins = pad_sides(x, begins, ends, 0.0), [0] * rank
+    strides, dilations = _strides_and_dilations(call, rank)
     return _CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
 
 
-def conv_transpose(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv_transpose(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     rank = weight.dim() - 2
-    call.only("auto_pad", "NOTSET", "VALID")
-    begins, ends = _sides(call, x, weight.shape[2:])
+    call.require("auto_pad", "NOTSET", "VALID")
+    begins, ends = _pads(call, x, weight.shape[2:])
     if begins != ends:
-        raise call.refuse("pads that differ at the two ends")
-    strides, dilations = _windows(call, rank)
+        raise call.unsupported("pads that differ at the two ends")
+    strides, dilations = _strides_and_dilations(call, rank)
     extra, groups = call.get("output_padding", [0] * rank), call.get("group", 1)
     return _TRANSPOSED[rank](x, weight, bias, strides, begins, extra, groups, dilations)
 
 
-def gemm(call: Call, a: Any, b: Any, c: Any = None) -> torch.Tensor:
+def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     """As a linear layer where it is one; the loader has turned constant weights to [out, in]."""
     a = a.t() if call.get("transA", 0) else a
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
@@ -86,21 +88,21 @@ def gemm(call: Call, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     return product if c is None else product + (c if beta == 1.0 else c * beta)
 
 
-def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def linear(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     return F.linear(x, weight, bias)
 
 
-def dropout(call: Call, x: Any, ratio: Any = None) -> torch.Tensor:
+def dropout(call: NodeCall, x: Any, ratio: Any = None) -> torch.Tensor:
     """When nothing is trained: nothing."""
-    _tested(call)
+    _require_inference(call)
     found: torch.Tensor = x
     return found
 
 
-def max_pool(call: Call, x: Any) -> torch.Tensor:
+def max_pool(call: NodeCall, x: Any) -> torch.Tensor:
     kernel = call.get("kernel_shape")
-    strides, dilations = _windows(call, len(kernel))
-    begins, ends = _sides(call, x, kernel, dilated=False)  # as the runtime counts
+    strides, dilations = _strides_and_dilations(call, len(kernel))
+    begins, ends = _pads(call, x, kernel, dilated=False)  # as the runtime counts
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
@@ -109,34 +111,34 @@ def max_pool(call: Call, x: Any) -> torch.Tensor:
         if ceil:
             sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
             ends, ceil = [last_pad(*each) for each in sizes], False
-        x, begins = padded(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
+        x, begins = pad_sides(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 
 
-def average_pool(call: Call, x: Any) -> torch.Tensor:
+def average_pool(call: NodeCall, x: Any) -> torch.Tensor:
     kernel = call.get("kernel_shape")
-    begins, ends = _sides(call, x, kernel)
-    strides, dilations = _windows(call, len(kernel))
+    begins, ends = _pads(call, x, kernel)
+    strides, dilations = _strides_and_dilations(call, len(kernel))
     counts, ceil = bool(call.get("count_include_pad", 0)), bool(call.get("ceil_mode", 0))
     if any(d != 1 for d in dilations) or (ceil and any(begins + ends)):
-        raise call.refuse("dilations, or pads with ceil_mode")
+        raise call.unsupported("dilations, or pads with ceil_mode")
     if begins != ends:
         if not counts:
-            raise call.refuse("pads that differ at the two ends and do not count")
-        x, begins = padded(x, begins, ends, 0.0), [0] * len(kernel)
+            raise call.unsupported("pads that differ at the two ends and do not count")
+        x, begins = pad_sides(x, begins, ends, 0.0), [0] * len(kernel)
     found: torch.Tensor = _AVG_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
     return found
 
 
-def _tested(call: Call) -> None:
+def _require_inference(call: NodeCall) -> None:
     """Before opset 7 an attribute says that nothing is trained."""
     if call.opset < 7 and not call.get("is_test", 0):
-        raise call.refuse("it is trained")
+        raise call.unsupported("it is trained")
 
 
-def batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
-    call.only("training_mode", 0)
-    _tested(call)
+def batch_norm(call: NodeCall, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
+    call.require("training_mode", 0)
+    _require_inference(call)
     epsilon = call.get("epsilon", 1e-5)
     if not call.get("spatial", 1):  # before opset 9: of each element
         each: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
@@ -144,8 +146,8 @@ def batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any) 
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
 
 
-def layer_norm(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-    call.only("stash_type", 1)
+def layer_norm(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    call.require("stash_type", 1)
     axis = call.get("axis", -1) % x.dim()
     sizes, epsilon = list(x.shape[axis:]), call.get("epsilon", 1e-5)
     if all(t is None or list(t.shape) == sizes for t in (weight, bias)):
@@ -154,13 +156,13 @@ def layer_norm(call: Call, x: Any, weight: Any, bias: Any = None) -> torch.Tenso
     return plain if bias is None else plain + bias
 
 
-def instance_norm(call: Call, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+def instance_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tensor:
     return F.instance_norm(x, weight=weight, bias=bias, eps=call.get("epsilon", 1e-5))
 
 
-def group_norm(call: Call, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+def group_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tensor:
     """Before opset 21 there is one weight for each group, since then one for each channel."""
-    call.only("stash_type", 1)
+    call.require("stash_type", 1)
     groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
     if len(weight) != x.shape[1]:
         weight, bias = (t.repeat_interleave(x.shape[1] // groups) for t in (weight, bias))
@@ -175,20 +177,20 @@ def recurrent(kind: str) -> Callable[..., Any]:
     """LSTM, GRU or RNN: the forms that torch has, too."""
     activations = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}
 
-    def apply(call: Call, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
+    def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
         lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
         count = len(w)
-        call.only("direction", *(["forward"] if count == 1 else ["bidirectional"]))
+        call.require("direction", *(["forward"] if count == 1 else ["bidirectional"]))
         for name in ("layout", "input_forget"):
-            call.only(name, 0)
+            call.require(name, 0)
         if kind == "gru" and not call.get("linear_before_reset", 0):
-            raise call.refuse("linear_before_reset = 0")
+            raise call.unsupported("linear_before_reset = 0")
         given = [a.decode().title() for a in call.get("activations", [])]
         single = given[0] if kind == "rnn" and given else "Tanh"
         usual = (activations.get(kind) or [single]) * count
         known = single in ("Tanh", "Relu") and (not given or given == usual)
         if lengths is not None or peepholes is not None or b is None or not known:
-            raise call.refuse("lengths, peepholes, other activations or no bias")
+            raise call.unsupported("lengths, peepholes, other activations or no bias")
         if kind == "lstm":
             return cells.lstm(x, w, r, b, h, c)
         return (
@@ -199,7 +201,7 @@ def recurrent(kind: str) -> Callable[..., Any]:
 
 
 def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def apply(call: Call, x: Any) -> torch.Tensor:
+    def apply(call: NodeCall, x: Any) -> torch.Tensor:
         if call.opset >= 13:
             return function(x, call.get("axis", -1))
         axis = call.get("axis", 1) % x.dim()  # before opset 13 over all dimensions from there
@@ -208,13 +210,15 @@ def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return apply
 
 
-def clip(call: Call, x: Any, low: Array | None = None, high: Array | None = None) -> torch.Tensor:
+def clip(
+    call: NodeCall, x: Any, low: Array | None = None, high: Array | None = None
+) -> torch.Tensor:
     low = call.get("min") if low is None else low
     high = call.get("max") if high is None else high
     kind = float if x.is_floating_point() else int
     bounds = [None if b is None else kind(b) for b in (low, high)]
     if any(b is not None and math.isnan(b) for b in bounds):
-        raise call.refuse("a bound that is NaN")
+        raise call.unsupported("a bound that is NaN")
     if bounds == [None, None]:
         found: torch.Tensor = x
         return found
@@ -224,11 +228,11 @@ def clip(call: Call, x: Any, low: Array | None = None, high: Array | None = None
 def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
     """`noop`: what it makes of each element alone is the element."""
 
-    def apply(call: Call, x: Any, axes: Array | None = None) -> torch.Tensor:
+    def apply(call: NodeCall, x: Any, axes: Array | None = None) -> torch.Tensor:
         where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
         if not where and call.get("noop_with_empty_axes", 0):
             if not noop:
-                raise call.refuse("no axes")
+                raise call.unsupported("no axes")
             found: torch.Tensor = x
             return found
         return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
@@ -236,50 +240,50 @@ def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Calla
     return apply
 
 
-def cumulative_sum(call: Call, x: Any, axis: Array) -> torch.Tensor:
-    call.only("exclusive", 0)
-    call.only("reverse", 0)
+def cumulative_sum(call: NodeCall, x: Any, axis: Array) -> torch.Tensor:
+    call.require("exclusive", 0)
+    call.require("reverse", 0)
     return torch.cumsum(x, int(axis), dtype=x.dtype)
 
 
-def arg_max(call: Call, x: Any) -> torch.Tensor:
-    call.only("select_last_index", 0)
+def arg_max(call: NodeCall, x: Any) -> torch.Tensor:
+    call.require("select_last_index", 0)
     return torch.argmax(x, call.get("axis", 0), bool(call.get("keepdims", 1)))
 
 
-def divide(call: Call, a: Any, b: Any) -> Any:
+def divide(call: NodeCall, a: Any, b: Any) -> Any:
     whole = not any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in (a, b))
     return torch.div(a, b, rounding_mode="trunc") if whole and not isinstance(b, float) else a / b
 
 
-def power(call: Call, a: Any, b: Any) -> Any:
+def power(call: NodeCall, a: Any, b: Any) -> Any:
     """The result is of the base's type."""
     found = torch.pow(a, b)
     return found if found.dtype == a.dtype else found.to(a.dtype)
 
 
-def gelu(call: Call, x: Any) -> torch.Tensor:
+def gelu(call: NodeCall, x: Any) -> torch.Tensor:
     return F.gelu(x, approximate=call.get("approximate", "none"))
 
 
-def quick_gelu(call: Call, x: Any) -> torch.Tensor:
+def quick_gelu(call: NodeCall, x: Any) -> torch.Tensor:
     alpha = call.get("alpha", 1.702)
     return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
-def swish(call: Call, x: Any) -> torch.Tensor:
+def swish(call: NodeCall, x: Any) -> torch.Tensor:
     alpha = call.get("alpha", 1.0)
     return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
-def hard_sigmoid(call: Call, x: Any) -> torch.Tensor:
+def hard_sigmoid(call: NodeCall, x: Any) -> torch.Tensor:
     alpha, beta = call.get("alpha", 0.2), call.get("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return F.hardsigmoid(x)
     return torch.clamp(x * alpha + beta, 0.0, 1.0)
 
 
-def prelu(call: Call, x: Any, slope: Any) -> torch.Tensor:
+def prelu(call: NodeCall, x: Any, slope: Any) -> torch.Tensor:
     """A slope for each channel is a layer; any other one is broadcast as it stands."""
     if slope.numel() == 1:
         return F.prelu(x, slope.reshape(-1))

@@ -12,15 +12,15 @@ import torch
 from torch.nn import functional as F
 
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES
-from qtool.frontends.onnx.layers import padded
-from qtool.frontends.onnx.node_calls import Array, Call, axes_of
+from qtool.frontends.onnx.layers import pad_sides
+from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _END = 2**31 - 1  # "to the end" in a Slice
 _BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same to the runtime where it goes backwards
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
-def reshape(call: Call, x: Any, shape: Array) -> torch.Tensor:
+def reshape(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
     keep = not call.get("allowzero", 0)
     sizes = [x.shape[i] if keep and _is(s, 0) else s for i, s in enumerate(shape.tolist())]
     found: torch.Tensor = x.reshape(sizes)
@@ -31,7 +31,7 @@ def _is(size: Any, number: int) -> bool:
     return isinstance(size, int) and size == number
 
 
-def flatten(call: Call, x: Any) -> torch.Tensor:
+def flatten(call: NodeCall, x: Any) -> torch.Tensor:
     axis = call.get("axis", 1)
     if axis == 1:
         return torch.flatten(x, 1)
@@ -40,34 +40,34 @@ def flatten(call: Call, x: Any) -> torch.Tensor:
     return found
 
 
-def squeeze(call: Call, x: Any, axes: Array | None = None) -> Any:
+def squeeze(call: NodeCall, x: Any, axes: Array | None = None) -> Any:
     where = axes_of(call, axes)  # ONNX Runtime takes none for all, also where they are given
     return x.squeeze(tuple(where)) if where else x.squeeze()
 
 
-def unsqueeze(call: Call, x: Any, axes: Array | None = None) -> Any:
+def unsqueeze(call: NodeCall, x: Any, axes: Array | None = None) -> Any:
     where = axes_of(call, axes) or []
     for axis in sorted(a % (x.ndim + len(where)) for a in where):
         x = np.expand_dims(x, axis) if isinstance(x, np.ndarray) else x.unsqueeze(axis)
     return x
 
 
-def concat(call: Call, *parts: Any) -> torch.Tensor:
+def concat(call: NodeCall, *parts: Any) -> torch.Tensor:
     return torch.cat(parts, call.get("axis"))
 
 
-def split(call: Call, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
+def split(call: NodeCall, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
     axis = call.get("axis", 0)
     given = call.get("split") if sizes is None else sizes.tolist()
     if given is None and not isinstance(x.shape[axis], int):
-        return _even(x, axis, call.outputs)
+        return _split_evenly(x, axis, call.outputs)
     found = torch.split(x, -(-x.shape[axis] // call.outputs) if given is None else given, axis)
     if len(found) != call.outputs:
-        raise call.refuse("fewer parts than outputs")
+        raise call.unsupported("fewer parts than outputs")
     return found
 
 
-def _even(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
+def _split_evenly(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
     """So many parts of a size that varies; where that is too small the last ones hold nothing, and
     torch.split would give fewer."""
     each, front = -(-x.shape[axis] // parts), (slice(None),) * (axis % x.ndim)
@@ -75,7 +75,7 @@ def _even(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
     return tuple(x[(*front, end)] for end in (*ends, slice((parts - 1) * each, None)))
 
 
-def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
+def _slices(call: NodeCall, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
     starts, ends, axes, steps = (*rest, None, None, None, None)[:4]
     starts = call.get("starts") if starts is None else starts.tolist()
     ends = call.get("ends") if ends is None else ends.tolist()
@@ -89,18 +89,20 @@ def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
     return tuple(found)
 
 
-def cut(call: Call, x: Any, *rest: Any) -> Any:
-    where = tuple(map(_from_within, _slices(call, x.ndim, rest), x.shape))
+def slice_elements(call: NodeCall, x: Any, *rest: Any) -> Any:
+    where = tuple(map(_clamp_start, _slices(call, x.ndim, rest), x.shape))
     if isinstance(x, torch.Tensor):
         back = [d for d, s in enumerate(where) if isinstance(s.step, int) and s.step < 0]
-        where = tuple(_turned(call, s, x.shape[d]) if d in back else s for d, s in enumerate(where))
+        where = tuple(
+            _reversed_slice(call, s, x.shape[d]) if d in back else s for d, s in enumerate(where)
+        )
         x = x.flip(back) if back else x
     if isinstance(x, np.ndarray) and any(_is_dynamic(b) for s in where for b in (s.start, s.stop)):
         x = torch.as_tensor(x)  # numpy would make a number of the size
     return x[where]
 
 
-def _from_within(part: slice, size: Any) -> slice:
+def _clamp_start(part: slice, size: Any) -> slice:
     """Backwards from before the first place is from the first one, where Python gives nothing."""
     start, step = part.start, part.step
     if not all(isinstance(n, int) for n in (start, step, size)):
@@ -108,7 +110,7 @@ def _from_within(part: slice, size: Any) -> slice:
     return slice(0, part.stop, step) if step < 0 < size and start < -size else part
 
 
-def _turned(call: Call, backwards: slice, size: Any) -> slice:
+def _reversed_slice(call: NodeCall, backwards: slice, size: Any) -> slice:
     """The same places of a dimension that was turned round, in steps forwards."""
     start, stop, step = backwards.start, backwards.stop, backwards.step
     if isinstance(size, int) and not any(map(_is_dynamic, (start, stop))):
@@ -116,7 +118,7 @@ def _turned(call: Call, backwards: slice, size: Any) -> slice:
         return slice(size - 1 - first, max(size - 1 - end, 0), -step)
     all_of_it = isinstance(start, int) and (start == -1 or start >= _END)
     if not all_of_it or not (stop is None or (isinstance(stop, int) and stop <= -_END)):
-        raise call.refuse("negative steps over a part of a dynamic size")
+        raise call.unsupported("negative steps over a part of a dynamic size")
     return slice(None, None, -step)
 
 
@@ -124,11 +126,11 @@ def _is_dynamic(bound: Any) -> bool:
     return isinstance(bound, torch.SymInt)
 
 
-def gather(call: Call, x: Any, index: Any) -> torch.Tensor:
+def gather(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
     axis = call.get("axis", 0)
     if index.ndim == 0 and isinstance(index, np.ndarray):
         return torch.select(x, axis, int(index))
-    index = _from_the_front(call, x, index, axis)
+    index = _non_negative_index(call, x, index, axis)
     if axis == 0 and x.dim() == 2:
         return F.embedding(index, x)
     found = torch.index_select(x, axis, index.reshape(-1))
@@ -136,12 +138,12 @@ def gather(call: Call, x: Any, index: Any) -> torch.Tensor:
     return found.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
-def gather_elements(call: Call, x: Any, index: Any) -> torch.Tensor:
+def gather_elements(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
     axis = call.get("axis", 0)
-    return torch.gather(x, axis, _from_the_front(call, x, index, axis).long())
+    return torch.gather(x, axis, _non_negative_index(call, x, index, axis).long())
 
 
-def _from_the_front(call: Call, x: Any, index: Any, axis: int) -> Any:
+def _non_negative_index(call: NodeCall, x: Any, index: Any, axis: int) -> Any:
     """Negative indices count from the end, which torch's operators do not know."""
     constant = call.constants.get(1)
     if constant is None or not (constant < 0).any():
@@ -150,7 +152,7 @@ def _from_the_front(call: Call, x: Any, index: Any, axis: int) -> Any:
     return torch.where(index < 0, index + x.shape[axis], index)
 
 
-def expand(call: Call, x: Any, shape: Array) -> torch.Tensor:
+def expand(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
     ones = [1] * max(0, len(shape) - x.dim())
     sizes = [*([1] * max(0, x.dim() - len(shape))), *shape.tolist()]
     kept = [old if _is(new, 1) else new for old, new in zip([*ones, *x.shape], sizes, strict=True)]
@@ -158,7 +160,9 @@ def expand(call: Call, x: Any, shape: Array) -> torch.Tensor:
     return found
 
 
-def pad(call: Call, x: Any, pads: Array | None = None, fill: Any = None, axes: Any = None) -> Any:
+def pad(
+    call: NodeCall, x: Any, pads: Array | None = None, fill: Any = None, axes: Any = None
+) -> Any:
     mode, rank = call.get("mode", "constant"), x.dim()
     given = list(call.get("pads")) if pads is None else pads.tolist()
     where = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
@@ -167,28 +171,28 @@ def pad(call: Call, x: Any, pads: Array | None = None, fill: Any = None, axes: A
         begins[axis], ends[axis] = given[i], given[i + len(where)]
     if mode == "constant":
         value = call.get("value", 0.0) if fill is None else fill.item()
-        return padded(x, begins, ends, value)
+        return pad_sides(x, begins, ends, value)
     first = next((a for a in range(rank) if begins[a] or ends[a]), rank)
     pairs = zip(reversed(begins[first:]), reversed(ends[first:]), strict=True)
     widths = [w for pair in pairs for w in pair]
     if any(w < 0 for w in widths):
-        raise call.refuse("cuts instead of padding")
+        raise call.unsupported("cuts instead of padding")
     torch_mode = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[mode]
     return F.pad(x, widths, mode=torch_mode)
 
 
-def upsample(call: Call, x: Any, scales: Any = None) -> torch.Tensor:
+def upsample(call: NodeCall, x: Any, scales: Any = None) -> torch.Tensor:
     """Up to opset 9, where every position is asymmetric."""
     scales = call.get("scales") if scales is None else scales.tolist()
-    call.only("mode", "nearest")
+    call.require("mode", "nearest")
     if scales[:2] != [1, 1]:
-        raise call.refuse("resizes the batch or the channels")
+        raise call.unsupported("resizes the batch or the channels")
     return F.interpolate(x, None, scales[2:], "nearest")
 
 
-def resize(call: Call, x: Any, *rest: Any) -> Any:
+def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
     for name, usual in (("antialias", 0), ("axes", None), ("keep_aspect_ratio_policy", "stretch")):
-        call.only(name, usual)
+        call.require(name, usual)
     if call.opset < 11:
         return upsample(call, x, *rest)
     _, scales, sizes = (*rest, None, None, None)[:3]
@@ -196,7 +200,7 @@ def resize(call: Call, x: Any, *rest: Any) -> Any:
     lead = scales[:2] if sizes is None and scales is not None else (sizes or [])[:2]
     outside = lead == ([1, 1] if sizes is None else list(x.shape[:2]))
     if not outside or x.dim() < 3:
-        raise call.refuse("resizes the batch or the channels")
+        raise call.unsupported("resizes the batch or the channels")
     factors = None if scales is None else scales[2:]
     wanted = None if sizes is None else sizes[2:]
     mode, where = call.get("mode", "nearest"), call.get(_WHERE, "half_pixel")
@@ -207,13 +211,13 @@ def resize(call: Call, x: Any, *rest: Any) -> Any:
     )
     if mode == "linear" and where in ("half_pixel", "pytorch_half_pixel", "align_corners") and many:
         return F.interpolate(x, wanted, factors, _LINEAR[x.dim() - 2], where == "align_corners")
-    raise call.refuse(f"{mode}, {where}")
+    raise call.unsupported(f"{mode}, {where}")
 
 
 _WHERE = "coordinate_transformation_mode"
 
 
-def _nearest(call: Call, where: str, factors: Sequence[float] | None) -> str:
+def _nearest(call: NodeCall, where: str, factors: Sequence[float] | None) -> str:
     """torch's word for a way to round positions."""
     rounding = call.get("nearest_mode", "round_prefer_floor")
     centred = where in ("half_pixel", "pytorch_half_pixel")
@@ -224,21 +228,21 @@ def _nearest(call: Call, where: str, factors: Sequence[float] | None) -> str:
         return "nearest"
     if where == "half_pixel" and rounding == "round_prefer_ceil":
         return "nearest-exact"
-    raise call.refuse(f"nearest, {where}, {rounding}")
+    raise call.unsupported(f"nearest, {where}, {rounding}")
 
 
-def cast(call: Call, x: Any) -> torch.Tensor:
+def cast(call: NodeCall, x: Any) -> torch.Tensor:
     found: torch.Tensor = x.to(torch_type(call, call.get("to")))
     return found
 
 
-def torch_type(call: Call, kind: int) -> torch.dtype:
+def torch_type(call: NodeCall, kind: int) -> torch.dtype:
     if kind not in TORCH_TYPES:
-        raise call.refuse("a type that torch has no tensors of")
+        raise call.unsupported("a type that torch has no tensors of")
     return TORCH_TYPES[kind]
 
 
-def depth_to_space(call: Call, x: Any) -> torch.Tensor:
+def depth_to_space(call: NodeCall, x: Any) -> torch.Tensor:
     b = call.get("blocksize")
     if call.get("mode", "DCR") == "CRD":
         return F.pixel_shuffle(x, b)
@@ -248,7 +252,7 @@ def depth_to_space(call: Call, x: Any) -> torch.Tensor:
     return found
 
 
-def space_to_depth(call: Call, x: Any) -> torch.Tensor:
+def space_to_depth(call: NodeCall, x: Any) -> torch.Tensor:
     b = call.get("blocksize")
     n, c, h, w = x.shape
     moved = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
@@ -256,17 +260,17 @@ def space_to_depth(call: Call, x: Any) -> torch.Tensor:
     return found
 
 
-def filled(call: Call, shape: Array) -> torch.Tensor:
+def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
     value = call.get("value")
     array = np.zeros(1, np.float32) if value is None else value
     kind = torch.from_numpy(np.asarray(array).reshape(-1)).dtype
     return torch.full(shape.tolist(), np.asarray(array).reshape(-1)[0].item(), dtype=kind)
 
 
-def eye_like(call: Call, x: Any) -> torch.Tensor:
+def eye_like(call: NodeCall, x: Any) -> torch.Tensor:
     """It reads sizes alone. Where they are known it is a constant."""
-    call.only("k", 0)
+    call.require("k", 0)
     kind = call.get("dtype")
     if x.dim() != 2 or not all(isinstance(s, int) for s in x.shape):
-        raise call.refuse("of a dynamic size")
+        raise call.unsupported("of a dynamic size")
     return torch.eye(*x.shape, dtype=x.dtype if kind is None else torch_type(call, kind))

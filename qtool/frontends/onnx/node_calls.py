@@ -16,12 +16,12 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-class Unreadable(Exception):  # noqa: N818  # not an error: the node is kept as it is
+class UnsupportedForm(Exception):  # noqa: N818  # not an error: the node is kept as it is
     """A form of an operator that a reader has no torch operators for."""
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class NodeCall:
     """One node: attributes, number of outputs, the file's opset, constant inputs by position."""
 
     name: str
@@ -34,19 +34,19 @@ class Call:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else value
 
-    def only(self, name: str, *accepted: Any) -> None:
+    def require(self, name: str, *accepted: Any) -> None:
         """Refuses values of an attribute other than these; the first is the default.
 
         Raises:
             Unreadable: it has another one.
         """
         if (value := self.get(name, accepted[0])) not in accepted:
-            raise self.refuse(f"{name} = {value}")
+            raise self.unsupported(f"{name} = {value}")
 
-    def refuse(self, why: str) -> Unreadable:
-        return Unreadable(f"{self.name}: {why}")
+    def unsupported(self, why: str) -> UnsupportedForm:
+        return UnsupportedForm(f"{self.name}: {why}")
 
 
-def axes_of(call: Call, axes: Array | None) -> list[int] | None:
+def axes_of(call: NodeCall, axes: Array | None) -> list[int] | None:
     """Axes come as an input in newer opsets, as an attribute in older ones."""
     return call.get("axes") if axes is None else [int(a) for a in axes.ravel()]

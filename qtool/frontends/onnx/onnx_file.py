@@ -24,11 +24,11 @@ from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part
 from qtool.core.graph.unique_names import unique
 from qtool.core.paths import is_file
-from qtool.frontends.onnx.check import checked
-from qtool.frontends.onnx.compare_with_runtime import agree
-from qtool.frontends.onnx.external_weights import take_apart
+from qtool.frontends.onnx.check import check_and_inline
+from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
+from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.onnx_module import OnnxModule
-from qtool.frontends.onnx.runtime_values import run
+from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 
@@ -49,7 +49,7 @@ def load_onnx(path: str | Path) -> OnnxModule:
             random numbers, or takes something else than tensors.
     """
     file = Path(path)
-    return _module(file, lambda: OnnxModule(checked(_message(file, onnx.load))))
+    return _module(file, lambda: OnnxModule(check_and_inline(_message(file, onnx.load))))
 
 
 def map_onnx(path: str | Path) -> OnnxModule:
@@ -61,8 +61,8 @@ def map_onnx(path: str | Path) -> OnnxModule:
 
     def made() -> OnnxModule:
         model = _message(file, partial(onnx.load, load_external_data=False))
-        apart = take_apart(model, file.parent)
-        return OnnxModule(checked(model), apart)
+        apart = map_external_weights(model, file.parent)
+        return OnnxModule(check_and_inline(model), apart)
 
     file = Path(path)
     return _module(file, made)
@@ -99,59 +99,65 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
             operator otherwise than the runtime (names it), or torch.export cannot trace the model.
     """
     batch = Batch(_in_order(model, example))
-    wanted = _open(model, batch) if dynamic is None else dynamic
+    wanted = _open_dimensions(model, batch) if dynamic is None else dynamic
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
-        _check(name, kind, tensor, wanted)
-    if model.apart.arrays:
+        _check_input(name, kind, tensor, wanted)
+    if model.external.arrays:
         pairs = zip(model.inputs, batch.args, strict=True)
         few = [t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs]
         model.observe(few, whole=False)
-        model.apart.give_back()
+        model.external.release()
     else:
-        _show(model, batch)
-    less = (_varying(model, batch, wanted), {}) if dynamic is None and any(wanted.values()) else ()
+        _check_against_runtime(model, batch)
+    less = (
+        (_without_small_dimensions(model, batch, wanted), {})
+        if dynamic is None and any(wanted.values())
+        else ()
+    )
     tried = [wanted, *(sizes for sizes in less if sizes != wanted)]
-    while (graph := _first(model, batch, tried)) is None:
-        model.kept |= model.untraced
+    while (graph := _capture_first(model, batch, tried)) is None:
+        model.fallback |= model.untraced
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
     _name_nodes(graph, model)
     return graph
 
 
-def _show(model: OnnxModule, batch: Batch) -> None:
+def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
     """That the file is read as ONNX Runtime runs it."""
     arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
-    expected = run(model.model, arrays)
-    _refuse_odd(expected)
-    agree(model, arrays, expected, model.observe(batch.args))
+    expected = run_file(model.model, arrays)
+    _refuse_non_tensors(expected)
+    compare_with_runtime(model, arrays, expected, model.observe(batch.args))
 
 
-def _first(model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]) -> G.FloatGraph | None:
+def _capture_first(
+    model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]
+) -> G.FloatGraph | None:
     """With the first of these dynamic sizes with which the model can be captured; None where it
     may be with what could not be traced kept as it is."""
     names = {old: new for new, old in model.arguments.items()}
     sizes, *others = tried
     try:
-        return _captured(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
+        return _capture(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
     except CaptureError:
-        if not others and not model.untraced <= model.kept:
+        if not others and not model.untraced <= model.fallback:
             return None
         if not others:
             raise
-    return _first(model, batch, others)
+    return _capture_first(model, batch, others)
 
 
-def _captured(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
+def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     """`capture_module`; what it refuses is called as in the file."""
     try:
-        return capture_module(model, batch, dynamic, filled=not model.apart.arrays)
+        return capture_module(model, batch, dynamic, has_weights=not model.external.arrays)
     except CaptureError as error:
         text = _STEP_SAID.sub(lambda found: model.nodes[int(found[1])].label, str(error))
         raise CaptureError(text) from error
 
 
-def _open(model: OnnxModule, batch: Batch) -> Dynamic:
+def _open_dimensions(model: OnnxModule, batch: Batch) -> Dynamic:
     """What the file leaves open; of an input without a shape the first dimension."""
     found: dict[str, Mapping[int, str]] = {}
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
@@ -160,7 +166,7 @@ def _open(model: OnnxModule, batch: Batch) -> Dynamic:
     return found
 
 
-def _refuse_odd(outputs: Mapping[str, Any]) -> None:
+def _refuse_non_tensors(outputs: Mapping[str, Any]) -> None:
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray) or value.dtype == object:
             raise CaptureError(
@@ -173,7 +179,7 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
     last: dict[str, str] = {}  # step -> the name of the call that gives its result
     for node in G.calls(graph.graph):
         found = _STEP.fullmatch(G.name_of(node))
-        if found and not _takes_out(node):
+        if found and not _is_output_selection(node):
             last[found[1]] = G.name_of(node)
     taken = {G.OUTPUT}
     for node in graph.graph.nodes:
@@ -185,7 +191,7 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
             new = model.arguments[str(node.target)]
         elif found and node.op == "call_function":
             label = model.nodes[int(found[1])].label
-            part = f"{node.args[1]}" if _takes_out(node) else found[2]
+            part = f"{node.args[1]}" if _is_output_selection(node) else found[2]
             new = label if last.get(found[1]) == old else f"{label}.{part}"
         else:
             new = weights.get(old, old)
@@ -193,7 +199,7 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
         taken.add(node.meta[G.NAME])
 
 
-def _takes_out(node: Any) -> bool:
+def _is_output_selection(node: Any) -> bool:
     """One of the results of what is kept."""
     return bool(node.args) and getattr(node.args[0], "target", None) is onnx_part
 
@@ -212,7 +218,7 @@ def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
     return tuple(given[n] for n in model.inputs)
 
 
-def _varying(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
+def _without_small_dimensions(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
     """Without dimensions of which the example shows too little: torch.export takes 0 and 1 as they
     are."""
     return {
@@ -221,7 +227,7 @@ def _varying(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
     }
 
 
-def _check(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
+def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
     wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
     sizes: list[int | str] = [
         d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim

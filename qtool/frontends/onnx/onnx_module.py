@@ -15,11 +15,11 @@ from torch import nn
 from qtool.core import graph as G
 from qtool.core.errors import DataError
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part, tensor_of
-from qtool.frontends.onnx.external_weights import NOTHING, Apart, Mapped
-from qtool.frontends.onnx.node_calls import Array, Unreadable
-from qtool.frontends.onnx.read_nodes import Node, nodes_of
-from qtool.frontends.onnx.runtime_parts import part_for, read_by
-from qtool.frontends.onnx.shape_operators import calculated, cast_types
+from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
+from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
+from qtool.frontends.onnx.read_nodes import OnnxNode, read_nodes
+from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
+from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
 from qtool.frontends.onnx.value_names import identifiers
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
@@ -28,10 +28,10 @@ _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
 Values = dict[str, Any]
 
 
-class _Step(nn.Module):
+class _NodeModule(nn.Module):
     """A module of its own for each node, so that torch.export tells them apart."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OnnxNode) -> None:
         super().__init__()
         self.node = node
 
@@ -50,36 +50,40 @@ class OnnxModule(nn.Module):
         untraced: those that could not be traced with sizes that vary.
     """
 
-    def __init__(self, model: onnx.ModelProto, apart: Apart = NOTHING) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS
+    ) -> None:
         super().__init__()
-        self.model, self.apart = model, apart
-        self.known, self.nodes, self.source = nodes_of(model, apart.arrays)
+        self.model, self.external = model, external
+        self.constants, self.nodes, self.source = read_nodes(model, external.arrays)
         self.cast = cast_types(p for node in self.nodes for p in node.protos)
         graph = model.graph
         self.outputs = tuple(o.name for o in graph.output)
-        stored = {i.name for i in graph.initializer} | set(apart.arrays)
+        stored = {i.name for i in graph.initializer} | set(external.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
-        self.kept = {i for i, node in enumerate(self.nodes) if node.row is None}
+        self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
         self.untraced: set[int] = set()
         self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
         for node in self.nodes:
-            known, fixed = ((), ()) if node.row is None else (node.row.known, node.row.fixed)
+            known, fixed = (
+                ((), ()) if node.rule is None else (node.rule.static_inputs, node.rule.buffers)
+            )
             for i, name in enumerate(node.inputs):
-                if name in self.known and i not in known and name not in self.attributes:
-                    self._hold(name, self.known[name], i not in fixed)
+                if name in self.constants and i not in known and name not in self.attributes:
+                    self._register(name, self.constants[name], i not in fixed)
         for name in self.outputs:
-            if name in self.known and name not in self.attributes:
-                self._hold(name, self.known[name], False)
-        self.steps = nn.ModuleList(_Step(n) for n in self.nodes)
+            if name in self.constants and name not in self.attributes:
+                self._register(name, self.constants[name], False)
+        self.steps = nn.ModuleList(_NodeModule(n) for n in self.nodes)
         self.forward = _with_parameters(self._run, list(self.arguments))
 
-    def _hold(self, name: str, array: Array, trained: bool) -> None:
+    def _register(self, name: str, array: Array, trained: bool) -> None:
         if np.asarray(array).dtype not in _HELD:
             return  # text, 4-bit numbers: they stand in a part
         attribute = G.free_name(self, name)
-        apart = isinstance(array, Mapped)
+        apart = isinstance(array, MappedArray)
         data = torch.from_numpy(array) if apart else tensor_of(np.asarray(array))
         if trained and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
@@ -87,7 +91,7 @@ class OnnxModule(nn.Module):
             self.register_buffer(attribute, data)
         self.attributes[name] = attribute
 
-    def blank(self, samples: int) -> tuple[torch.Tensor, ...]:
+    def zero_batch(self, samples: int) -> tuple[torch.Tensor, ...]:
         """A batch of zeros, of as many samples where their number is open.
 
         Raises:
@@ -112,75 +116,77 @@ class OnnxModule(nn.Module):
             whole: False drops what nothing reads any more.
         """
         with torch.no_grad():
-            return self._values(inputs, learn=True, whole=whole)
+            return self._run_nodes(inputs, learn=True, whole=whole)
 
-    def replay(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def run_node(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of one node on given values."""
         with torch.no_grad():
-            return self._results(index, values)
+            return self._run_node(index, values)
 
     def _run(self, *inputs: torch.Tensor) -> Any:
-        values = self._values(inputs)
+        values = self._run_nodes(inputs)
         found = [self.as_tensor(n, values[n]) for n in self.outputs]
         pairs = zip(self.outputs, found, strict=True)
-        outputs = tuple(t.clone() if n in self.known else t for n, t in pairs)
+        outputs = tuple(t.clone() if n in self.constants else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _values(
+    def _run_nodes(
         self, inputs: Sequence[torch.Tensor], learn: bool = False, whole: bool = True
     ) -> Values:
-        values: Values = {"": None, **self.known}
+        values: Values = {"": None, **self.constants}
         values.update(zip(self.inputs, inputs, strict=True))
         if learn:
-            self._remember(values)
+            self._record_types(values)
         last = {n: i for i, node in enumerate(self.nodes) for n in (*node.outputs, *node.inputs)}
         for index, node in enumerate(self.nodes):
-            made = dict(zip(node.outputs, self._results(index, values, learn), strict=False))
+            made = dict(zip(node.outputs, self._run_node(index, values, learn), strict=False))
             values.update(made)
             if learn:
-                self._remember(made)
+                self._record_types(made)
             for name in () if whole else (*node.inputs, *node.outputs):
                 if last[name] == index and name not in self.outputs:
                     values[name] = None
         return values
 
-    def _remember(self, values: Mapping[str, Any]) -> None:
+    def _record_types(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
-                self.source.seen[name] = _CODES[value.dtype], value.dim()
+                self.source.types[name] = _CODES[value.dtype], value.dim()
 
-    def _results(
+    def _run_node(
         self, index: int, values: Mapping[str, Any], learn: bool = False
     ) -> tuple[Any, ...]:
         node = self.nodes[index]
-        if node.row is not None and index not in self.kept:
+        if node.rule is not None and index not in self.fallback:
             given, begun = [values[n] for n in node.inputs], False
             try:
                 if all(v is None or isinstance(v, np.ndarray) for v in given):
-                    found = calculated(node.key, node.call, given)
+                    found = evaluate_shapes(node.key, node.call, given)
                     if found is not None:
                         return (found,)
                 mixed = any(isinstance(v, torch.Tensor) for v in given)
-                arguments = [self._value(node, i, v, mixed) for i, v in enumerate(given)]
+                arguments = [self._argument(node, i, v, mixed) for i, v in enumerate(given)]
                 begun = True
-                found = self.steps[index](node.row.function, node.call, *arguments)
+                found = self.steps[index](node.rule.function, node.call, *arguments)
             except Exception:  # a form of the operator that its row has not
                 if learn:
-                    self.kept.add(index)
+                    self.fallback.add(index)
                 elif begun and torch.compiler.is_exporting():
                     self.untraced.add(index)
                     raise  # the tracer is in the midst of it: once more, with it kept
             else:
                 return found if isinstance(found, tuple) else (found,)
-        return self._kept(index, node, values)
+        return self._run_in_runtime(index, node, values)
 
-    def _kept(self, index: int, node: Node, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _run_in_runtime(
+        self, index: int, node: OnnxNode, values: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         """As the runtime computes it."""
         tensors: dict[str, torch.Tensor] = {}
         stored: dict[str, Array] = {}
-        for name in read_by(node.protos):
+        for name in inputs_of(node.protos):
             value = values[name]
-            if name in self.known and (name not in self.attributes or _is_small(value)):
+            if name in self.constants and (name not in self.attributes or _is_small(value)):
                 stored[name] = value
             elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
                 kind = _CODES[self.cast.get(name, torch.int64)]
@@ -188,18 +194,18 @@ class OnnxModule(nn.Module):
             else:
                 tensors[name] = self.as_tensor(name, value)
         outputs = [o for o in node.outputs if o in self.source.used]
-        part = part_for(node.protos, outputs, list(tensors), stored, self.source, node.label)
+        part = make_part(node.protos, outputs, list(tensors), stored, self.source, node.label)
         found = self.steps[index](onnx_part, list(tensors.values()), part.text)
         results = dict(zip(outputs, found, strict=True))
         return tuple(results.get(o) for o in node.outputs)
 
-    def _value(self, node: Node, index: int, value: Any, mixed: bool) -> Any:
+    def _argument(self, node: OnnxNode, index: int, value: Any, mixed: bool) -> Any:
         """A value as a row takes it: sizes known, constants as tensors, or as numbers where
         another operand is a tensor."""
-        assert node.row is not None
-        if index in node.row.known:
+        assert node.rule is not None
+        if index in node.rule.static_inputs:
             if isinstance(value, torch.Tensor):
-                raise Unreadable(f"input '{node.inputs[index]}' is computed from data")
+                raise UnsupportedForm(f"input '{node.inputs[index]}' is computed from data")
             return value
         if not isinstance(value, np.ndarray):
             return value

@@ -18,11 +18,17 @@ from onnx.reference import ReferenceEvaluator
 
 from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES, read_names, unoptimized_session
-from qtool.frontends.onnx.external_weights import Mapped
-from qtool.frontends.onnx.node_calls import Array, Call
-from qtool.frontends.onnx.operator_table import OPERATORS, Row
-from qtool.frontends.onnx.runtime_parts import Source, grouped, made_by, part_for, read_by
-from qtool.frontends.onnx.runtime_values import odd_values
+from qtool.frontends.onnx.external_weights import MappedArray
+from qtool.frontends.onnx.node_calls import Array, NodeCall
+from qtool.frontends.onnx.operator_table import OPERATORS, OperatorRule
+from qtool.frontends.onnx.runtime_parts import (
+    FileContext,
+    group_nodes,
+    inputs_of,
+    make_part,
+    outputs_of,
+)
+from qtool.frontends.onnx.runtime_values import non_tensor_values
 from qtool.frontends.onnx.value_names import label_of
 
 LINEAR = "qtool.Linear"
@@ -32,7 +38,7 @@ _MESSAGE = 2**31 - 2**24  # bytes of constants that one protobuf message takes b
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class OnnxNode:
     """One step: an operator that a row reads, or nodes that are kept (`row` is None).
 
     Attributes:
@@ -43,16 +49,16 @@ class Node:
 
     label: str
     key: str
-    row: Row | None
-    call: Call
+    rule: OperatorRule | None
+    call: NodeCall
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     protos: tuple[onnx.NodeProto, ...]
 
 
-def nodes_of(
+def read_nodes(
     model: onnx.ModelProto, apart: Mapping[str, Array]
-) -> tuple[dict[str, Any], tuple[Node, ...], Source]:
+) -> tuple[dict[str, Any], tuple[OnnxNode, ...], FileContext]:
     """Constants by name, what is left to run in order, and what the nodes have in common.
 
     Args:
@@ -63,19 +69,21 @@ def nodes_of(
     """
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    known: dict[str, Any] = {**{i.name: _stored(i) for i in graph.initializer}, **apart}
-    source = Source(tuple(model.opset_import), model.ir_version, known, _used(graph))
-    protos = _alive(list(_left(graph, known, source)), {o.name for o in graph.output})
-    rows = {id(p): _row_for(p, source.used) for p in protos}
+    known: dict[str, Any] = {**{i.name: _to_array(i) for i in graph.initializer}, **apart}
+    source = FileContext(tuple(model.opset_import), model.ir_version, known, _used(graph))
+    protos = _live_nodes(
+        list(_fold_constants(graph, known, source)), {o.name for o in graph.output}
+    )
+    rows = {id(p): _rule_for(p, source.used) for p in protos}
     asked = any(rows[id(p)] is None or _casts_oddly(p) for p in protos)
-    odd = odd_values(model) if asked else frozenset[str]()
+    odd = non_tensor_values(model) if asked else frozenset[str]()
     readers = Counter(n for p in protos for n in read_names(p))
     readers.update(o.name for o in graph.output)
-    nodes: list[Node] = []
-    for group in grouped(protos, odd):
+    nodes: list[OnnxNode] = []
+    for group in group_nodes(protos, odd):
         node = _node(group, rows, known, opset, readers)
         node = _as_linear(node, known)
-        if not _takes_bias(nodes, node, known, readers):
+        if not _fuse_bias(nodes, node, known, readers):
             nodes.append(node)
     return known, tuple(nodes), source
 
@@ -86,7 +94,7 @@ def _casts_oddly(node: onnx.NodeProto) -> bool:
     return any(k not in TORCH_TYPES or k == onnx.TensorProto.BFLOAT16 for k in kinds)
 
 
-def _stored(tensor: onnx.TensorProto) -> Array:
+def _to_array(tensor: onnx.TensorProto) -> Array:
     try:
         return numpy_helper.to_array(tensor)
     except ValueError as error:
@@ -95,7 +103,7 @@ def _stored(tensor: onnx.TensorProto) -> Array:
         ) from error
 
 
-def key_of(node: onnx.NodeProto) -> str:
+def operator_key(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
@@ -105,20 +113,22 @@ def _used(graph: onnx.GraphProto) -> frozenset[str]:
     )
 
 
-def _left(graph: onnx.GraphProto, known: dict[str, Any], source: Source) -> Iterator[Any]:
+def _fold_constants(
+    graph: onnx.GraphProto, known: dict[str, Any], source: FileContext
+) -> Iterator[Any]:
     """The nodes that depend on more than constants; `known` takes what the others give."""
     queue = deque(graph.node)
     while queue:
         proto = queue.popleft()
-        if proto.op_type == "If" and proto.input[0] in known and key_of(proto) == "If":
+        if proto.op_type == "If" and proto.input[0] in known and operator_key(proto) == "If":
             queue.extendleft(reversed(_branch(proto, bool(known[proto.input[0]]), known)))
-        elif (values := _values(proto, known, source)) is not None:
+        elif (values := _constant_results(proto, known, source)) is not None:
             known.update(values)
         else:
             yield proto
 
 
-def _alive(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+def _live_nodes(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
     """Those that an output depends on."""
     kept = []
     for proto in reversed(protos):
@@ -141,9 +151,9 @@ def _branch(proto: onnx.NodeProto, taken: bool, known: dict[str, Any]) -> list[o
     return [*graph.node, *ends]
 
 
-def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> Any:
+def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: FileContext) -> Any:
     """What a node gives that reads nothing but constants, by name; None if it is to be run."""
-    if key_of(proto) == "Constant":
+    if operator_key(proto) == "Constant":
         value = helper.get_attribute_value(proto.attribute[0])
         if isinstance(value, onnx.TensorProto):
             return {proto.output[0]: numpy_helper.to_array(value)}
@@ -156,13 +166,13 @@ def _values(proto: onnx.NodeProto, known: Mapping[str, Any], source: Source) -> 
     if not names or any(n not in known for n in names):
         return None
     given = {n: known[n] for n in names}
-    if any(isinstance(a, Mapped) for a in given.values()):
-        return _seen_otherwise(proto, given)
-    if proto.op_type in _GROWS and _grown(given) > _LARGE:
+    if any(isinstance(a, MappedArray) for a in given.values()):
+        return _view_of_mapped(proto, given)
+    if proto.op_type in _GROWS and _largest_result(given) > _LARGE:
         return None
     _refuse_huge(proto, given)
     made = [o for o in proto.output if o]
-    part = part_for([proto], made, [], given, source, label_of(proto))
+    part = make_part([proto], made, [], given, source, label_of(proto))
     try:
         values: Any = unoptimized_session(part.model).run(None, {})
     except Exception:  # noqa: BLE001  # the runtime raises what its code does
@@ -185,9 +195,9 @@ def _refuse_huge(proto: onnx.NodeProto, given: Mapping[str, Array]) -> None:
         )
 
 
-def _seen_otherwise(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
+def _view_of_mapped(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
     """What a node makes of a mapped array without reading it; else it is run with what reads it."""
-    if key_of(proto) not in ("Transpose", "Identity"):
+    if operator_key(proto) not in ("Transpose", "Identity"):
         return None
     (array,) = given.values()
     if proto.op_type == "Transpose":
@@ -196,16 +206,16 @@ def _seen_otherwise(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
     return {proto.output[0]: array}
 
 
-def _grown(given: Mapping[str, Array]) -> float:
+def _largest_result(given: Mapping[str, Array]) -> float:
     """How many elements at most: the product of what may be sizes, and of what there is."""
     sizes = [abs(float(v)) for a in given.values() if a.dtype.kind in "if" for v in a.ravel()[:16]]
     whole = [max(1.0, s) for s in sizes if np.isfinite(s)]
     return float(np.prod(whole)) if whole else 0.0
 
 
-def _row_for(proto: onnx.NodeProto, used: frozenset[str]) -> Row | None:
+def _rule_for(proto: onnx.NodeProto, used: frozenset[str]) -> OperatorRule | None:
     """The operator's row, if it knows all that the node has."""
-    row = OPERATORS.get(key_of(proto))
+    row = OPERATORS.get(operator_key(proto))
     if row is None or not {a.name for a in proto.attribute} <= row.attributes:
         return None
     outputs = [i for i, o in enumerate(proto.output) if o in used]
@@ -215,23 +225,23 @@ def _row_for(proto: onnx.NodeProto, used: frozenset[str]) -> Row | None:
 
 def _node(
     protos: tuple[onnx.NodeProto, ...],
-    rows: Mapping[int, Row | None],
+    rows: Mapping[int, OperatorRule | None],
     known: Mapping[str, Any],
     opset: int,
     readers: Mapping[str, int],
-) -> Node:
+) -> OnnxNode:
     last = protos[-1]
     row = rows[id(last)] if len(protos) == 1 else None
     inputs, outputs = tuple(last.input), tuple(last.output)
     if row is None:
         inside = Counter(n for p in protos for n in read_names(p))
-        inputs = tuple(read_by(protos))
-        outputs = tuple(o for o in made_by(protos) if readers[o] > inside[o])
+        inputs = tuple(inputs_of(protos))
+        outputs = tuple(o for o in outputs_of(protos) if readers[o] > inside[o])
     attributes = {a.name: _attribute(a) for a in last.attribute}
     constants = {i: known[n] for i, n in enumerate(inputs) if n in known}
     label = label_of(last)
-    call = Call(label, attributes, len(outputs), opset, constants)
-    return Node(label, key_of(last), row, call, inputs, outputs, protos)
+    call = NodeCall(label, attributes, len(outputs), opset, constants)
+    return OnnxNode(label, operator_key(last), row, call, inputs, outputs, protos)
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Any:
@@ -239,9 +249,9 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def _as_linear(node: Node, known: dict[str, Any]) -> Node:
+def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
     """A product with a constant matrix as a linear layer, whose weight is [out, in]."""
-    if node.row is None or node.key not in ("MatMul", "Gemm") or node.inputs[1] not in known:
+    if node.rule is None or node.key not in ("MatMul", "Gemm") or node.inputs[1] not in known:
         return node
     weight, get = known[node.inputs[1]], node.call.get
     plain = get("alpha", 1.0) == get("beta", 1.0) == 1.0 and not get("transA", 0)
@@ -254,14 +264,14 @@ def _as_linear(node: Node, known: dict[str, Any]) -> Node:
     name = node.inputs[1]
     if not get("transB", 0):
         name += ".transposed"
-        turned = weight.T if isinstance(weight, Mapped) else np.ascontiguousarray(weight.T)
+        turned = weight.T if isinstance(weight, MappedArray) else np.ascontiguousarray(weight.T)
         known.setdefault(name, turned)
     inputs = (node.inputs[0], name, *(node.inputs[2:] if biased else ()))
-    return replace(node, key=LINEAR, row=OPERATORS[LINEAR], inputs=inputs)
+    return replace(node, key=LINEAR, rule=OPERATORS[LINEAR], inputs=inputs)
 
 
-def _takes_bias(
-    nodes: list[Node], node: Node, known: Mapping[str, Any], readers: Mapping[str, int]
+def _fuse_bias(
+    nodes: list[OnnxNode], node: OnnxNode, known: Mapping[str, Any], readers: Mapping[str, int]
 ) -> bool:
     """Whether `node` adds a constant vector to the linear layer right before it: its bias."""
     before = nodes[-1] if nodes else None

@@ -17,7 +17,7 @@ from qtool.frontends.onnx.node_calls import Array
 
 
 @dataclass(frozen=True)
-class Source:
+class FileContext:
     """What the nodes of a file have in common.
 
     Attributes:
@@ -29,27 +29,27 @@ class Source:
 
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
-    known: Mapping[str, Array]
+    constants: Mapping[str, Array]
     used: frozenset[str]
-    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    types: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def made_by(protos: Iterable[onnx.NodeProto]) -> list[str]:
+def outputs_of(protos: Iterable[onnx.NodeProto]) -> list[str]:
     return [o for p in protos for o in p.output if o]
 
 
-def read_by(protos: Sequence[onnx.NodeProto]) -> list[str]:
+def inputs_of(protos: Sequence[onnx.NodeProto]) -> list[str]:
     """What nodes read that none of them makes, in order."""
-    made = set(made_by(protos))
+    made = set(outputs_of(protos))
     return list(dict.fromkeys(n for p in protos for n in read_names(p) if n not in made))
 
 
-def part_for(
+def make_part(
     protos: Sequence[onnx.NodeProto],
     outputs: Sequence[str],
     tensors: Sequence[str],
     stored: Mapping[str, Array],
-    source: Source,
+    source: FileContext,
     label: str,
 ) -> OnnxSubgraph:
     """The part of these nodes.
@@ -60,8 +60,8 @@ def part_for(
     """
     infos = []
     for name in outputs:
-        if name in source.seen:
-            kind, rank = source.seen[name]
+        if name in source.types:
+            kind, rank = source.types[name]
             infos.append(helper.make_tensor_value_info(name, kind, [None] * rank))
         else:
             infos.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto()))
@@ -81,7 +81,7 @@ def _bare(proto: onnx.NodeProto) -> onnx.NodeProto:
     return bare
 
 
-def grouped(
+def group_nodes(
     nodes: Sequence[onnx.NodeProto], joined: frozenset[str]
 ) -> list[tuple[onnx.NodeProto, ...]]:
     """Nodes in an order in which they run, those together that one of the `joined` values joins;

@@ -18,7 +18,7 @@ _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float
 _TENSORS = frozenset(f"tensor({name})" for name in _NUMBERS.split())
 
 
-def odd_values(model: onnx.ModelProto) -> frozenset[str]:
+def non_tensor_values(model: onnx.ModelProto) -> frozenset[str]:
     """The values between nodes that torch has no tensors of: sequences, text, 4-bit numbers.
 
     Raises:
@@ -26,16 +26,16 @@ def odd_values(model: onnx.ModelProto) -> frozenset[str]:
     """
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
-    names = _between(model)
+    names = _intermediate_values(model)
     asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     try:
-        outputs = _opened(asked).get_outputs()
+        outputs = _open_session(asked).get_outputs()
     except Exception as error:
-        raise _failed(error) from error
+        raise _run_error(error) from error
     return frozenset(o.name for o in outputs if o.type not in _TENSORS)
 
 
-def run(
+def run_file(
     model: onnx.ModelProto, inputs: Mapping[str, Array], every: bool = False
 ) -> dict[str, Array]:
     """The outputs of a file by name; `every`: and all tensors on the way.
@@ -45,19 +45,19 @@ def run(
     """
     asked = model
     if every:
-        odd = odd_values(model)
+        odd = non_tensor_values(model)
         asked = onnx.ModelProto()
         asked.CopyFrom(model)
-        between = [n for n in _between(model) if n not in odd]
+        between = [n for n in _intermediate_values(model) if n not in odd]
         asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
     try:
-        found = _opened(asked).run(None, dict(inputs))
+        found = _open_session(asked).run(None, dict(inputs))
     except Exception as error:
-        raise _failed(error) from error
+        raise _run_error(error) from error
     return dict(zip((o.name for o in asked.graph.output), found, strict=True))
 
 
-def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
+def _open_session(model: onnx.ModelProto) -> ort.InferenceSession:
     if fits_one_message(model):
         return unoptimized_session(model)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -66,11 +66,11 @@ def _opened(model: onnx.ModelProto) -> ort.InferenceSession:
         return unoptimized_session(path)
 
 
-def _between(model: onnx.ModelProto) -> list[str]:
+def _intermediate_values(model: onnx.ModelProto) -> list[str]:
     outputs = {o.name for o in model.graph.output}
     made = dict.fromkeys(o for n in model.graph.node for o in n.output if o)
     return [n for n in made if n not in outputs]
 
 
-def _failed(error: Exception) -> CaptureError:
+def _run_error(error: Exception) -> CaptureError:
     return CaptureError(f"ONNX Runtime cannot run the file: {runtime_message(error)}")

@@ -17,18 +17,18 @@ from onnx import helper
 
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.frontends.onnx import moves
-from qtool.frontends.onnx.node_calls import Array, Call, Unreadable
+from qtool.frontends.onnx.node_calls import Array, NodeCall, UnsupportedForm
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
-def calculated(op: str, call: Call, arrays: list[Array | None]) -> Array | None:
+def evaluate_shapes(op: str, call: NodeCall, arrays: list[Array | None]) -> Array | None:
     """The result on known arrays of which one holds sizes, or None where it takes tensors."""
-    if op not in SIZES or not any(a is not None and a.dtype == object for a in arrays):
+    if op not in SHAPE_OPERATORS or not any(a is not None and a.dtype == object for a in arrays):
         return None
     try:
-        found: Array = SIZES[op](call, *arrays)
-    except Unreadable:
+        found: Array = SHAPE_OPERATORS[op](call, *arrays)
+    except UnsupportedForm:
         return None
     return found
 
@@ -43,13 +43,13 @@ def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
         else:
             values = proto.input[:1] if proto.op_type == "Gather" else proto.input
             kind = next((found[n] for n in values if n in found), None)
-        if proto.op_type in SIZES and kind in _INTEGERS:
+        if proto.op_type in SHAPE_OPERATORS and kind in _INTEGERS:
             found[proto.output[0]] = kind
     return found
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(call: Call, *inputs: Any) -> Any:
+    def apply(call: NodeCall, *inputs: Any) -> Any:
         return function(*inputs)
 
     return apply
@@ -58,7 +58,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
     """One element after the other."""
 
-    def apply(call: Call, *inputs: Array) -> Array:
+    def apply(call: NodeCall, *inputs: Array) -> Array:
         given = np.broadcast_arrays(*(np.asarray(a, object) for a in inputs))
         found = np.empty(given[0].shape, object)
         for at in np.ndindex(found.shape):
@@ -77,17 +77,17 @@ def _divided(a: Any, b: Any) -> Any:
     if isinstance(a, np.floating) or isinstance(b, np.floating):
         return a / b
     if any(isinstance(v, torch.SymFloat | float) for v in (a, b)):
-        raise Unreadable("a division of symbols")
+        raise UnsupportedForm("a division of symbols")
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # towards zero
     return a // b  # sizes are not negative
 
 
-def _cast(call: Call, x: Array) -> Array:
+def _cast(call: NodeCall, x: Array) -> Array:
     kind = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
     symbolic = any(isinstance(v, torch.SymInt) for v in x.ravel())
     if kind.kind not in "iu" and (kind != np.float32 or symbolic):
-        raise Unreadable("a symbol as a float")
+        raise UnsupportedForm("a symbol as a float")
     found: Array = _each(_whole if kind.kind in "iu" else np.float32)(call, x)
     return found
 
@@ -100,18 +100,18 @@ def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
     return _each(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
 
 
-def _take(call: Call, x: Array, index: Array) -> Array:
+def _take(call: NodeCall, x: Array, index: Array) -> Array:
     return np.asarray(np.take(x, index.astype(np.int64), call.get("axis", 0)), object)
 
 
-def _filled(call: Call, shape: Array) -> Array:
+def _filled(call: NodeCall, shape: Array) -> Array:
     fill = np.asarray(call.get("value", np.zeros(1, np.float32)))
     if fill.dtype != np.int64:
-        raise Unreadable("no sizes")
+        raise UnsupportedForm("no sizes")
     return np.full([int(s) for s in shape], fill.item(), object)
 
 
-def _equal(call: Call, a: Array, b: Array) -> Array:
+def _equal(call: NodeCall, a: Array, b: Array) -> Array:
     return np.asarray(_each(_are_equal)(call, a, b), bool)
 
 
@@ -124,14 +124,14 @@ def _are_equal(a: Any, b: Any) -> bool:
         return False  # no size is negative
     if len(symbols) == 2 and a.node.expr == b.node.expr:
         return True
-    raise Unreadable("a comparison of symbols")
+    raise UnsupportedForm("a comparison of symbols")
 
 
-SIZES: Mapping[str, Callable[..., Any]] = {
+SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Identity": _plain(lambda x: x),
     "Cast": _cast,
     "Gather": _take,
-    "Slice": moves.cut,
+    "Slice": moves.slice_elements,
     "Concat": _plain(lambda *parts: np.concatenate([np.atleast_1d(p) for p in parts])),
     "Unsqueeze": moves.unsqueeze,
     "Squeeze": _plain(lambda x, *_: np.squeeze(x)),

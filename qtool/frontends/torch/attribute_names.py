@@ -24,7 +24,7 @@ _TAKEN = frozenset(dir(fx.GraphModule)) - frozenset(dir(nn.Module))
 _BREAKING = re.compile(r'["\\\r\n]')
 
 
-def writable(program: ExportedProgram) -> ExportedProgram:
+def with_valid_names(program: ExportedProgram) -> ExportedProgram:
     """The program, or one with other names of the same tensors where it cannot be written."""
     signature = program.graph_signature
     targets = [s.target for s in signature.input_specs if s.target is not None]

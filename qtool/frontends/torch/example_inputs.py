@@ -37,7 +37,7 @@ def _is_named(dimensions: Any) -> bool:
     )
 
 
-def at_least_two(
+def double_single_sample(
     model: nn.Module, example: Batch, dynamic: Mapping[str, Mapping[int, str]] | None
 ) -> Batch:
     """torch.export takes a size of 1 for a constant: a batch of one is doubled."""
@@ -54,7 +54,7 @@ def at_least_two(
     return Batch(*pytree.tree_map(double, (example.args, example.kwargs)))
 
 
-def apart(example: Batch) -> Batch:
+def unshare_inputs(example: Batch) -> Batch:
     """A tensor that is given for two inputs is one input to torch.export, and the other is lost."""
     seen: set[int] = set()
 
@@ -67,7 +67,7 @@ def apart(example: Batch) -> Batch:
     return Batch(*pytree.tree_map(own, (example.args, example.kwargs)))
 
 
-def spell_out(model: nn.Module, example: Batch) -> None:
+def name_keyword_inputs(model: nn.Module, example: Batch) -> None:
     """Gives a forward that takes `**kwargs` a signature with the names that the example has:
     torch.export loses which size is whose otherwise. The attribute is the caller's to remove."""
     forward = model.forward

@@ -27,11 +27,15 @@ from qtool.core.graph.float_tolerance import (
 )
 from qtool.core.graph.process_lock import relaxed_gc, silence_logging
 from qtool.core.shield import defer_signals
-from qtool.frontends.torch.example_inputs import apart, at_least_two, spell_out
+from qtool.frontends.torch.example_inputs import (
+    double_single_sample,
+    name_keyword_inputs,
+    unshare_inputs,
+)
 from qtool.frontends.torch.exported_program import first_line, from_program
-from qtool.frontends.torch.fast_shapes import quick_shapes
-from qtool.frontends.torch.module_state import counts_of, kept_as_it_was
-from qtool.frontends.torch.shape_decisions import called, conditions
+from qtool.frontends.torch.fast_shapes import fast_shapes
+from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
+from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -85,7 +89,7 @@ def capture_module(
     model: nn.Module,
     example: Batch,
     dynamic: DynamicShapes | None = None,
-    filled: bool = True,
+    has_weights: bool = True,
 ) -> G.FloatGraph:
     """Captures a model in eval mode with torch.export.
 
@@ -107,60 +111,60 @@ def capture_module(
             "nn.Module that it was made of"
         )
     _refuse_training(model)
-    if filled:
-        _refuse_empty(model)
-    with kept_as_it_was(model):
-        spell_out(model, example)
-        two = apart(at_least_two(model, example, dynamic))
-        graph = from_program(_exported(model, example, two, dynamic))
+    if has_weights:
+        _refuse_meta(model)
+    with preserve_attributes(model):
+        name_keyword_inputs(model, example)
+        two = unshare_inputs(double_single_sample(model, example, dynamic))
+        graph = from_program(_export(model, example, two, dynamic))
         _name_dims(graph, two.arguments_of(model), dynamic)
-    if filled:
-        with kept_as_it_was(model):
-            _show(model, graph)
-            graph.size_conditions = conditions(model, graph, ranges=dynamic is not None)
+    if has_weights:
+        with preserve_attributes(model):
+            _check_outputs(model, graph)
+            graph.size_conditions = shape_conditions(model, graph, ranges=dynamic is not None)
     return graph
 
 
-def _exported(
+def _export(
     model: nn.Module, example: Batch, two: Batch, dynamic: DynamicShapes | None
 ) -> ExportedProgram:
     spec = _dynamic_spec(model, two, dynamic)
     try:
         with (
-            kept_as_it_was(model),
+            preserve_attributes(model),
             silence_logging(),
-            _plain_transformers(),
-            quick_shapes(),
+            _no_transformer_fast_path(),
+            fast_shapes(),
             defer_signals(),
         ):
             return torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
     except (Exception, SystemExit) as error:
-        raise _explained(model, example, two, error) from error
+        raise _explain(model, example, two, error) from error
 
 
-def _show(model: nn.Module, graph: G.FloatGraph) -> None:
+def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
     """That the graph computes on the example what the model does when it is called.
 
     Raises:
         CaptureError: it does not.
     """
     batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
-    before = counts_of(model)
+    before = scalar_attributes(model)
     try:
-        expected = called(model, batch)
-        again = expected if counts_of(model) == before else called(model, batch)
+        expected = run_model(model, batch)
+        again = expected if scalar_attributes(model) == before else run_model(model, batch)
     except (Exception, SystemExit) as error:
         raise CaptureError(
             f"the model was captured, and fails when it is called again: {describe(error)}"
         ) from error
     with torch.no_grad(), silence_logging():
-        runner = _Sized(graph.module)
+        runner = _ShapeChecker(graph.module)
         given = graph.leaves_of(batch)
         found = pytree.tree_leaves(runner.run(*given, enable_io_processing=False))
-    if runner.other is not None:
-        node, sizes = runner.other
+    if runner.mismatch is not None:
+        node, sizes = runner.mismatch
         raise CaptureError(
             f"{G.name_of(node)} has the sizes {sizes} on the example, where torch.export takes "
             f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
@@ -180,21 +184,21 @@ def _show(model: nn.Module, graph: G.FloatGraph) -> None:
         )
 
 
-class _Sized(fx.Interpreter):
+class _ShapeChecker(fx.Interpreter):
     """Runs a graph and holds its results to the sizes that it states as numbers.
 
     Attributes:
         other: the first node that gives other sizes, and those; None while there is none.
     """
 
-    other: tuple[fx.Node, list[int]] | None = None
+    mismatch: tuple[fx.Node, list[int]] | None = None
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if isinstance(result, torch.Tensor) and self.other is None:
+        if isinstance(result, torch.Tensor) and self.mismatch is None:
             pairs = zip(G.shape(n), result.shape, strict=True)
             if any(_number(stated) not in (None, size) for stated, size in pairs):
-                self.other = n, list(result.shape)
+                self.mismatch = n, list(result.shape)
         return result
 
 
@@ -204,7 +208,7 @@ def _number(size: Any) -> int | None:
 
 
 @contextmanager
-def _plain_transformers() -> Iterator[None]:
+def _no_transformer_fast_path() -> Iterator[None]:
     """nn.Transformer layer by layer, as it is without its fast paths, which no graph can hold.
 
     One is a single fused operator, the other a look at the values of a mask to see whether it is
@@ -230,7 +234,7 @@ def _refuse_training(model: nn.Module) -> None:
             raise CaptureError(f"{where} is in training mode; call model.eval() first")
 
 
-def _refuse_empty(model: nn.Module) -> None:
+def _refuse_meta(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise CaptureError(
@@ -299,13 +303,13 @@ def _name_dims(
     )
 
 
-def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
+def _explain(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
     text = str(error)
     lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
     where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
     if not lines and (cause := _CAUSE.search(text)):
         where = " at {}:{} in {}".format(*cause.groups())
-    where = where or _raised(error)
+    where = where or _raised_at(error)
     if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
         return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
     if "data-dependent" in text:
@@ -335,7 +339,7 @@ def _explained(model: nn.Module, example: Batch, two: Batch, error: BaseExceptio
     )
 
 
-def _raised(error: BaseException) -> str:
+def _raised_at(error: BaseException) -> str:
     """The innermost line that is neither torch's nor qtool's; "" where there is none."""
     frames = [f for f in extract_tb(error.__traceback__) if f.line]
     own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]

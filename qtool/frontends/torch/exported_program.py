@@ -22,7 +22,7 @@ from qtool.core.graph.process_lock import silence_logging
 from qtool.core.graph.unique_names import all_unique
 from qtool.core.paths import is_file
 from qtool.core.shield import defer_signals
-from qtool.frontends.torch.attribute_names import writable
+from qtool.frontends.torch.attribute_names import with_valid_names
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
 
@@ -116,7 +116,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     dims = _dimension_names(program)
     try:
         with silence_logging(), defer_signals():
-            program = writable(program)
+            program = with_valid_names(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
                 # no in-place operators are left
@@ -157,14 +157,14 @@ def _drop_effects(module: fx.GraphModule) -> None:
 
 
 def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
-    if changed := _changed(program.graph_signature):
+    if changed := _mutated_buffers(program.graph_signature):
         names = ", ".join(changed[:3])
         raise CaptureError(
             f"the model changes its own buffers when it runs ({names}): it was exported in "
             "training mode, or keeps state between calls; call model.eval() and export again"
         )
     for node in module.graph.nodes:
-        if (objection := _objection(node)) is not None:
+        if (objection := _unsupported_reason(node)) is not None:
             raise CaptureError(objection)
     leaves = pytree.tree_leaves(module.graph.output_node().args[0])
     if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
@@ -174,13 +174,13 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
         )
 
 
-def _changed(signature: ExportGraphSignature) -> list[str]:
+def _mutated_buffers(signature: ExportGraphSignature) -> list[str]:
     """Buffers that end with another value; `self.table = self.table.to(x.device)` keeps its own."""
     written = set(signature.buffers_to_mutate.items()) - set(signature.inputs_to_buffers.items())
     return sorted({buffer for _, buffer in written})
 
 
-def _objection(node: fx.Node) -> str | None:
+def _unsupported_reason(node: fx.Node) -> str | None:
     """Why no graph with this node can be quantized, and what to do about it."""
     if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
         return (

@@ -16,21 +16,21 @@ from unittest import mock
 import torch
 
 aten = torch.ops.aten
-Whole = Callable[..., Any]
+Decomposition = Callable[..., Any]
 
 
-def _same(whole: Whole, x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+def _same(whole: Decomposition, x: torch.Tensor, *rest: Any, **named: Any) -> Any:
     return torch.empty_like(x) if x.is_floating_point() else whole(x, *rest, **named)
 
 
-def _batch_norm(whole: Whole, x: torch.Tensor, *rest: Any) -> Any:
+def _batch_norm(whole: Decomposition, x: torch.Tensor, *rest: Any) -> Any:
     if any(t is not None and t.dtype != x.dtype for t in rest[:4]):
         return whole(x, *rest)
     nothing = x.new_empty(0)  # as the statistics of inference are
     return torch.empty_like(x), nothing, nothing
 
 
-_QUICK: Mapping[Any, Callable[..., Any]] = {
+_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.relu.default: _same,
     aten.hardtanh.default: _same,
     aten.gelu.default: _same,
@@ -40,13 +40,13 @@ _QUICK: Mapping[Any, Callable[..., Any]] = {
 
 
 @contextmanager
-def quick_shapes() -> Iterator[None]:
+def fast_shapes() -> Iterator[None]:
     """While it is open, torch infers the results of these operators in one step; whatever is out
     of the ordinary is left to torch. Where torch has no such table, all is."""
     from torch import _decomp  # brings sympy, which sets filters of warnings when it is imported
 
     table = getattr(_decomp, "decomposition_table", {})
-    quick = {op: partial(rule, table[op]) for op, rule in _QUICK.items() if op in table}
+    quick = {op: partial(rule, table[op]) for op, rule in _RULES.items() if op in table}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(table, quick))
         config = torch._dynamo.config

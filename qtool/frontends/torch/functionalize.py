@@ -33,7 +33,7 @@ def make_functional(module: fx.GraphModule) -> bool:
     with guards:
         for node in G.calls(module.graph):
             rule = RULES.get(node.target) or (_write if _is_write(node) else None)
-            if rule is None and not _is_kept(node):
+            if rule is None and not _is_unchanged(node):
                 return False
             if rule is not None:
                 edit = rule(node)
@@ -49,7 +49,7 @@ def _is_write(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _is_kept(node: fx.Node) -> bool:
+def _is_unchanged(node: fx.Node) -> bool:
     """Whether the trace leaves the operator as it is; it takes apart what may return an alias."""
     if node.target is operator.getitem:
         return True
@@ -67,7 +67,7 @@ def _aliases(target: torch._ops.OpOverload) -> bool:
     return any(a.alias_info is not None for a in target._schema.arguments)
 
 
-def _becomes(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
+def _replaced_by(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
     """Another operator on the node's first argument, as it is by then: it may have vanished."""
 
     def edit() -> None:
@@ -76,7 +76,7 @@ def _becomes(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
     return edit
 
 
-def _vanishes(node: fx.Node) -> Edit:
+def _removed(node: fx.Node) -> Edit:
     return lambda: G.replace(node, node.args[0])  # type: ignore[arg-type]  # a tensor's node
 
 
@@ -101,16 +101,16 @@ def _batch_norm(node: fx.Node) -> Edit | None:
 
 
 def _dropout(node: fx.Node) -> Edit | None:
-    return None if node.args[2] else _becomes(node, aten.clone.default)
+    return None if node.args[2] else _replaced_by(node, aten.clone.default)
 
 
 def _contiguous(node: fx.Node) -> Edit | None:
     if len(node.args) > 1 or node.kwargs:
         return None
     if G.value(node.args[0]).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
-        return _vanishes(node)
+        return _removed(node)
     layout = {"memory_format": torch.contiguous_format}
-    return _becomes(node, aten.clone.default, **layout)
+    return _replaced_by(node, aten.clone.default, **layout)
 
 
 def _cast(node: fx.Node) -> Edit | None:
@@ -119,18 +119,18 @@ def _cast(node: fx.Node) -> Edit | None:
     if not same_place or node.kwargs.get("memory_format") is not None or True in node.args[2:]:
         return None
     if before.dtype == after.dtype:
-        return _vanishes(node)
+        return _removed(node)
     asked = G.argument(node, 1, "device") if node.target is aten.to.device else None
     device = asked or node.kwargs.get("device")
     options = {"dtype": after.dtype} | ({"device": device} if device is not None else {})
-    return _becomes(node, aten._to_copy.default, **options)
+    return _replaced_by(node, aten._to_copy.default, **options)
 
 
 def _reshape(node: fx.Node) -> Edit | None:
     x, sizes = node.args
     if not G.value(x).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
         return None
-    return _becomes(node, aten.view.default, sizes)
+    return _replaced_by(node, aten.view.default, sizes)
 
 
 def _flatten(node: fx.Node) -> Edit | None:
@@ -140,19 +140,19 @@ def _flatten(node: fx.Node) -> Edit | None:
         return None
     before, after = G.shape(x), G.shape(node)
     if G.same_sizes(before, after):
-        return _vanishes(node)
-    at = [_where(node.graph, size) for size in after]
+        return _removed(node)
+    at = [_size_source(node.graph, size) for size in after]
     if None in at:
         return None
 
     def edit() -> None:
-        sizes = [_size(node, found) if isinstance(found, tuple) else found for found in at]
+        sizes = [_size_node(node, found) if isinstance(found, tuple) else found for found in at]
         node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
 
     return edit
 
 
-def _where(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
+def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
     """The number, or the input and the dimension of it that a symbolic size is; None otherwise."""
     if isinstance(size, int):
         return size
@@ -163,7 +163,7 @@ def _where(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
     return None
 
 
-def _size(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
+def _size_node(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
     """The node of a size behind the inputs, made where there is none."""
     source, axis = found
     for user in source.users:
@@ -189,7 +189,7 @@ def _write(node: fx.Node) -> Edit | None:
     before, after = G.value(x), G.value(node)
     if before.dtype != after.dtype or not G.same_sizes(before.shape, after.shape):
         return None
-    if any(_holds(user) for user in x.users if user < node):
+    if any(_may_alias(user) for user in x.users if user < node):
         return None
 
     def edit() -> None:
@@ -205,10 +205,10 @@ def _is_fresh(node: fx.Node) -> bool:
         return False
     if node.target is aten.batch_norm.default or _is_write(node):  # those have rules of their own
         return True
-    return not _holds(node)
+    return not _may_alias(node)
 
 
-def _holds(node: fx.Node) -> bool:
+def _may_alias(node: fx.Node) -> bool:
     """Whether the result may share the memory of an argument, for all that its schema says."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return True

@@ -16,18 +16,18 @@ _Place = tuple[Any, Any]  # a container, and what it held
 
 
 @contextmanager
-def kept_as_it_was(model: nn.Module) -> Iterator[None]:
+def preserve_attributes(model: nn.Module) -> Iterator[None]:
     """Afterwards all modules have the attributes that they had, and their lists and dicts hold what
     they held."""
-    before = [place for module in model.modules() for place in _places(module)]
+    before = [place for module in model.modules() for place in _containers(module)]
     try:
         yield
     finally:
         for container, held in before:
-            _put_back(container, held)
+            _restore(container, held)
 
 
-def _places(module: nn.Module) -> Iterator[_Place]:
+def _containers(module: nn.Module) -> Iterator[_Place]:
     attributes = vars(module)
     yield attributes, dict(attributes)
     for value in attributes.values():
@@ -37,7 +37,7 @@ def _places(module: nn.Module) -> Iterator[_Place]:
             yield value, dict(value)
 
 
-def _put_back(container: Any, held: Any) -> None:
+def _restore(container: Any, held: Any) -> None:
     pairs = zip(container, held, strict=False)
     if isinstance(container, list):
         if len(container) != len(held) or any(a is not b for a, b in pairs):
@@ -47,7 +47,7 @@ def _put_back(container: Any, held: Any) -> None:
         container.update(held)
 
 
-def counts_of(model: nn.Module) -> list[tuple[str, Any]]:
+def scalar_attributes(model: nn.Module) -> list[tuple[str, Any]]:
     """The numbers and texts among the attributes of all modules: what a model that counts its calls
     changes at each."""
     return [

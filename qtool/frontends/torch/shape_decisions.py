@@ -23,19 +23,19 @@ from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
 from qtool.core.graph.process_lock import silence_logging
 
-LEAST = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
-RUNS = 6  # of the model, at most
-APART = 0.01  # of the range: another function, not another rounding
+MIN_SIZE = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
+MAX_RUNS = 6  # of the model, at most
+MAX_DIFFERENCE = 0.01  # of the range: another function, not another rounding
 
 
-def called(model: nn.Module, batch: Batch) -> list[Any]:
+def run_model(model: nn.Module, batch: Batch) -> list[Any]:
     """What a model gives; it may write to what it is given."""
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))
     with torch.no_grad(), silence_logging():
         return pytree.tree_leaves(model(*args, **kwargs))
 
 
-def conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
+def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
     """In sentences, what has to hold of the sizes for the graph to compute what the model does.
 
     Args:
@@ -43,16 +43,16 @@ def conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str
     """
     guards, found, runs = _guards(graph), dict[Any, None](), 0
     batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
-    for sizes in _near(graph, batch, ranges) if guards else ():
+    for sizes in _nearby_sizes(graph, batch, ranges) if guards else ():
         failing = [g for g in guards if not _holds(g, graph, sizes)]
         if not failing or not found.keys().isdisjoint(failing):
             continue
         if _differs(model, graph, batch, sizes):
             found[failing[0]] = None
         runs += 1
-        if runs == RUNS:
+        if runs == MAX_RUNS:
             break
-    return tuple(_told(guard, graph) for guard in found)
+    return tuple(_sentence(guard, graph) for guard in found)
 
 
 def _guards(graph: G.FloatGraph) -> list[Any]:
@@ -62,14 +62,14 @@ def _guards(graph: G.FloatGraph) -> list[Any]:
     return [e for e in named if e.free_symbols]
 
 
-def _near(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
+def _nearby_sizes(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
     """Sizes of a batch of which one is another."""
     own: dict[str, int] = {}
     for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
         own |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
     for name, size in own.items():
         for other in dict.fromkeys((size - 1, size // 2, size + 1, size - 2)):
-            if other >= LEAST and (ranges or _inside(graph, name, other)):
+            if other >= MIN_SIZE and (ranges or _inside(graph, name, other)):
                 yield {**own, name: other}
 
 
@@ -99,7 +99,7 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
         tensors.append(t)
     batch = graph.call_of(tensors)
     try:
-        expected = [x for x in called(model, batch) if isinstance(x, torch.Tensor)]
+        expected = [x for x in run_model(model, batch) if isinstance(x, torch.Tensor)]
     except (Exception, SystemExit):  # noqa: BLE001  # the user's code: no sizes for it
         return False
     try:
@@ -109,10 +109,10 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
         found = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
     except Exception:  # noqa: BLE001  # torch's, by operator
         return True
-    return len(expected) != len(found) or largest_distance(expected, found)[1] > APART
+    return len(expected) != len(found) or largest_distance(expected, found)[1] > MAX_DIFFERENCE
 
 
-def _told(guard: Any, graph: G.FloatGraph) -> str:
+def _sentence(guard: Any, graph: G.FloatGraph) -> str:
     names = {s: sympy.Symbol(graph.dims[str(s)], integer=True) for s in guard.free_symbols}
     text = str(PythonPrinter().doprint(guard.xreplace(names)))
     text = re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")

@@ -94,7 +94,7 @@ def test_an_input_on_the_grid_of_its_codes_keeps_its_scale() -> None:
     assert state.calibration is not None
     params, fitting = state.parameters.params["x"], CalibrationSamples(16)
     fitting.update([params.round_trip(images())], split=True)
-    calibration = replace(state.calibration, kept=fitting)
+    calibration = replace(state.calibration, kept_samples=fitting)
     assert "x" not in make_trainable(replace(state, calibration=calibration)).scales
 
 

@@ -172,7 +172,7 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept=CalibrationSamples(0))
+    calibration = replace(calibration, kept_samples=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["learned-scales"])
     assert f"learned-scales: {training.NO_SAMPLES}" in model.notes
 

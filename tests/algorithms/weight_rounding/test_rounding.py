@@ -107,7 +107,9 @@ def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
     whole = qtool.calibrate(captured(), [grid], accuracy="balanced")
     parts = [qtool.calibrate(captured(), [p], accuracy="balanced") for p in grid.split(40)]
     merged = parts[2].merge(parts[0]).merge(parts[1])
-    assert {s.content_hash for s in merged.kept} == {s.content_hash for s in whole.kept}
+    assert {s.content_hash for s in merged.kept_samples} == {
+        s.content_hash for s in whole.kept_samples
+    }
     if all(  # torch's sums may differ in the last bit between sizes of batches
         (a[1:] == b[1:]) for a, b in zip(merged.ranges(), whole.ranges(), strict=True)
     ):
@@ -115,7 +117,9 @@ def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_without_kept_samples_it_says_so_and_is_left_out() -> None:
-    calibration = replace(qtool.calibrate(captured(), [smooth(1)]), kept=CalibrationSamples(0))
+    calibration = replace(
+        qtool.calibrate(captured(), [smooth(1)]), kept_samples=CalibrationSamples(0)
+    )
     model = qtool.convert(captured(), calibration, recover=["gptq"])
     assert any("kept no samples" in note for note in model.notes)
     assert "gptq" not in {r.name for r in model.plan.rewrites}
@@ -175,7 +179,7 @@ def test_a_transposed_convolution_is_rounded_for_its_results() -> None:
 @pytest.mark.parametrize("bits", RECIPES)
 def test_weights_of_few_bits_have_more_samples_to_learn_from(bits: str) -> None:
     found = qtool.calibrate(captured(), [smooth(1, 200)], recipe=RECIPES[bits], recover=("gptq",))
-    assert len(found.kept) == (192 if bits == "8 bits" else 200)
+    assert len(found.kept_samples) == (192 if bits == "8 bits" else 200)
 
 
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:

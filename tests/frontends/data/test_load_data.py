@@ -93,8 +93,8 @@ def test_damaged_images(images: Path) -> None:
     data = load_data(images, unreadable=0.2, **given)
     assert [len(b) for b in data] == [5]
     assert len(data.labels) == 5
-    assert len(data.unread) == 1
-    assert "1.png" in data.unread[0]
+    assert len(data.unreadable) == 1
+    assert "1.png" in data.unreadable[0]
 
 
 def test_a_grey_image_is_given_in_rgb(tmp_path: Path) -> None:

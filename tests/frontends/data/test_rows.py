@@ -7,29 +7,29 @@ import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.frontends.data.rows import Row, find_rows, labels_of
+from qtool.frontends.data.rows import Row, class_numbers, read_rows
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 
 
 def test_images_by_class_in_order_of_their_names(images: Path) -> None:
-    rows = find_rows(images)
+    rows = read_rows(images)
     assert [r.image.name for r in rows] == ["1.png", "3.png", "5.png", "0.png", "2.png", "4.png"]
     assert [r.label for r in rows] == ["cat"] * 3 + ["dog"] * 3
     assert rows[0].kinds == ("image",)
 
 
 def test_images_with_texts(captioned: Path) -> None:
-    rows = find_rows(captioned)
+    rows = read_rows(captioned)
     assert [r.text for r in rows] == TEXTS
     assert {r.kinds for r in rows} == {("image", "text")}
 
 
 def test_sounds(sounds: Path) -> None:
-    assert {r.kinds for r in find_rows(sounds)} == {("sound", "text")}
+    assert {r.kinds for r in read_rows(sounds)} == {("sound", "text")}
 
 
 def test_a_text_a_line(texts: Path) -> None:
-    assert [r.text for r in find_rows(texts)] == TEXTS
+    assert [r.text for r in read_rows(texts)] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_text_a_line(texts: Path) -> None:
     ],
 )
 def test_columns_as_datasets_call_them(tmp_path: Path, row: dict[str, Any], expected: Row) -> None:
-    assert find_rows(save_lines(tmp_path / "rows.jsonl", [row])) == [expected]
+    assert read_rows(save_lines(tmp_path / "rows.jsonl", [row])) == [expected]
 
 
 def _empty(folder: Path) -> Path:
@@ -83,21 +83,21 @@ def _missing(folder: Path) -> Path:
 )
 def test_refusals(tmp_path: Path, make: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        find_rows(make(tmp_path))
+        read_rows(make(tmp_path))
 
 
 def test_what_is_not_json(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\nno\n')
     with pytest.raises(DataError, match=r"a.jsonl, line 2 is not JSON"):
-        find_rows(path)
+        read_rows(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read as text"):
-        find_rows(path)
+        read_rows(path)
     other = tmp_path / "a.csv"
     other.touch()
     with pytest.raises(DataError, match=r"data is a folder, a file of .npy, .npz, .txt, .jsonl"):
-        find_rows(other)
+        read_rows(other)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_what_is_not_json(tmp_path: Path) -> None:
     ],
 )
 def test_labels(labels: list[Any], numbers: dict[str, int], expected: Any) -> None:
-    found = labels_of([Row(text="x", label=label) for label in labels], numbers)
+    found = class_numbers([Row(text="x", label=label) for label in labels], numbers)
     assert (None if found is None else found.tolist()) == expected
     assert found is None or found.dtype == np.int64
 
 
 def test_there_are_as_many_rows_as_samples(captioned: Path, sounds: Path) -> None:
-    assert len(find_rows(captioned)) == len(find_rows(sounds)) == COUNT
+    assert len(read_rows(captioned)) == len(read_rows(sounds)) == COUNT

@@ -21,7 +21,7 @@ from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.errors import CaptureError
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.huggingface.genai_config import genai_config
 from qtool.frontends.load_model import load_model
 from tests.frontends.conftest import TEXTS
@@ -121,9 +121,9 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
     model = make()
-    decoder = Decoder(model).eval()
+    decoder = DecoderWithCache(model).eval()
     ids = torch.randint(0, 96, (2, 11), generator=torch.Generator().manual_seed(0))
-    batch = decoder.continued(ids, torch.ones_like(ids), 4)
+    batch = decoder.with_cached_prefix(ids, torch.ones_like(ids), 4)
     captured = qtool.capture_model(decoder, batch, DYNAMIC)
     path = write_float(captured.graph, tmp_path / "float.onnx")
     assert greedy(in_runtime(path)) == wanted(model)
@@ -143,7 +143,7 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
 
 
 def test_padding_on_either_side_changes_nothing() -> None:
-    decoder = Decoder(llama()).eval()
+    decoder = DecoderWithCache(llama()).eval()
     ids = torch.tensor([[7, 8, 9, 10, 11]])
     with torch.no_grad():
         alone = decoder(ids, torch.ones_like(ids), ())["logits"]
@@ -189,10 +189,10 @@ def test_a_layer_with_a_cache_of_another_kind_is_refused() -> None:
     model = llama()
     model.config.layer_types = ["full_attention", "linear_attention"]
     with pytest.raises(CaptureError, match=r"layers of linear_attention.*--task text-generation"):
-        Decoder(model)
+        DecoderWithCache(model)
 
 
 def test_what_the_config_says_of_ends() -> None:
-    found = genai_config(Decoder(llama()), "m.onnx")["model"]
+    found = genai_config(DecoderWithCache(llama()), "m.onnx")["model"]
     assert (found["bos_token_id"], found["eos_token_id"], found["pad_token_id"]) == (1, 95, 95)
     assert found["decoder"]["num_key_value_heads"] == 2

@@ -19,8 +19,8 @@ from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.encoder_decoder import ReadingHalf, WritingHalf
-from qtool.frontends.huggingface.meta_init import empty_folder
+from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart
+from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
 from tests.frontends.huggingface.test_model_folder import tokenizer
 
@@ -132,7 +132,7 @@ def generated(model: Any, given: dict[str, Any]) -> np.ndarray:
 @pytest.mark.parametrize("make", [whisper, bart, t5_model])
 def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None:
     model, given = make()
-    halves = (ReadingHalf(model.eval()).eval(), WritingHalf(model).eval())
+    halves = (EncoderPart(model.eval()).eval(), DecoderPart(model).eval())
     start = model.config.decoder_start_token_id
     found = written(*map(in_torch, halves), given, start, "attention_mask" in given)
     assert np.array_equal(found, generated(model, given))
@@ -143,7 +143,7 @@ def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
     model, given = bart()
     start = model.eval().config.decoder_start_token_id
     ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
-    reads, writes = ReadingHalf(model).eval(), WritingHalf(model).eval()
+    reads, writes = EncoderPart(model).eval(), DecoderPart(model).eval()
     varies = {0: "batch", 1: "length"}
     captured = qtool.capture_model(reads, given, dict.fromkeys(given, varies))
     read = in_runtime(write_float(captured.graph, tmp_path / "reads.onnx"))
@@ -203,14 +203,14 @@ def test_batches_of_each_half(t5: Path, texts: Path) -> None:
 
 def test_no_half_comes_without_its_weights(t5: Path) -> None:
     with pytest.raises(CaptureError, match="no half of a model is loaded without its weights"):
-        empty_folder(t5, "text2text-generation-decoder")
+        load_without_weights(t5, "text2text-generation-decoder")
     with pytest.raises(CaptureError, match="no cache goes with a model in blocks"):
-        empty_folder(t5, "text-generation-with-past")
+        load_without_weights(t5, "text-generation-with-past")
 
 
 def test_a_model_of_one_part_has_no_halves() -> None:
     with pytest.raises(CaptureError, match="LlamaForCausalLM is no encoder-decoder model"):
-        WritingHalf(library.LlamaForCausalLM(library.LlamaConfig(
+        DecoderPart(library.LlamaForCausalLM(library.LlamaConfig(
             vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
             num_attention_heads=1,
         )))  # fmt: skip

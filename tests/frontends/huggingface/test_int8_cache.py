@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError, DataError
-from qtool.frontends.huggingface.causal_decoder import DYNAMIC, Decoder
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import TASK, folder, llama, qwen  # noqa: F401  # a fixture
 
@@ -25,13 +25,13 @@ pytest.importorskip("transformers")
 IDS = torch.randint(0, 96, (4, 12), generator=torch.Generator().manual_seed(0))
 
 
-def held(make: Any = llama) -> tuple[Decoder, torch.Tensor]:
+def held(make: Any = llama) -> tuple[DecoderWithCache, torch.Tensor]:
     """A decoder with its cache in int8, and the logits that it had in float."""
-    decoder = Decoder(make()).eval()
-    batch = decoder.continued(IDS, torch.ones_like(IDS), 4)
+    decoder = DecoderWithCache(make()).eval()
+    batch = decoder.with_cached_prefix(IDS, torch.ones_like(IDS), 4)
     with torch.no_grad():
         real = decoder(**batch)["logits"]
-    decoder.hold_in_int8([batch])
+    decoder.quantize_cache([batch])
     return decoder, real
 
 
@@ -39,14 +39,14 @@ def held(make: Any = llama) -> tuple[Decoder, torch.Tensor]:
 def captured() -> Any:
     """Of one text: the runtime takes no more that each have a cache and several tokens."""
     decoder, _ = held()
-    batch = decoder.continued(IDS[:1], torch.ones_like(IDS[:1]), 4)
+    batch = decoder.with_cached_prefix(IDS[:1], torch.ones_like(IDS[:1]), 4)
     return decoder, batch, qtool.capture_model(decoder, batch, DYNAMIC)
 
 
 @pytest.mark.parametrize("make", [llama, qwen])
 def test_little_is_lost(make: Any) -> None:
     decoder, real = held(make)
-    batch = decoder.continued(IDS, torch.ones_like(IDS), 4)
+    batch = decoder.with_cached_prefix(IDS, torch.ones_like(IDS), 4)
     with torch.no_grad():
         found = decoder(**batch)
     kinds = {t.dtype for pair in found["present"] for t in pair.values()}
@@ -80,7 +80,7 @@ def test_the_float_file_computes_what_torch_does(captured: Any, tmp_path: Path) 
     decoder, _, graph = captured
     mask = torch.ones_like(IDS)
     session = ort.InferenceSession(graph.export_float(tmp_path / "float.onnx"))
-    step = decoder.continued(IDS, mask, 11)
+    step = decoder.with_cached_prefix(IDS, mask, 11)
     names = [i.name for i in session.get_inputs()]
     arrays = [t.numpy() for t in pytree.tree_leaves(step)]
     with torch.no_grad():
@@ -106,11 +106,11 @@ def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_what_has_no_such_cache() -> None:
-    decoder = Decoder(llama()).eval()
+    decoder = DecoderWithCache(llama()).eval()
     with pytest.raises(DataError, match="needs data for its scales"):
-        decoder.hold_in_int8([])
-    batch = decoder.continued(IDS, torch.ones_like(IDS), 4)
+        decoder.quantize_cache([])
+    batch = decoder.with_cached_prefix(IDS, torch.ones_like(IDS), 4)
     for layer in decoder.model.model.layers:
         layer.self_attn.config = type(decoder.config)(attn_implementation="eager")
     with pytest.raises(CaptureError, match="computes attention in a way of its own"):
-        decoder.hold_in_int8([batch])
+        decoder.quantize_cache([batch])

@@ -16,8 +16,8 @@ from torch import nn
 from qtool import capture_model
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.meta_init import empty_folder, names_of
-from qtool.frontends.huggingface.safetensors_files import Shards
+from qtool.frontends.huggingface.meta_init import load_without_weights, stored_names
+from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.load_model import load_model
 from tests.frontends.conftest import TEXTS, save_lines
 
@@ -91,8 +91,8 @@ def test_an_encoder_without_a_pooler(library: Any, tmp_path: Path) -> None:
     library.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
     model = load_model(tmp_path)
     assert model.pooler is None
-    empty = empty_folder(tmp_path)
-    assert set(names_of(empty, Shards(tmp_path))) == set(model.state_dict())
+    empty = load_without_weights(tmp_path)
+    assert set(stored_names(empty, WeightFiles(tmp_path))) == set(model.state_dict())
     with pytest.raises(CaptureError, match="has no weights for BertForSequenceClassification"):
         load_model(tmp_path, task="text-classification")
 
@@ -108,7 +108,7 @@ def test_a_mixture_of_experts_has_a_graph(library: Any, tmp_path: Path) -> None:
     graph = capture_model(load_model(tmp_path), given).graph
     assert torch.allclose(graph.module(**given)["logits"], exact, atol=1e-5)
     with pytest.raises(CaptureError, match="hold experts one by one"):
-        names_of(empty_folder(tmp_path), Shards(tmp_path))
+        stored_names(load_without_weights(tmp_path), WeightFiles(tmp_path))
 
 
 def test_texts_with_the_folders_tokenizer(bert: Path, texts: Path) -> None:

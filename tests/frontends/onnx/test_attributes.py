@@ -167,5 +167,5 @@ def test_what_torch_has_too_is_read(name: str) -> None:
     opset, text = CASES[name]
     found = OnnxModule(behind_conv(text, opset, "2,3,8,8")).eval()
     found.observe([images(2)])
-    assert not found.kept
+    assert not found.fallback
     assert isinstance(found(images(2)), torch.Tensor)

@@ -151,5 +151,5 @@ def test_functions_are_written_out(tmp_path: Path) -> None:
     relu.op_type, relu.domain = "f", "b"
     found = loaded(model, tmp_path)
     assert [n.key for n in found.nodes] == ["Conv", "Relu"]
-    assert not found.kept
+    assert not found.fallback
     assert (found(images()) >= 0).all()

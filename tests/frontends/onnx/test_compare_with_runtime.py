@@ -32,7 +32,7 @@ def test_roundings_that_add_up_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     x = images()
     values = model.observe([x])
     expected = {"y0": (values["y0"] * (1 + 2e-4)).numpy()}
-    compare_with_runtime.agree(model, {"x": x.numpy()}, expected, values)
+    compare_with_runtime.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
 
 
 def test_a_norm_of_single_values_gives_the_noise_of_either_side(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def test_an_operator_computes_what_the_runtime_does(name: str) -> None:
     module = OnnxModule(model).eval()
     found = module(*inputs)
     module.observe(inputs)
-    assert not module.kept, "it is not read but kept"
+    assert not module.fallback, "it is not read but kept"
     found = list(found) if isinstance(found, tuple) else [found]
     for a, b in zip(found, expected, strict=True):
         assert a.detach().numpy().dtype == b.dtype
@@ -344,7 +344,7 @@ def test_sizes_are_calculated_and_stay_dynamic(name: str, tmp_path: Path) -> Non
     loaded = load_onnx(file)
     captured = capture_model(loaded, torch.from_numpy(ramp(2, 4, 3)))
     assert captured.graph.inputs[0].shape == ("N", 4, 3)
-    assert not loaded.kept
+    assert not loaded.fallback
     other = torch.from_numpy(ramp(5, 4, 3))
     (expected,) = run(model, (other,), optimise=False)
     np.testing.assert_array_equal(captured.graph.module(other).numpy(), expected)

@@ -17,7 +17,7 @@ from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import onnx_part, subgraph_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import OnnxModule
-from qtool.frontends.onnx.runtime_parts import grouped
+from qtool.frontends.onnx.runtime_parts import group_nodes
 from tests.backends.onnx.export.networks import run
 from tests.frontends.onnx.files import behind_conv, images, loaded
 
@@ -102,7 +102,7 @@ def test_an_unknown_attribute_is_kept_and_not_ignored() -> None:
     found = OnnxModule(model).eval()
     x = images()
     assert found.observe([x])["y0"].shape == (2, 4, 8, 8)
-    assert [found.nodes[i].key for i in found.kept] == ["CumSum"]
+    assert [found.nodes[i].key for i in found.fallback] == ["CumSum"]
     (expected,) = run(model, (x,), optimise=False)
     np.testing.assert_allclose(found(x).detach().numpy(), expected, rtol=1e-5, atol=1e-5)
 
@@ -143,6 +143,6 @@ def test_nodes_between_two_that_are_joined_go_with_them() -> None:
         s = SequenceConstruct (x) a = Relu (x) n = SequenceLength (s) c = Cast <to = 1> (n)
         t = SequenceInsert (s, c) y = ConcatFromSequence <axis = 0> (t) b = Abs (a) }"""
     nodes = list(onnx.parser.parse_model(text).graph.node)
-    groups = [[n.op_type for n in g] for g in grouped(nodes, frozenset({"s", "t"}))]
+    groups = [[n.op_type for n in g] for g in group_nodes(nodes, frozenset({"s", "t"}))]
     joined = ["SequenceConstruct", "SequenceLength", "Cast", "SequenceInsert", "ConcatFromSequence"]
     assert groups == [joined, ["Relu"], ["Abs"]]

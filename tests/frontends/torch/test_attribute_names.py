@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.torch.attribute_names import writable
+from qtool.frontends.torch.attribute_names import with_valid_names
 
 
 class Heads(nn.Module):
@@ -33,7 +33,10 @@ def test_a_program_stays_as_it_is() -> None:
     model, x = Heads("class").eval(), torch.randn(5, 4)
     program = torch.export.export(model, (x,))
     before = list(program.state_dict)
-    assert list(writable(program).state_dict) == ["heads.class_.weight", "heads.class_.bias"]
+    assert list(with_valid_names(program).state_dict) == [
+        "heads.class_.weight",
+        "heads.class_.bias",
+    ]
     assert list(program.state_dict) == before
     plain = torch.export.export(Heads("box").eval(), (x,))
-    assert writable(plain) is plain
+    assert with_valid_names(plain) is plain

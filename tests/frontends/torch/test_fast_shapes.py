@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from qtool.frontends.torch.fast_shapes import _QUICK, quick_shapes
+from qtool.frontends.torch.fast_shapes import _RULES, fast_shapes
 
 LAYERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,
@@ -57,7 +57,7 @@ def test_a_norm_has_the_shape_that_torch_finds(norm: str, layout: torch.memory_f
     x = torch.randn(3, 4, 6, 5).to(memory_format=layout)
     net = Net(F.relu, NORMS[norm]).eval()
     expected = exported(net, x)
-    with quick_shapes():
+    with fast_shapes():
         assert exported(net, x) == expected
 
 
@@ -66,21 +66,21 @@ def test_a_layer_has_the_shape_that_torch_finds(layer: str) -> None:
     x = torch.randn(3, 4, 6, 5)
     net = Net(LAYERS[layer], nn.Identity()).eval()
     expected = exported(net, x)
-    with quick_shapes():
+    with fast_shapes():
         assert exported(net, x) == expected
 
 
 def test_what_does_not_fit_is_refused_as_before() -> None:
     x = torch.randn(3, 5, 6, 5)
-    with quick_shapes(), pytest.raises(RuntimeError):
+    with fast_shapes(), pytest.raises(RuntimeError):
         exported(Net(F.relu, nn.BatchNorm2d(4)).eval(), x)
 
 
 def test_torch_is_left_as_it_was() -> None:
     table = torch._decomp.decomposition_table
     before, cached = dict(table), torch._dynamo.config.fake_tensor_cache_enabled
-    assert set(_QUICK) <= set(before)
-    with quick_shapes():
-        assert all(table[op] is not before[op] for op in _QUICK)
+    assert set(_RULES) <= set(before)
+    with fast_shapes():
+        assert all(table[op] is not before[op] for op in _RULES)
     assert table == before
     assert torch._dynamo.config.fake_tensor_cache_enabled is cached is True

@@ -13,9 +13,9 @@ import torch
 
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.frontends.data.rows import Row
-from qtool.frontends.optional_packages import needed
+from qtool.frontends.optional_packages import require
 
-Encode = Callable[[Sequence[Row]], Any]
+Collator = Callable[[Sequence[Row]], Any]
 """Some rows as one batch, as the model takes it."""
 
 MAX_LENGTH = 512
@@ -23,7 +23,7 @@ MAX_LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Transformed:
+class TransformCollator:
     """Images or sound through a function: of an RGB image (PIL), or of a waveform (float32 of
     shape [samples], mono) and its rate in Hz; it returns a tensor, the same shape for all."""
 
@@ -56,7 +56,7 @@ class Transformed:
 
 
 @dataclass(frozen=True)
-class Processed:
+class ProcessorCollator:
     """Rows through the tokenizer, image processor and feature extractor of a model's folder.
 
     forward: what the model's forward takes; what a processor gives beside it is left out.
@@ -168,7 +168,7 @@ def read_image(image: Any) -> Any:
     Raises:
         DataError: it cannot be read; names it.
     """
-    pil = needed("PIL.Image", "reading images", DataError)
+    pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
         return image.convert("RGB")
     try:
@@ -186,7 +186,7 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     """
     if isinstance(sound, Mapping):  # as `datasets` decodes it
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
-    library = needed("soundfile", "reading sound", DataError)
+    library = require("soundfile", "reading sound", DataError)
     try:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:
@@ -194,7 +194,7 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     return wave.mean(1), int(rate)
 
 
-def forward_of(model: Any) -> frozenset[str] | None:
+def forward_names(model: Any) -> frozenset[str] | None:
     """The names that a model's forward takes; None where it names none."""
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     found = inspect.signature(model.forward).parameters.values()
