@@ -27,7 +27,8 @@ from qtool.algorithms.exclusive_layers import (
 from qtool.algorithms.pipeline import ConversionState, Step
 from qtool.algorithms.skip_on_failure import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.core.graph.executor import Executor, Values
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 from qtool.core.types import Change, Derived, Observed, QuantParams
 
 NAME = "batch-norm-reestimation"

@@ -46,7 +46,8 @@ from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.graph.executor import Executor, Values
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 from qtool.core.types import Change, QuantParams
 from qtool.distributed import Ranks, balance, interleave
 

@@ -25,7 +25,8 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, PlanError
 from qtool.core.formats import table
-from qtool.core.graph.executor import Executor, Values
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 from qtool.core.progress import track
 from qtool.core.records import to_json
 from qtool.core.types import Array

@@ -49,7 +49,7 @@ def test_empty_data(data: object, model: qtool.Captured, refuses: Callable[..., 
 
 def test_a_batch_without_samples(model: qtool.Captured, refuses: Callable[..., str]) -> None:
     message = refuses(qtool.DataError, qtool.quantize, model, [x[:0]])
-    assert "batch 0, input 0 holds no sample; leave such batches out" in message
+    assert "batch 0, input 0 has no samples; remove empty batches" in message
 
 
 @pytest.mark.parametrize("data", [x, {"x": x}, "images", 5], ids=lambda d: type(d).__name__)

@@ -1,4 +1,4 @@
-"""Data as people bring it: batches of any iterable, arrays on disk."""
+"""Calibration and evaluation data: batches of any iterable, arrays on disk."""
 
 from qtool.core.data.batches import MASK, Batch, batches, peek, to_batch, to_tensor
 

@@ -1,17 +1,17 @@
-"""Archives that unpack to much more than they are: said before they fill the memory."""
+"""A limit on the unpacked size of archives, checked before they fill the memory."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
 
-_MAX_RATIO = 200  # times as large as the file: arrays of zeros come to that, data does not
-_ALWAYS_ALLOWED = 2**30  # bytes that anything may unpack to
+_MAX_RATIO = 200  # unpacked size over file size: arrays of zeros reach it, data does not
+_ALWAYS_ALLOWED = 2**30  # bytes
 
 
 def archive_expansion_error(path: Path) -> str | None:
-    """What is wrong with a zip archive (.npz, .pt, .pt2) that would fill the memory; None where
-    nothing is, or where it is no zip archive."""
+    """Return why a zip archive (.npz, .pt, .pt2) must not be unpacked; None if it may be, or if it
+    is no zip archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
@@ -20,4 +20,6 @@ def archive_expansion_error(path: Path) -> str | None:
     packed = path.stat().st_size
     if size <= max(_ALWAYS_ALLOWED, _MAX_RATIO * packed):
         return None
-    return f"it would unpack from {packed:,} bytes to {size:,}; is it what you think it is?"
+    return (
+        f"it would unpack from {packed:,} to {size:,} bytes; check that this is the intended file"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,11 +20,15 @@ SUFFIXES = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class ArrayFiles:
-    """The arrays of one file, or of every .npy and .npz file of a folder in order of their names.
+    """The arrays of one file, or of all .npy and .npz files of a folder in order of their names.
 
-    Every array has the samples along its first dimension and is cut into batches. An .npz with
-    several arrays gives them by name, as the model's inputs are named; arrays named in `without`
-    (labels, say) are left out.
+    Arrays have the samples along their first dimension and are cut into batches. An .npz with
+    several arrays yields dicts: its array names are the model's input names.
+
+    Attributes:
+        path: file or folder.
+        batch_size: samples per batch.
+        exclude: names of arrays that are no inputs, labels for instance.
     """
 
     path: Path
@@ -32,12 +36,16 @@ class ArrayFiles:
     exclude: tuple[str, ...] = ()
 
     def files(self) -> list[Path]:
-        """Raises DataError where there is nothing to read."""
+        """Return the files in order.
+
+        Raises:
+            DataError: there is none, or it is of another type.
+        """
         if is_dir(self.path):
-            found = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES and p.is_file())
-            if not found:
+            files = sorted(p for p in self.path.iterdir() if p.suffix in SUFFIXES and p.is_file())
+            if not files:
                 raise DataError(f"{self.path} holds no .npy or .npz file")
-            return found
+            return files
         if not is_file(self.path):
             raise DataError(f"{self.path}: no such file or folder")
         if self.path.suffix not in SUFFIXES:
@@ -52,7 +60,7 @@ class ArrayFiles:
 
     @property
     def name(self) -> str:
-        """Differs where the files, their sizes or the batches do."""
+        """A text that differs if the files, their sizes or the batches do."""
         files = [(f.name, f.stat().st_size) for f in self.files()]
         return f"{files} in batches of {self.batch_size}, without {self.exclude}"
 
@@ -60,14 +68,14 @@ class ArrayFiles:
         return self.every(0, 1)
 
     def every(self, first: int, step: int) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
-        """Every `step`-th batch from the `first` on, and no copy of the others."""
+        """Yield every `step`-th batch from the `first` on, without copying the others."""
         for index, (arrays, rows) in enumerate(self._cuts()):
             if index >= first and (index - first) % step == 0:
                 cut = {k: to_tensor(a[rows]) for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
 
     def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], slice]]:
-        """The arrays and the rows of each batch."""
+        """Yield the arrays and the rows of each batch."""
         for file in self.files():
             arrays = self._read(file)
             for start in range(0, _length(arrays, file), self.batch_size):
@@ -75,14 +83,14 @@ class ArrayFiles:
 
     def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
         arrays = read_arrays(file)
-        kept = {k: a for k, a in arrays.items() if k not in self.exclude}
-        if not kept:
+        inputs = {k: a for k, a in arrays.items() if k not in self.exclude}
+        if not inputs:
             raise DataError(f"{file} holds no array of inputs")
-        return kept
+        return inputs
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a .npz by name, or of a .npy as the only one. Pickled objects are refused.
+    """Return the arrays of a .npz by name, or that of a .npy under "". Pickled objects are refused.
 
     Raises:
         DataError: the file cannot be read.
@@ -90,11 +98,12 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     if (why := archive_expansion_error(file)) is not None:
         raise DataError(f"{file} is not read: {why}")
     try:
-        found = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
-        if isinstance(found, np.ndarray):
-            return {"": found}
-        with found:
-            arrays = {key: found[key] for key in found.files}
+        mode: Literal["r"] | None = "r" if file.suffix == ".npy" else None
+        content = np.load(file, allow_pickle=False, mmap_mode=mode)
+        if isinstance(content, np.ndarray):
+            return {"": content}
+        with content:
+            arrays = {key: content[key] for key in content.files}
     except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
         raise DataError(f"{file} cannot be read as arrays: {describe(error)}") from error
     if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
@@ -103,7 +112,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
-    """One array of a .npz by name; raises DataError where there is none."""
+    """Return one array of a .npz by name; raise DataError if there is none."""
     arrays = read_arrays(file)
     if key not in arrays:
         raise DataError(f"{file} holds no array '{key}'; it holds {', '.join(arrays)}")
@@ -111,10 +120,10 @@ def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
 
 
 def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
-    """Class numbers: the .npy or .npz file of that name, or else that array of the data's file.
+    """Return class numbers from the .npy or .npz file `key`, or from array `key` of the data file.
 
     Raises:
-        DataError: neither is there, or a file holds several arrays and none called "labels".
+        DataError: neither exists, or the file has several arrays and none called "labels".
     """
     if not is_file(key):
         if not is_file(data):

@@ -1,4 +1,4 @@
-"""Batches of model inputs, from whatever the user has."""
+"""Batches of model inputs from any iterable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from torch.utils import _pytree as pytree
 from qtool.core.errors import DataError, QtoolError, describe
 
 MASK = "attention_mask"
-"""As transformers calls the input that is 1 for tokens and 0 for padding: [samples, tokens]."""
+"""The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The arguments of one call of the model."""
+    """The arguments of one call of the model.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -34,19 +39,22 @@ class Batch:
         return next((len(t) for _, t in self.tensors() if t.dim()), 1)
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Every tensor with its place ("input 0", "input 'mask'")."""
-        found = [(f"input {i}", a) for i, a in enumerate(self.args)]
-        found += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
+        """Return every tensor with the argument it is in ("input 0", "input 'mask'")."""
+        arguments = [(f"input {i}", a) for i, a in enumerate(self.args)]
+        arguments += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
         return [
-            (w, t) for w, a in found for t in pytree.tree_leaves(a) if isinstance(t, torch.Tensor)
+            (name, t)
+            for name, argument in arguments
+            for t in pytree.tree_leaves(argument)
+            if isinstance(t, torch.Tensor)
         ]
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """The tensors, in order, as a runtime takes them."""
+        """Return the tensors in order, as NumPy arrays."""
         return [t.detach().cpu().numpy() for _, t in self.tensors()]
 
     def arguments_of(self, model: nn.Module) -> Mapping[str, Any]:
-        """Arguments by the names of the model's forward."""
+        """Return the arguments by their names in the model's forward."""
         try:
             return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
         except TypeError as error:
@@ -62,44 +70,47 @@ class Batch:
         return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
 
     def pin_memory(self) -> Batch:
-        """In memory that a GPU copies from by itself; what is on one already stays."""
+        """Return a copy whose CPU tensors are in pinned memory."""
 
         def pin(x: Any) -> Any:
-            here = isinstance(x, torch.Tensor) and x.device.type == "cpu"
-            return x.pin_memory() if here else x
+            on_cpu = isinstance(x, torch.Tensor) and x.device.type == "cpu"
+            return x.pin_memory() if on_cpu else x
 
         return Batch(*pytree.tree_map(pin, (self.args, self.kwargs)))
 
     def to_bytes(self) -> bytes:
-        """For another process; see `from_bytes`."""
+        """Serialize for another process; see `from_bytes`."""
         buffer = io.BytesIO()
         torch.save((self.args, self.kwargs), buffer)
         return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Batch:
-        """The inverse of `to_bytes`, on the CPU; tensors, numbers and texts in containers.
+        """Return the batch of `to_bytes`, on the CPU.
 
         Raises:
-            DataError: it holds something else.
+            DataError: it holds more than tensors, numbers and texts in containers.
         """
         try:
-            found = torch.load(io.BytesIO(data), "cpu", weights_only=True)
+            arguments = torch.load(io.BytesIO(data), "cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             raise DataError(
                 f"a batch cannot be sent to other processes ({describe(error)}); it may hold only "
                 "tensors, numbers, tuples, lists and dicts"
             ) from error
-        return cls(*found)
+        return cls(*arguments)
 
     def check_finite(self, index: int) -> None:
-        """Raises DataError naming this batch and the input if it holds NaN or Inf, nothing at all,
-        or no values that could be looked at."""
+        """Raise DataError if a tensor holds NaN or Inf, has no samples, or is not dense.
+
+        Args:
+            index: of the batch, for the message.
+        """
         for where, t in self.tensors():
-            if (odd := _odd(t)) is not None:
-                raise DataError(f"batch {index}, {where} is {odd}; give an ordinary dense tensor")
+            if (layout := _unsupported_layout(t)) is not None:
+                raise DataError(f"batch {index}, {where} is {layout}; give a dense tensor")
             if t.dim() and not len(t) and not self.size:
-                raise DataError(f"batch {index}, {where} holds no sample; leave such batches out")
+                raise DataError(f"batch {index}, {where} has no samples; remove empty batches")
             if t.is_floating_point() and not _is_finite(t):
                 what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
                 raise DataError(
@@ -108,12 +119,12 @@ class Batch:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """By the sum, in a tenth of the time; one by one where that is too large for its type."""
+    """Check the sum, in a tenth of the time; each value if the sum overflows."""
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def _odd(tensor: torch.Tensor) -> str | None:
-    """What kind of tensor it is, where it has no values in rows."""
+def _unsupported_layout(tensor: torch.Tensor) -> str | None:
+    """Return the kind of a tensor that is not dense; None if it is."""
     if tensor.is_nested:
         return "nested"
     if tensor.layout is not torch.strided:
@@ -122,11 +133,18 @@ def _odd(tensor: torch.Tensor) -> str | None:
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:
-    """One item of the user's data as the arguments of a call.
+    """Return one item of the user's data as the arguments of a call.
 
-    A tensor or array is the only argument, a dict gives arguments by name, a tuple or list by
-    position. Of a tuple longer than the `accepts` arguments that the model takes, the first ones
-    are used, so that the (images, labels) of an ordinary DataLoader work as they are.
+    A tensor or array is the only argument; a dict holds arguments by name, a tuple or list by
+    position.
+
+    Args:
+        item: from the user's data.
+        accepts: number of positional arguments that the model takes. Later entries of a tuple are
+            dropped, so that (images, labels) of a DataLoader work. None: all are used.
+
+    Raises:
+        DataError: the item is of another type.
     """
     if isinstance(item, Batch):
         return item
@@ -135,19 +153,23 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
     if isinstance(item, Mapping):
         return Batch((), {str(k): pytree.tree_map(_tensor, v) for k, v in item.items()})
     if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
-        taken = item if accepts is None else item[:accepts]
-        return Batch(tuple(pytree.tree_map(_tensor, v) for v in taken))
+        used = item if accepts is None else item[:accepts]
+        return Batch(tuple(pytree.tree_map(_tensor, v) for v in used))
     raise DataError(
         f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors"
     )
 
 
 def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Batch]:
-    """The batches of any iterable, one at a time.
+    """Yield the batches of any iterable.
+
+    Args:
+        data: items as `to_batch` takes them.
+        model: whose forward says how many entries of a tuple are arguments.
 
     Raises:
-        DataError: `data` is not iterable, fails while it is read, or an item is nothing a model
-            can take.
+        DataError: `data` is not iterable, an error occurs while it is read, or an item is no
+            batch.
     """
     if isinstance(data, torch.Tensor | np.ndarray | Mapping | str):
         raise DataError(
@@ -167,9 +189,11 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
 
 
 def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:
-    """The first batch, None where there is none; and data that still begins with it.
+    """Return the first batch, and data that still begins with it.
 
-    Data that can be read again is given back as it is.
+    Returns:
+        (None if the data is empty, the data itself if it can be read again, else a chained
+        iterator).
 
     Raises:
         DataError: see `batches`.
@@ -199,7 +223,7 @@ def _tensor(x: Any) -> Any:
 
 
 def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """The array as a tensor; copied where torch cannot use its memory (read-only, byte order).
+    """Return the array as a tensor, copied if torch cannot use its memory (read-only, byte order).
 
     Raises:
         DataError: torch has no such type (text, objects).
@@ -209,12 +233,12 @@ def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(native)
     except TypeError as error:
         raise DataError(
-            f"an array of type {array.dtype} is nothing a model takes; give numbers"
+            f"an array of type {array.dtype} cannot be a model input; give numbers"
         ) from error
 
 
 def _positional(model: nn.Module) -> int | None:
-    """How many positional arguments forward takes; None if any number, or if it does not say."""
+    """Return how many positional arguments forward takes; None if any number or unknown."""
     try:
         kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
     except ValueError:  # a compiled one

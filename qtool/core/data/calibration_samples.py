@@ -1,8 +1,8 @@
-"""Samples of the data that are kept with a calibration, for steps that run the network on them.
+"""Samples that are stored with a calibration, for recovery steps that run the network on them.
 
-Kept are those with the smallest hashes of their content (a bottom-k sketch, Cohen and Kelley 2007):
-the same ones in whatever order the data comes, however it is split over files or processes, and
-whichever way partial calibrations are merged. Equal samples count once.
+Stored are the samples with the smallest hashes of their content (a bottom-k sketch, Cohen and
+Kelley 2007): the same ones for every order of the data, every split over files or processes, and
+every order of merging partial calibrations. Equal samples count once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ import torch
 from qtool.core.types import Array
 
 MAX_BYTES = 32 << 20
-"""Bytes of all kept samples together; there are fewer of them where each is large."""
+"""Size of all stored samples together; there are fewer of them if each is large."""
 
-HOLDOUT_DIVISOR = 3  # one of so many samples judges what was learned from the others
+HOLDOUT_DIVISOR = 3  # one of this many samples is held out
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One sample: its hash (hex) and its tensors, in the order of the model's inputs."""
+    """One sample.
+
+    Attributes:
+        content_hash: of the tensors, hex.
+        tensors: on the CPU, in the order of the model's inputs.
+    """
 
     content_hash: str
     tensors: tuple[torch.Tensor, ...]
@@ -38,11 +43,16 @@ class Sample:
 
 
 class CalibrationSamples:
-    """At most `limit` samples of all that were seen, in order of their hashes."""
+    """At most `limit` samples of all that were added, in order of their hashes.
+
+    Attributes:
+        limit: number of samples to store.
+        cache: results of running the samples; in no file.
+    """
 
     def __init__(self, limit: int, samples: Iterable[Sample] = ()) -> None:
         self.limit = limit
-        self.cache: dict[Any, Any] = {}  # what was found out by running samples; in no file
+        self.cache: dict[Any, Any] = {}
         self._by_hash: dict[str, Sample] = {}
         self._bound: str | None = None  # the smallest hash that was ever dropped
         self._add(samples)
@@ -52,32 +62,32 @@ class CalibrationSamples:
 
     @property
     def n_train(self) -> int:
-        """How many of them may be learned from."""
+        """Number of samples that steps may learn from; the others are held out."""
         return len(self) - len(self) // HOLDOUT_DIVISOR
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._by_hash.values())
 
     def update(self, tensors: Sequence[torch.Tensor], split: bool) -> None:
-        """Sees one batch.
+        """Add one batch.
 
         Args:
             tensors: in the order of the model's inputs.
-            split: whether samples lie along the first dimension of all; else the batch is one.
+            split: samples lie along the first dimension of all; otherwise the batch is one sample.
         """
         if not self.limit:
             return
-        here = [t.detach().cpu() for t in tensors]
-        count = len(here[0]) if split else 1
-        rows = ([t[i : i + 1] for t in here] if split else here for i in range(count))
+        on_cpu = [t.detach().cpu() for t in tensors]
+        count = len(on_cpu[0]) if split else 1
+        rows = ([t[i : i + 1] for t in on_cpu] if split else on_cpu for i in range(count))
         self._add(Sample(content_hash(row), tuple(row)) for row in rows)
 
     def merge(self, other: CalibrationSamples) -> None:
-        """Becomes what seeing the data of both would have made."""
+        """Add the samples of `other`: the result is that of the data of both."""
         self._add(other)
 
     def state(self) -> dict[str, Array]:
-        """Arrays by name; equal samples give equal bytes."""
+        """Return arrays by name; equal samples give equal bytes."""
         return {
             f"{sample.content_hash}/{i}": t.numpy()
             for sample in self
@@ -86,74 +96,83 @@ class CalibrationSamples:
 
     @classmethod
     def from_state(cls, limit: int, state: Mapping[str, Array]) -> CalibrationSamples:
-        """The inverse of `state`. Raises ValueError where a name or an array is damaged."""
-        found: dict[str, dict[int, torch.Tensor]] = {}
+        """Return the samples of `state`.
+
+        Raises:
+            ValueError: a name or an array is damaged.
+        """
+        tensors: dict[str, dict[int, torch.Tensor]] = {}
         for name, array in state.items():
-            mark, _, place = name.rpartition("/")
-            found.setdefault(mark, {})[int(place)] = torch.from_numpy(np.array(array))
+            key, _, position = name.rpartition("/")
+            tensors.setdefault(key, {})[int(position)] = torch.from_numpy(np.array(array))
         samples = []
-        for mark, by_place in found.items():
-            sample = Sample(mark, tuple(by_place[i] for i in range(len(by_place))))
-            if content_hash(sample.tensors) != mark:
-                raise ValueError("a kept sample does not have its hash")
+        for key, by_position in tensors.items():
+            sample = Sample(key, tuple(by_position[i] for i in range(len(by_position))))
+            if content_hash(sample.tensors) != key:
+                raise ValueError("the content of a stored sample does not match its hash")
             samples.append(sample)
         return cls(limit, samples)
 
     def batches(
         self, size: int, limit: int | None = None, holdout: bool | None = False
     ) -> list[tuple[torch.Tensor, ...]]:
-        """Samples in batches of at most `size` of equal shapes, always the same ones; batches that
-        were not split are as they came.
+        """Return samples in batches of equal shapes, always the same ones.
 
         Args:
-            most: how many in all, those with the smallest hashes.
-            aside: those that nothing may learn from, instead of the others: a third of all, with
-                the largest hashes. None: both, where nothing learns.
+            size: samples per batch, at most. Batches that were not split stay as they are.
+            limit: number of samples in all, those with the smallest hashes.
+            holdout: True: the third with the largest hashes, which no step may learn from. False:
+                the others. None: all, for steps that do not learn.
         """
-        ends = {None: slice(None), True: slice(self.n_train, None), False: slice(self.n_train)}
-        chosen = list(self)[ends[holdout]]
-        by_shape = sorted(
-            chosen[:limit], key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash)
-        )
-        found = []
-        for _, group in groupby(by_shape, key=lambda s: [t.shape for t in s.tensors]):
+        parts = {
+            None: slice(None),
+            True: slice(self.n_train, None),
+            False: slice(self.n_train),
+        }
+        chosen = list(self)[parts[holdout]][:limit]
+        chosen.sort(key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash))
+        batches = []
+        for _, group in groupby(chosen, key=lambda s: [t.shape for t in s.tensors]):
             samples = list(group)
             if any(t.dim() == 0 or len(t) != 1 for t in samples[0].tensors):  # whole batches
-                found += [s.tensors for s in samples]
+                batches += [s.tensors for s in samples]
                 continue
             for i in range(0, len(samples), size):
                 columns = zip(*(s.tensors for s in samples[i : i + size]), strict=True)
-                found.append(tuple(torch.cat(column) for column in columns))
-        return found
+                batches.append(tuple(torch.cat(column) for column in columns))
+        return batches
 
     def _add(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
-            if self._bound is not None and sample.content_hash >= self._bound:
+            key = sample.content_hash
+            if self._bound is not None and key >= self._bound:
                 continue
-            if sample.content_hash not in self._by_hash:
-                dense = torch.contiguous_format  # as it will be where it is read back
-                own = tuple(t.clone(memory_format=dense) for t in sample.tensors)
-                self._by_hash[sample.content_hash] = Sample(sample.content_hash, own)
+            if key not in self._by_hash:
+                # dense, as after reading from a file
+                copies = (t.clone(memory_format=torch.contiguous_format) for t in sample.tensors)
+                self._by_hash[key] = Sample(key, tuple(copies))
             if len(self._by_hash) > 2 * self.limit:
-                self._cut()
-        self._cut()
+                self._truncate()
+        self._truncate()
 
-    def _cut(self) -> None:
-        """Keeps those that fit, in order of their hashes, up to the first that does not. More data
-        can only move that place forward, so what is dropped would never have come back."""
-        kept: dict[str, Sample] = {}
+    def _truncate(self) -> None:
+        """Drop samples from the first that does not fit, in order of their hashes.
+
+        More data can only move that place forward, so no dropped sample would be stored later.
+        """
+        stored: dict[str, Sample] = {}
         total = 0
-        for mark in sorted(self._by_hash):
-            total += self._by_hash[mark].size
-            if len(kept) >= self.limit or (kept and total > MAX_BYTES):
-                self._bound = mark
+        for key in sorted(self._by_hash):
+            total += self._by_hash[key].size
+            if len(stored) >= self.limit or (stored and total > MAX_BYTES):
+                self._bound = key
                 break
-            kept[mark] = self._by_hash[mark]
-        self._by_hash = kept
+            stored[key] = self._by_hash[key]
+        self._by_hash = stored
 
 
 def content_hash(tensors: Sequence[torch.Tensor]) -> str:
-    """A hash (hex) of the content of tensors on the CPU."""
+    """Return a hash (hex) of types, shapes and values of tensors on the CPU."""
     digest = hashlib.blake2b(digest_size=16)
     for t in tensors:
         array = t.contiguous().numpy()

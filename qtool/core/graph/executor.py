@@ -1,67 +1,42 @@
-"""The one executor of graphs: node by node, with access to every value, points on or off.
+"""Executes a graph node by node, with access to every value and each quantization point on or off.
 
-Whole runs keep all values, so that a run with other points switched computes only what differs
-(`again`); a stream keeps none that nobody reads any more (`stream`), for data of any size and
-networks of any depth; a part begins anywhere, from values at hand (`part`).
+`run` returns all values, and `rerun_changed` computes only those that differ with other points
+switched. `stream` drops values after their last use, for any amount of data and any depth.
+`compute_from` starts at given values anywhere in the graph.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
-from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.graph.node_calls import Call, Values, call_of, fill
 from qtool.core.graph.schedule import execution_order, schedule
 from qtool.core.progress import track
 
-Values = list[Any]
-POINT_COST, ELEMENT_COST = 20, 6  # of one element, in MACs of a convolution: as measured, about
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One node: how to compute it from the values of others, and what that costs a sample.
-
-    Attributes:
-        index: position of the node in the graph.
-        arguments: positional arguments, None at the positions in `operands`.
-        operands: (position, index of the node whose value goes there).
-        nested: positions of lists that hold values.
-        keywords: keyword arguments, with references to values.
-        function: what is called: the operator or the submodule.
-        point: name of the quantization point; None for other nodes.
-        users: indices of the nodes that read the result.
-        reads: indices of the nodes that it reads.
-        cost: of one sample, in MACs.
-        elements: of the result for one sample.
-    """
-
-    index: int
-    arguments: tuple[Any, ...]
-    operands: tuple[tuple[int, int], ...]
-    nested: tuple[int, ...]
-    keywords: dict[str, Any]
-    function: Callable[..., Any]
-    point: str | None
-    users: tuple[int, ...]
-    reads: tuple[int, ...]
-    cost: int
-    elements: int
-
 
 class Executor:
-    """A graph as steps whose values can be had.
+    """A graph as calls whose values can be read.
 
-    A point is a submodule with an attribute `point`, its name, that rounds what it is called with;
-    `points` names those that are on, the others are the identity: none is the float network, all
-    are the quantized one, and some a partly quantized one. All runs are without gradients.
+    A point is a submodule with an attribute `point`, its name, that quantizes and dequantizes its
+    input. The argument `points` of a run names those that are on; the others return their input. No
+    points: the float network, all: the quantized one. Runs compute no gradients.
+
+    Attributes:
+        graph: the float graph, its module with or without points.
+        indices: name of a node -> its index.
+        inputs: indices of the placeholders.
+        outputs: indices of the float outputs.
+        output_names: names of all outputs, in order.
+        constants: index -> parameter or buffer.
+        calls: index -> call.
+        points: names of all points.
+        quantized_constants: index of a point -> the constant behind it, quantized once.
+        size: number of nodes.
     """
 
     def __init__(
@@ -69,9 +44,9 @@ class Executor:
     ) -> None:
         """
         Args:
-            graph: with or without points in its module.
-            macs: multiply-accumulates of nodes, by name, for `cost`.
-            once: it runs once with points, so that rounded weights are not kept.
+            graph: its module may have points.
+            macs: name of a node -> multiply-accumulates, for `cost`.
+            single_run: does not keep quantized constants, for one run with points.
         """
         module = graph.module
         nodes = list(module.graph.nodes)
@@ -85,40 +60,42 @@ class Executor:
         }
         index = {n: i for i, n in enumerate(nodes)}
         self.calls = {
-            i: _step(module, n, index, macs or {})
+            i: call_of(module, n, index, macs or {})
             for i, n in enumerate(nodes)
             if n.op.startswith("call")
         }
-        self.points = frozenset(s.point for s in self.calls.values() if s.point is not None)
-        self.quantized_constants = {  # constants behind their points, rounded once
-            i: s.function(self.constants[s.operands[0][1]])
-            for i, s in self.calls.items()
-            if s.point is not None and s.operands[0][1] in self.constants and not single_run
+        self.points = frozenset(c.point for c in self.calls.values() if c.point is not None)
+        self.quantized_constants = {
+            i: call.function(self.constants[call.operands[0][1]])
+            for i, call in self.calls.items()
+            if call.point is not None and call.operands[0][1] in self.constants and not single_run
         }
         self.size = len(nodes)
 
-    def name_of(self, number: int) -> str:
-        """The tensor that a value is, with a point or without."""
-        name = next(name for name, i in self.indices.items() if i == number)
-        step = self.calls.get(number)
-        return name if step is None or step.point is None else self.name_of(step.operands[0][1])
+    def name_of(self, index: int) -> str:
+        """Return the name of a node; of a point that of the node it quantizes."""
+        name = next(name for name, i in self.indices.items() if i == index)
+        call = self.calls.get(index)
+        return name if call is None or call.point is None else self.name_of(call.operands[0][1])
 
     @torch.no_grad()
     def run(self, batch: Batch, points: Set[str]) -> Values:
-        """All values of a run."""
+        """Return all values of a run."""
         values = self._begin(batch)
-        for step in self.calls.values():
-            values[step.index] = self._compute(step, values, points)
+        for call in self.calls.values():
+            values[call.index] = self._compute(call, values, points)
         return values
 
     @torch.no_grad()
     def stream(
         self, batch: Batch, points: Set[str], wanted: Iterable[str]
     ) -> Iterator[tuple[str, Any]]:
-        """The values of these nodes, as they are computed; the others are dropped after use.
+        """Yield the values of some nodes as they are computed; others are dropped after use.
 
         Args:
-            wanted: names of nodes, "conv1" for a result before its point, "conv1.quant" behind it.
+            batch: bound to the graph.
+            points: those that are on.
+            wanted: names of nodes: "conv1" for a result before its point, "conv1.quant" behind it.
 
         Yields:
             (name, value) in order of computation, inputs first.
@@ -128,22 +105,22 @@ class Executor:
         for i in self.inputs + list(self.constants):
             if i in names:
                 yield names[i], values[i]
-        for i, step in self.calls.items():
+        for i, call in self.calls.items():
             if i not in last:
                 continue
-            values[i] = self._compute(step, values, points)
+            values[i] = self._compute(call, values, points)
             if i in names:
                 yield names[i], values[i]
-            for used in step.reads:
-                if last.get(used) == i:
-                    values[used] = None
+            for source in call.reads:
+                if last.get(source) == i:
+                    values[source] = None
             if last[i] == i:
                 values[i] = None
 
     def output_values(self, batch: Batch, points: Set[str]) -> list[Any]:
-        """The outputs of a run, in order, with weights that were rounded once for all runs."""
-        found = dict(self.stream(batch, points, self.output_names))
-        return [found[name] for name in self.output_names]
+        """Return the outputs of a run, in order."""
+        outputs = dict(self.stream(batch, points, self.output_names))
+        return [outputs[name] for name in self.output_names]
 
     @torch.no_grad()
     def run_side_by_side(
@@ -153,20 +130,21 @@ class Executor:
         stops: Mapping[str, Collection[int]],
         visit: Callable[[list[str], Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
     ) -> None:
-        """Computes node by node, each for all batches and in several networks, the first one first.
+        """Run several networks node by node, each node for all batches, the first network first.
 
         Args:
-            networks: the points that are on in each.
-            stops: the nodes to stop at, and the numbers of what is looked at there; see `waves_of`.
-            visit: called with the names of such nodes, of which none changes what is seen at
-                another, when the first network has their values and before the others have; it sees
-                all values that are still needed, [network][batch][number of node], and gives other
-                values for constants, by their points or, where they have none, by their names: for
-                the other networks, from there on.
+            batches: bound to the graph.
+            networks: the points that are on in each network.
+            stops: name of a node to stop at -> indices of the nodes whose values `visit` reads
+                there; see `schedule`.
+            visit: called with the names of independent stops, after the first network computed them
+                and before the others do, and with all values that are still needed:
+                [network][batch][index of node]. It returns new values of constants, by the name of
+                their point or, without one, of their node, for the other networks from there on.
         """
-        waves = schedule(self._reads, {self.indices[name]: seen for name, seen in stops.items()})
+        waves = schedule(self._reads, {self.indices[name]: i for name, i in stops.items()})
         order = [i for wave in waves for i in wave]
-        last = {i: i for i in order} | {used: i for i in order for used in self.calls[i].reads}
+        last = {i: i for i in order} | {j: i for i in order for j in self.calls[i].reads}
         values = [[self._begin(batch) for batch in batches] for _ in networks]
         names = {self.indices[name]: name for name in stops}
         for wave in track("node by node", waves):
@@ -184,23 +162,26 @@ class Executor:
                         row[j] = None
 
     def execution_order(self, stops: Set[str]) -> list[int]:
-        """The steps in the order in which `lockstep` knows them at its stops."""
+        """Return the order in which `run_side_by_side` computes nodes with these stops."""
         return execution_order(self._reads, {self.indices[name] for name in stops})
 
     @property
     def _reads(self) -> Mapping[int, Collection[int]]:
-        return {i: step.reads for i, step in self.calls.items()}
+        return {i: call.reads for i, call in self.calls.items()}
 
     @torch.no_grad()
     def advance(
-        self, values: Values, numbers: Iterable[int], points: Set[str], kept: Set[int]
+        self, values: Values, indices: Iterable[int], points: Set[str], kept: Set[int]
     ) -> None:
-        """Computes these steps in place, in order; what they read is known by then.
+        """Compute some nodes in place, in order.
 
         Args:
-            kept: what is asked for afterwards; the rest is dropped behind the last that reads it.
+            values: with all values that they read.
+            indices: of the nodes.
+            points: those that are on.
+            kept: indices of values needed afterwards; others are dropped after their last use.
         """
-        order = list(numbers)
+        order = list(indices)
         last = {read: i for i in order for read in (i, *self.calls[i].reads)}
         for i in order:
             values[i] = self._compute(self.calls[i], values, points)
@@ -209,193 +190,131 @@ class Executor:
                     values[read] = None
 
     def initial_values(self, known: Mapping[int, Any]) -> Values:
-        """Values by their numbers and the constants in their places; nothing else."""
+        """Return values with the constants and `known`, by index, and None elsewhere."""
         values: Values = [None] * self.size
         for i, value in (*self.constants.items(), *known.items()):
             values[i] = value
         return values
 
     def live_elements(self) -> int:
-        """The most elements of a sample that have to be held at once, in a run node by node."""
-        last = self._last_uses(self.size)
-        total = most = 0
-        ends: dict[int, list[int]] = {}
-        for i, j in last.items():
-            ends.setdefault(j, []).append(i)
-        for i, step in self.calls.items():
-            total += step.elements
-            most = max(most, total)
-            total -= sum(self.calls[j].elements for j in ends.get(i, ()) if j in self.calls)
-        return most
+        """Return the largest number of elements per sample that are live at once in a run."""
+        total = peak = 0
+        dead_after: dict[int, list[int]] = {}
+        for i, last in self._last_uses(self.size).items():
+            dead_after.setdefault(last, []).append(i)
+        for i, call in self.calls.items():
+            total += call.elements
+            peak = max(peak, total)
+            total -= sum(self.calls[j].elements for j in dead_after.get(i, ()) if j in self.calls)
+        return peak
 
     def compute(
-        self, name: str, values: Values, points: Set[str], given: Mapping[str, Any] | None = None
+        self, name: str, values: Values, points: Set[str], changed: Mapping[str, Any] | None = None
     ) -> Any:
-        """The value of one node, those that it reads being known, or given by name."""
+        """Return the value of one node from those it reads; `changed` replaces some, by name."""
         known = list(values)
-        for other, value in (given or {}).items():
+        for other, value in (changed or {}).items():
             known[self.indices[other]] = value
         return self._compute(self.calls[self.indices[name]], known, points)
 
-    def _replace(self, point: str, value: torch.Tensor, values: Sequence[Sequence[Values]]) -> None:
-        """Another value behind the point of a constant, or of one without a point by its name;
-        also where it stands already."""
-        behind = (
-            i for i, s in self.calls.items() if s.point == point and i in self.quantized_constants
-        )
-        found = next(behind, None)
-        if found is None:
-            found = self.indices[point]
+    def _replace(self, name: str, value: torch.Tensor, values: Sequence[Sequence[Values]]) -> None:
+        """Set a constant: behind the point of this name or, without one, of the node."""
+        points = (i for i, call in self.calls.items() if call.point == name)
+        index = next((i for i in points if i in self.quantized_constants), None)
+        if index is None:
+            index = self.indices[name]
         else:
-            self.quantized_constants[found] = value
+            self.quantized_constants[index] = value
         for row in (row for network in values for row in network):
-            row[found] = value
+            row[index] = value
 
     @torch.no_grad()
     def compute_from(self, values: Mapping[str, Any], points: Set[str], wanted: str) -> Any:
-        """The value of one node, from those of others: only what lies between is computed.
+        """Return the value of one node from those of others; computes only the nodes between.
 
         Args:
-            values: name -> value; together they have to cut `wanted` off from the inputs.
+            values: name -> value; every path from an input to `wanted` contains one of them.
+            points: those that are on.
+            wanted: name of the node.
 
         Raises:
-            KeyError: they do not; names the input that would be needed.
+            KeyError: a path contains none; names its input.
         """
-        known: Values = [None] * self.size
-        given = {self.indices[name] for name in values}
-        for name, value in values.items():
-            known[self.indices[name]] = value
-        for i in self._between(given, self.indices[wanted]):
-            known[i] = (
-                self.constants[i]
-                if i in self.constants
-                else self._compute(self.calls[i], known, points)
-            )
+        known = self.initial_values({self.indices[n]: value for n, value in values.items()})
+        starts = {self.indices[name] for name in values}
+        for i in self._between(starts, self.indices[wanted]):
+            if i in self.calls:
+                known[i] = self._compute(self.calls[i], known, points)
         return known[self.indices[wanted]]
 
     def _begin(self, batch: Batch) -> Values:
-        """Inputs and constants in their places."""
-        values: Values = [None] * self.size
-        for i, constant in self.constants.items():
-            values[i] = constant
-        for i, leaf in zip(self.inputs, self.graph.leaves_of(batch), strict=True):
-            values[i] = leaf
-        return values
+        """Return the values of a run before its first call."""
+        leaves = self.graph.leaves_of(batch)
+        return self.initial_values(dict(zip(self.inputs, leaves, strict=True)))
 
     def _last_uses(self, end: int) -> dict[int, int]:
-        """Step -> the last step up to `end` that reads it, itself where none does; what nothing
-        up to `end` needs is not in it."""
+        """Return index -> index of the last call up to `end` that reads it; itself if none does."""
         last: dict[int, int] = {}
-        for i, step in self.calls.items():
+        for i, call in self.calls.items():
             if i <= end:
                 last[i] = i
-                last.update(dict.fromkeys(step.reads, i))
+                last.update(dict.fromkeys(call.reads, i))
         return {i: j for i, j in last.items() if i not in self.constants}
 
-    def _between(self, given: Set[int], end: int) -> list[int]:
-        """What has to be computed for `end`, in order."""
-        found, open_ = set[int](), [end]
-        while open_:
-            i = open_.pop()
-            if i in given or i in found:
+    def _between(self, starts: Set[int], end: int) -> list[int]:
+        """Return the nodes to compute for `end`, in order."""
+        needed, waiting = set[int](), [end]
+        while waiting:
+            i = waiting.pop()
+            if i in starts or i in needed:
                 continue
             if i not in self.calls and i not in self.constants:
                 name = next(n for n, k in self.indices.items() if k == i)
                 raise KeyError(name)
-            found.add(i)
-            open_ += self.calls[i].reads if i in self.calls else ()
-        return sorted(found)
+            needed.add(i)
+            waiting += self.calls[i].reads if i in self.calls else ()
+        return sorted(needed)
 
     @torch.no_grad()
     def rerun_changed(self, values: Values, changed: Set[str], points: Set[str]) -> dict[int, Any]:
-        """The values that differ from an earlier run, now that points are switched.
+        """Return the values that differ from an earlier run, by index.
 
         Args:
-            values: of that run. changed: points whose state is another now. points: those on now.
+            values: of the earlier run.
+            changed: points that are switched since.
+            points: those that are on now.
         """
-        dirty = {i for i, s in self.calls.items() if s.point in changed}
-        found, new = list(values), {}
-        for i, step in self.calls.items():
+        dirty = {i for i, call in self.calls.items() if call.point in changed}
+        current, new = list(values), {}
+        for i, call in self.calls.items():
             if i in dirty:
-                found[i] = new[i] = self._compute(step, found, points)
-                dirty.update(step.users)
+                current[i] = new[i] = self._compute(call, current, points)
+                dirty.update(call.users)
         return new
 
     def cost(self, changed: Set[str] | None = None) -> int:
-        """About what `again` costs for one sample, in MACs; None: a whole run."""
+        """Estimate the cost of `rerun_changed` for one sample, in MACs; None: of a whole run."""
         if changed is None:
-            return sum(s.cost for s in self.calls.values() if s.point is None)
-        dirty = {i for i, s in self.calls.items() if s.point in changed}
+            return sum(call.cost for call in self.calls.values() if call.point is None)
+        dirty = {i for i, call in self.calls.items() if call.point in changed}
         total = 0
-        for i, step in self.calls.items():
+        for i, call in self.calls.items():
             if i in dirty:
-                total += step.cost
-                dirty.update(step.users)
+                total += call.cost
+                dirty.update(call.users)
         return total
 
-    def _compute(self, step: _Call, values: Values, points: Set[str]) -> Any:
-        if step.point is not None:
-            if step.point not in points:
-                return values[step.operands[0][1]]
-            if step.index in self.quantized_constants:
-                return self.quantized_constants[step.index]
-        arguments = list(step.arguments)
-        for place, index in step.operands:
-            arguments[place] = values[index]
-        for place in step.nested:
-            arguments[place] = _fill(arguments[place], values)
-        if step.keywords:
-            return step.function(*arguments, **_fill(step.keywords, values))
-        return step.function(*arguments)
-
-
-@dataclass(frozen=True)
-class _Ref:
-    """Stands for the value of a node."""
-
-    index: int
-
-
-def _fill(argument: Any, values: Values) -> Any:
-    """Values in place of references, in lists and dicts too."""
-    if isinstance(argument, _Ref):
-        return values[argument.index]
-    if isinstance(argument, list | tuple):
-        return [_fill(a, values) for a in argument]
-    if isinstance(argument, dict):
-        return {k: _fill(a, values) for k, a in argument.items()}
-    return argument
-
-
-def _step(
-    module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: Mapping[str, int]
-) -> _Call:
-    args: Any = _refer(node.args, index)
-    places = tuple((i, a.index) for i, a in enumerate(args) if isinstance(a, _Ref))
-    nested = tuple(i for i, a in enumerate(args) if isinstance(a, list | tuple))
-    plain = tuple(None if isinstance(a, _Ref) else a for a in args)
-    called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-    point, cost = None, _elements(node) * ELEMENT_COST + macs.get(G.name_of(node), 0)
-    if called is not None and hasattr(called, "point"):
-        source = node.args[0]
-        constant = isinstance(source, fx.Node) and source.op == "get_attr"
-        point, cost = str(called.point), 0 if constant else _elements(node) * POINT_COST
-    function: Any = called if called is not None else node.target
-    users = tuple(index[u] for u in node.users if u.op != "output")
-    keywords: Any = _refer(node.kwargs, index)
-    reads = tuple(index[n] for n in node.all_input_nodes)
-    places_of = (index[node], plain, places, nested)
-    return _Call(*places_of, keywords, function, point, users, reads, cost, _elements(node))
-
-
-def _refer(arguments: Any, index: dict[fx.Node, int]) -> Any:
-    """Arguments with references in place of nodes."""
-    return pytree.tree_map_only(fx.Node, lambda n: _Ref(index[n]), arguments)
-
-
-def _elements(node: fx.Node) -> int:
-    """Elements of one sample at the captured sizes."""
-    value = G.value(node)
-    if not isinstance(value, torch.Tensor) or value.dim() == 0:
-        return 0
-    return math.prod(G.hint(size) for size in value.shape[1:])
+    def _compute(self, call: Call, values: Values, points: Set[str]) -> Any:
+        if call.point is not None:
+            if call.point not in points:
+                return values[call.operands[0][1]]
+            if call.index in self.quantized_constants:
+                return self.quantized_constants[call.index]
+        arguments = list(call.arguments)
+        for position, index in call.operands:
+            arguments[position] = values[index]
+        for position in call.nested:
+            arguments[position] = fill(arguments[position], values)
+        if call.keywords:
+            return call.function(*arguments, **fill(call.keywords, values))
+        return call.function(*arguments)

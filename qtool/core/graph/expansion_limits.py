@@ -1,4 +1,4 @@
-"""Functions of an ONNX file that call each other: a file of a few kB may hold 2^26 nodes."""
+"""A limit on expanded ONNX functions: a file of a few kB may expand to 2^26 nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import onnx
 
 from qtool.core.graph.onnx_subgraph import nested_nodes
 
-MAX_NODES = 1_000_000  # nodes, after functions are written out
+MAX_NODES = 1_000_000  # after functions are inlined
 
 
 def function_expansion_error(model: onnx.ModelProto) -> str | None:
-    """What is wrong with its functions, as a sentence: they call themselves, or are too many nodes
-    once ONNX Runtime has written them out."""
+    """Return why the model's functions cannot be inlined, as ONNX Runtime does; None if they can.
+
+    They are recursive, or expand to more than MAX_NODES nodes.
+    """
     functions = {(f.domain, f.name): f.node for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 

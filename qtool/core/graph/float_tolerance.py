@@ -1,4 +1,4 @@
-"""Whether two runs of one network agree, as far as float32 can."""
+"""Comparison of two float32 runs of one network."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-COMPARED_SAMPLES = 8  # samples of an example on which two networks have to agree
-TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums, no more
-_FLIPPED_SHARE = (
-    0.01  # of integers that a model makes of floats (a class, a rank): ties round anywhere
-)
-NOISE_FACTOR = 10  # how far apart roundings in other places may lie, in roundings at random
+COMPARED_SAMPLES = 8  # samples of the example on which two networks are compared
+TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums
+_FLIPPED_SHARE = 0.01  # of integers computed from floats (a class, a rank) that ties may change
+NOISE_FACTOR = 10  # difference of two orders of computation, in multiples of random rounding
 
 
 def dtype_tolerance(tensor: torch.Tensor) -> float:
-    """What may lie between two ways to compute a tensor, as `distance` counts: where a type is
-    coarser than that, two of its steps."""
+    """Return the largest `distance` of two ways to compute a tensor: TOLERANCE, or two steps of its
+    type if that is coarser."""
     floats = tensor.is_floating_point() or tensor.is_complex()
     return max(TOLERANCE, 2 * torch.finfo(tensor.dtype).eps) if floats else TOLERANCE
 
 
 def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference relative to the range of `expected`; inf where the type, the shape or
-    more than a few integers differ. Infinities and NaNs that agree are no difference."""
+    """Return the largest difference relative to the range of `expected`.
+
+    inf if the type, the shape or more than 1 % of integers differ. Equal infinities and NaNs are no
+    difference.
+    """
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
     if expected.numel() == 0:
@@ -43,42 +44,44 @@ def distance(expected: torch.Tensor, actual: torch.Tensor) -> float:
         span = max(span, float(finite.max() - finite.min()))
     span = max(span, 1e-30)
     equal = (a == b) | (a.isnan() & b.isnan())
-    off = (a - b).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~equal, 0.0)
-    return float(off.max()) / span
+    difference = (a - b).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~equal, 0.0)
+    return float(difference.max()) / span
 
 
 def largest_distance(
     expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]
 ) -> tuple[int, float]:
-    """The position of the pair that differs most, and by how much; (0, 0.0) of none."""
-    pairs = [distance(a, b) for a, b in zip(expected, actual, strict=True)]
-    return max(enumerate(pairs), key=lambda pair: pair[1], default=(0, 0.0))
+    """Return the position of the most distant pair and its distance; (0, 0.0) for no pairs."""
+    distances = [distance(a, b) for a, b in zip(expected, actual, strict=True)]
+    return max(enumerate(distances), key=lambda pair: pair[1], default=(0, 0.0))
 
 
 def float_tolerance(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
-    """What float32 leaves open in a network, relative to the range of its outputs: how far it is
-    from itself in float64, or, where that is more, how far its outputs move where every weight and
-    input moves by about its last bit; times the number of such distances that two orders of the
-    same sums may be apart."""
-    moved = _output_change(module, args, kwargs, last_bit_perturbation())
-    wide = _output_change(module, args, kwargs, torch.Tensor.double)
-    # what is another function in float64 (a mask of the lowest float32) tells nothing
-    found = (moved if math.isfinite(moved) else 0.0, wide if wide < 1 else 0.0)
-    return NOISE_FACTOR * max(found)
+    """Return the rounding error of a network in float32, relative to the range of its outputs.
+
+    It is the larger of two distances: to the same network in float64, and to itself with all
+    weights and inputs perturbed by about their last bit; times NOISE_FACTOR, since two orders of
+    the same sums may differ by more.
+    """
+    perturbed = _output_change(module, args, kwargs, last_bit_perturbation())
+    in_float64 = _output_change(module, args, kwargs, torch.Tensor.double)
+    # a distance of 1 is another function: a mask of the lowest float32 is none in float64
+    in_float64 = in_float64 if in_float64 < 1 else 0.0
+    return NOISE_FACTOR * max(perturbed if math.isfinite(perturbed) else 0.0, in_float64)
 
 
 def last_bit_perturbation() -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that moves each float of a tensor at random by about its last bit; what is not of
-    floats stays as it is."""
+    """Return a function that perturbs each float of a tensor at random by about its last bit, and
+    returns other tensors as they are."""
     generator = torch.Generator().manual_seed(0)
 
-    def moved(x: torch.Tensor) -> torch.Tensor:
+    def perturb(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x
-        away = torch.rand(x.shape, generator=generator, dtype=torch.float32).to(x.device) * 2 - 1
-        return (x.detach() * (1 + 2 * away * torch.finfo(x.dtype).eps)).to(x.dtype)
+        noise = torch.rand(x.shape, generator=generator, dtype=torch.float32).to(x.device) * 2 - 1
+        return (x.detach() * (1 + 2 * noise * torch.finfo(x.dtype).eps)).to(x.dtype)
 
-    return moved
+    return perturb
 
 
 def _output_change(
@@ -87,7 +90,8 @@ def _output_change(
     kwargs: dict[str, Any],
     change: Callable[[torch.Tensor], torch.Tensor],
 ) -> float:
-    """How far the outputs move with the floats of weights and inputs; 0 if it does not run so."""
+    """Return the distance of the outputs after `change` of the float weights and inputs; 0 if the
+    network does not run with them."""
 
     def changed(x: Any) -> Any:
         return change(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
@@ -95,12 +99,13 @@ def _output_change(
     tensors = (*module.named_parameters(), *module.named_buffers())
     state = {name: changed(t.detach()) for name, t in tensors}
     with torch.no_grad():
-        plain = pytree.tree_leaves(module(*args, **kwargs))
-        given, named = pytree.tree_map(changed, (tuple(args), kwargs))
+        expected = pytree.tree_leaves(module(*args, **kwargs))
+        new_args, new_kwargs = pytree.tree_map(changed, (tuple(args), kwargs))
         try:
-            other = pytree.tree_leaves(torch.func.functional_call(module, state, given, named))
+            outputs = torch.func.functional_call(module, state, new_args, new_kwargs)
         except Exception:  # noqa: BLE001  # a network may insist on float32 anywhere
             return 0.0
-    pairs = [(a, b) for a, b in zip(plain, other, strict=True) if isinstance(a, torch.Tensor)]
-    floats = [distance(a, b.to(a.dtype)) for a, b in pairs if a.is_floating_point()]
-    return max(floats, default=0.0)
+    pairs = zip(expected, pytree.tree_leaves(outputs), strict=True)
+    both = ((a, b) for a, b in pairs if isinstance(a, torch.Tensor))
+    floats = ((a, b) for a, b in both if a.is_floating_point())
+    return max((distance(a, b.to(a.dtype)) for a, b in floats), default=0.0)

@@ -1,7 +1,7 @@
-"""One thread at a time, and quietly: torch.export and torch.onnx change what the whole process has.
+"""A lock for torch.export and torch.onnx, which change global state of the process.
 
-While they trace, torch's modules, its warnings, its loggers and standard error are theirs; of two
-threads that trace, both fail, and neither puts back what it found.
+While they trace they patch torch's modules, warnings, loggers and standard error: two threads that
+trace at once both fail, and neither restores the state.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _GC_THRESHOLD = 100_000
-"""New objects after which garbage is looked for while torch traces, or a conversion runs: both make
-so many that Python, at its own 700, walks all of them and all of torch several times, for a tenth
-of the time."""
+"""New objects that start a garbage collection while torch traces or a conversion runs. At Python's
+default of 700 collections walk through all objects of torch several times, a tenth of the time."""
 
 PROCESS_LOCK = threading.RLock()
-"""Held by whoever traces a model, or runs one while another thread might trace."""
+"""Held while a model is traced, or run while another thread might trace."""
 
 
 def exclusive(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, in one thread at a time with all others of this kind."""
+    """Decorate a function to run under PROCESS_LOCK."""
 
     @wraps(function)
-    def held(*args: P.args, **kwargs: P.kwargs) -> R:
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with PROCESS_LOCK:
             return function(*args, **kwargs)
 
-    return held
+    return locked
 
 
 @contextmanager
 def silence_logging(
     level: int = logging.CRITICAL, *loggers: str, keep_stderr: bool = False
 ) -> Iterator[None]:
-    """Keeps torch's warnings, logs and graph dumps from the user: what matters is raised.
+    """Silence warnings, loggers and standard error of torch; errors are raised all the same.
 
     Args:
-        level: from which on loggers speak. loggers: by default that of torch.
-        errors: standard error is left as it is.
+        level: lowest level that loggers print.
+        loggers: their names; by default "torch".
+        keep_stderr: leaves standard error as it is.
     """
     with PROCESS_LOCK, ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -63,7 +63,7 @@ def silence_logging(
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Inside, garbage is looked for rarely; never, where a person wants none."""
+    """Collect garbage rarely in this context; never if collection is turned off."""
     young, *older = gc.get_threshold()
     if young:
         gc.set_threshold(max(young, _GC_THRESHOLD), *older)
@@ -76,28 +76,28 @@ def relaxed_gc() -> Iterator[None]:
 
 
 def _promote_survivors() -> None:
-    """Collects what is new, and calls old what is left of it, without a walk through all that is:
-    Python would take one as soon as it may, since so much is new."""
+    """Collect the young generations and move the survivors to the oldest one, so that Python starts
+    no full collection."""
     gc.collect(1)
-    if not gc.get_freeze_count():  # what a person froze stays so
+    if not gc.get_freeze_count():  # objects that the user froze stay frozen
         gc.freeze()
         gc.unfreeze()
 
 
 def trim_memory() -> None:
-    """Collects what goes in circles (graphs do, with all of their weights), and gives free memory
-    back to the system; glibc keeps it otherwise, and what comes next is on top."""
+    """Collect reference cycles (graphs are, with their weights) and return free memory to the
+    system: glibc keeps it otherwise, and later allocations come on top."""
     gc.collect(1)
-    if _TRIM is not None:
-        _TRIM(0)
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
 
 
-def _trim() -> Callable[[int], object] | None:
+def _load_malloc_trim() -> Callable[[int], object] | None:
     try:
-        found: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return None
-    return found
+    return trim
 
 
-_TRIM = _trim()
+_MALLOC_TRIM = _load_malloc_trim()

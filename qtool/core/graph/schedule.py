@@ -1,7 +1,7 @@
-"""In which order the steps of a graph are computed where some of them are stopped at.
+"""The order in which nodes are computed if the computation stops at some of them.
 
-Such a stop comes as late as can be, so that what else is known at it is as much as can be. Those of
-which none changes what is seen at another come together, as a wave: they may be worked on at once.
+A stop comes as late as possible, so that as much as possible is computed before it. Stops that do
+not depend on each other come together, as a wave: they may be processed in parallel.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from collections.abc import Collection, Mapping, Set
 from heapq import heapify, heappop, heappush
 
 Reads = Mapping[int, Collection[int]]
+"""Node -> the nodes whose values it reads."""
 
 
 def execution_order(reads: Reads, stops: Set[int]) -> list[int]:
-    """The steps in an order of computation in which stops come when nothing else can.
+    """Return the nodes in a topological order in which stops come last of those that are ready.
 
     Args:
-        reads: step -> what it reads; what is not a step is known from the beginning.
+        reads: of each node to compute; other nodes in it are known from the beginning.
+        stops: nodes to stop at.
     """
     waiting = {i: len({r for r in read if r in reads}) for i, read in reads.items()}
     users: dict[int, list[int]] = {i: [] for i in reads}
     for i, read in reads.items():
-        for used in {r for r in read if r in reads}:
-            users[used].append(i)
+        for source in {r for r in read if r in reads}:
+            users[source].append(i)
     ready = [(i in stops, i) for i, count in waiting.items() if not count]
     heapify(ready)
     order = []
@@ -37,23 +39,24 @@ def execution_order(reads: Reads, stops: Set[int]) -> list[int]:
 
 
 def schedule(reads: Reads, stops: Reads) -> list[list[int]]:
-    """The steps as waves of stops, and each other step by itself, in an order of computation.
+    """Return waves of stops, and each other node alone, in a topological order.
 
     Args:
-        stops: step -> what is looked at there, besides what it reads: of `order_of` what comes
-            before the stop, and is as it is there.
+        reads: as of `execution_order`.
+        stops: stop -> the nodes it looks at, besides those it reads. In `execution_order` they come
+            before the stop, and their values do not change until then.
     """
     order = execution_order(reads, stops.keys())
-    levels: dict[int, int] = {}  # how many stops one after the other are before it
+    levels: dict[int, int] = {}  # number of stops, one after the other, up to this node
     for i in order:
-        seen = (*reads[i], *stops.get(i, ()))
-        levels[i] = max((levels.get(j, 0) for j in seen), default=0) + (i in stops)
-    found: list[list[int]] = []
-    last = 0
-    for i in sorted(order, key=lambda i: (levels[i], i not in stops)):  # which is stable
-        if i in stops and levels[i] == last:
-            found[-1].append(i)
+        sources = (*reads[i], *stops.get(i, ()))
+        levels[i] = max((levels.get(j, 0) for j in sources), default=0) + (i in stops)
+    waves: list[list[int]] = []
+    last_level = 0
+    for i in sorted(order, key=lambda i: (levels[i], i not in stops)):  # the sort is stable
+        if i in stops and levels[i] == last_level:
+            waves[-1].append(i)
         else:
-            found.append([i])
-        last = levels[i] if i in stops else 0
-    return found
+            waves.append([i])
+        last_level = levels[i] if i in stops else 0
+    return waves

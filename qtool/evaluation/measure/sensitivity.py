@@ -27,7 +27,8 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
-from qtool.core.graph.executor import Executor, Values
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 from qtool.core.store import Store
 from qtool.core.types import Progress
 from qtool.evaluation.measure.layer_facts import (

@@ -208,7 +208,7 @@ def test_memory_is_shared_where_it_can_be() -> None:
         (torch.eye(3).to_sparse(), "sparse"),
         (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
         (torch.ones(3, device="meta"), "meta device"),
-        (torch.ones(0, 3), "holds no sample"),
+        (torch.ones(0, 3), "has no samples"),
     ],
     ids=["sparse", "nested", "meta", "empty"],
 )

@@ -15,7 +15,8 @@ import qtool
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
-from qtool.core.graph.executor import Executor, Values
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 
 
 class Net(nn.Module):

@@ -83,7 +83,7 @@ def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for trim in (None, lambda _: 1):
-        monkeypatch.setattr("qtool.core.graph.process_lock._TRIM", trim)
+        monkeypatch.setattr("qtool.core.graph.process_lock._MALLOC_TRIM", trim)
         gone = weakref.ref(Circle())
         trim_memory()
         assert gone() is None
