@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from qtool.planning.plan import QuantPlan
     from qtool.search.explain import Explanation
     from qtool.search.goals import TuneGoals
-    from qtool.search.search_loop import SearchOptions
+    from qtool.search.search_options import SearchOptions
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
     from qtool.verification.emulation import CpuComparison, CpuResult, emulators
 
@@ -86,7 +86,7 @@ _HOMES = {
     "planning.plan": "QuantPlan",
     "search.explain": "Explanation",
     "search.goals": "TuneGoals",
-    "search.search_loop": "SearchOptions",
+    "search.search_options": "SearchOptions",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "verification.emulation": "CpuComparison CpuResult emulators",
 }

@@ -41,7 +41,8 @@ from qtool.search.cost_model import extra_points
 from qtool.search.explain import Explainer, Explanation
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
-from qtool.search.search_loop import Search, SearchOptions
+from qtool.search.search_loop import Search
+from qtool.search.search_options import SearchOptions
 from qtool.search.tune_result import TuneResult
 
 SAMPLES, CHUNK = 64, 16

@@ -1,85 +1,50 @@
-"""The search: an additive model says where to look, few real evaluations decide.
+"""The mixed-precision search: the cost model proposes candidates, evaluations decide.
 
-Whole-model choices come first (how much the conversion recovers): each is evaluated with nothing
-chosen, and the most exact one is searched further. Where a goal bounds what may be lost, the front
-is searched for the cheapest file that keeps it, by bisection of the noise between those that did
-and those that did not; where none does, or the whole front is wanted, the evaluations go where they
-promise most. After each the model is corrected. The last candidate is the float model itself. At
-the end those that might be the fastest are timed beside each other. A search can be ended at any
-time.
+Accuracy levels come first: each is evaluated with the default precision of every layer, and the
+most accurate one is searched further. If a goal bounds the loss, the Pareto front is searched for
+the cheapest file that meets it, by bisection of the noise between files that met it and files that
+did not. If none does, or the whole front is wanted, evaluations go where they promise most. After
+each one the cost model is corrected. The last candidate is the float model. At the end, the files
+that might be the fastest are timed together. A search can be interrupted at any time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from qtool.algorithms.pipeline import SOLVE
-from qtool.algorithms.registry import select_steps
-from qtool.backends.onnx.storage import model_files
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, PassError, PlanError, QtoolError
-from qtool.core.limits import Range, check_fields
-from qtool.core.progress import track_task
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Archive, Trial, recipe_key
+from qtool.search.candidate_files import CandidateFiles, file_bytes
 from qtool.search.choices import FLOAT, Config, SearchSpace, observers_of, search_space
-from qtool.search.cost_model import CostModel, find_items
+from qtool.search.cost_model import CostModel
 from qtool.search.expected_improvement import most_promising
-from qtool.search.file_sizes import choice_sizes
 from qtool.search.finalists import time_finalists
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
-from qtool.search.layer_costs import NodeCosts, measure_costs, uniform_configs
-from qtool.search.measured_speedups import measure_speedups
+from qtool.search.measured_model import measure_model, named_steps
 from qtool.search.model_correction import correlation, fit_scales
 from qtool.search.next_candidate import Observation, next_candidate, quantize_more
 from qtool.search.pareto_front import pareto_front
-from qtool.search.tensor_errors import point_errors
+from qtool.search.search_options import SearchOptions
 from qtool.search.tune_result import TuneResult, front_keys, group_choices
 
-TIMING = 0.5
-MAX_REQUANTIZED = 2  # evaluations for files that leave less in float
-NOISE_FLOOR = 1e-30  # of noise, so that its logarithm is a number
+MAX_REQUANTIZED = 2  # evaluations of files with fewer layers in float
+NOISE_FLOOR = 1e-30  # so that the logarithm of no noise is a number
 FLOAT_RATIO = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
-RANGES = {
-    "evaluations": Range(low=1, whole=True),
-    "budget": Range(low=0),
-    "timing": Range(low=0),
-}
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """choices: names of CHOICES that layers may have beside float. groups: globs of layers that are
-    chosen for together. evaluations: at most. budget: seconds. front: what evaluations the goal
-    leaves over explore the front. timing: seconds for the time of each file.
-
-    Raises:
-        OptionError: a number is NaN, infinite or out of its range.
-    """
-
-    choices: tuple[str, ...] = ("static", "dynamic", "int8-weights")
-    groups: tuple[str, ...] = ()
-    evaluations: int = 20
-    budget: float | None = None
-    front: bool = False
-    timing: float = TIMING
-
-    def __post_init__(self) -> None:
-        check_fields(self, RANGES)
 
 
 class Search:
-    """One search. `run` may be called once."""
+    """One search; call `run` once."""
 
     def __init__(
         self,
@@ -97,11 +62,11 @@ class Search:
         """
         Args:
             float_file: the float model.
-            inputs: of one run, to time files with.
-            recipes: the whole-model choices: each says what holds where nothing is chosen.
-            convert: makes a quantized model by a recipe.
-            samples: that the errors of single tensors are measured on.
-            judge: knows the evaluation data.
+            inputs: arrays of one run, to time files with.
+            recipes: one per accuracy level, for the layers that are not chosen.
+            convert: returns the quantized model of a recipe.
+            samples: for the errors of single tensors.
+            judge: scores files on the evaluation data.
         """
         self.float_file, self.target, self.inputs = float_file, target, inputs
         self.recipes, self.convert = recipes, convert
@@ -111,126 +76,125 @@ class Search:
         self.trials: dict[str, Trial] = {}
         self.tried_recipes: dict[str, Recipe] = {}
         self.finalists: tuple[Trial, ...] = ()
-        self.bases: dict[str, Quantized] = {}
         self.refused: set[Config] = set()
         self.new_trials = self.requantized = 0
         self.notes: list[str] = []
         self.stopped = self.unquantized = ""
 
     def run(self, folder: Path) -> TuneResult:
-        """Searches, and says what was found.
+        """Search and return the result.
 
         Args:
-            folder: for files on the way.
+            folder: for files of candidates.
 
         Raises:
-            KeyboardInterrupt: it was ended before anything was found.
+            KeyboardInterrupt: interrupted before the first evaluation.
         """
-        self.folder = folder
+        self.files = CandidateFiles(
+            folder, self.float_file, self.inputs, self.options.timing, self.convert
+        )
         bases: list[tuple[Trial, SearchSpace]] = []
+        models: dict[str, Quantized] = {}
         raw: CostModel | None = None
         try:
             for recipe in self.recipes:
                 if bases and not self._time_left():
                     break
                 try:
-                    base = self.convert(recipe)
+                    model = self.convert(recipe)
                 except QtoolError as error:
                     if not bases:
                         raise
-                    self.notes.append(f"{recipe.accuracy} left out: {error}")
+                    self.notes.append(f"skipped {recipe.accuracy}: {error}")
                     continue
-                self.bases[recipe_key(_with_named_steps(recipe))] = base
-                space = self._search_space(base)
-                bases.append((self._evaluate(space, space.default_config, made=base), space))
+                models[recipe_key(named_steps(recipe))] = model
+                space = self._search_space(model)
+                bases.append((self._evaluate(space, space.default_config, model=model), space))
             _, space = min(bases, key=lambda b: b[0].score.noise)
             if self._time_left():
-                raw = self._measure_model(space)
+                raw = measure_model(space, self.files, self.samples, models, self.archive.store)
                 self._search(space, raw)
                 self._try_float(space)
-            known = tuple(self.trials.values())
-            self.finalists = time_finalists(self.goals, known, self.archive.store, self._retime)
-            self.trials |= {e.key: e for e in self.finalists}
-        except KeyboardInterrupt as ended:
-            if type(ended) is not KeyboardInterrupt or not bases:
-                raise  # another signal means what it says
-            self.stopped = "it was interrupted"
+            trials = tuple(self.trials.values())
+            self.finalists = time_finalists(self.goals, trials, self.archive.store, self._retime)
+            self.trials |= {t.key: t for t in self.finalists}
+        except KeyboardInterrupt as interrupt:
+            if type(interrupt) is not KeyboardInterrupt or not bases:
+                raise  # subclasses are other signals, which end the command
+            self.stopped = "interrupted"
         _, space = min(bases, key=lambda b: b[0].score.noise)
         return self._result(space, raw)
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- proposing ----------------------------------------------------------------------------
 
     def _search(self, space: SearchSpace, raw: CostModel) -> None:
         while len(self.trials) < self.options.evaluations and self._time_left():
-            model = self._fitted(space, raw)
-            config = self._next(space, model)
+            observations = self._observations(space, raw)
+            model = _fitted(raw, observations)
+            config = self._next(model, observations)
             if config is None:
                 return
             (noise,), (spent,), _ = model.predict(np.array([config]))
             try:
                 self._evaluate(space, config, float(noise), float(spent))
-            except (PlanError, CalibrationError, PassError):  # it cannot be made
+            except (PlanError, CalibrationError, PassError):  # it cannot be converted
                 self.refused.add(config)
 
-    def _next(self, space: SearchSpace, model: CostModel) -> Config | None:
-        """Where to look: towards the goals, then for less in float, then along the front."""
-        known, seen = pareto_front(model, self.goals.smallest), self._observations(space)
-        number = next_candidate(known, seen, self.goals, self.refused)
-        if number is None and self.requantized < MAX_REQUANTIZED:
+    def _next(self, model: CostModel, observations: Sequence[Observation]) -> Config | None:
+        """Return the next configuration: for the goals, for less in float, for the front."""
+        front = pareto_front(model, self.goals.smallest)
+        number = next_candidate(front, observations, self.goals, self.refused)
+        if number is not None:
+            return front.config(number)
+        if self.requantized < MAX_REQUANTIZED:
             self.requantized += 1
-            if (config := quantize_more(model, seen, self.goals, self.refused)) is not None:
+            config = quantize_more(model, observations, self.goals, self.refused)
+            if config is not None:
                 return config
-        if number is None and self.options.front:
-            return most_promising(model, seen, self.goals, self.refused)
-        return None if number is None else known.config(number)
+        if self.options.front:
+            return most_promising(model, observations, self.goals, self.refused)
+        return None
 
     def _try_float(self, space: SearchSpace) -> None:
-        """The last candidate, where losses alone are bounded and nothing keeps them: all that is
-        chosen for left in float. It needs no search, and comes on top of the evaluations."""
+        """Evaluate the float model if only the loss is bounded and no file meets the goals.
+
+        It needs no search and does not count as one of `SearchOptions.evaluations`.
+        """
         goals = self.goals
         bounded = goals.min_speedup is not None or goals.max_size is not None
-        kept = any(map(goals.is_met, self.trials.values()))
-        if not (bounded or kept) and self._time_left():
+        met = any(map(goals.is_met, self.trials.values()))
+        if not (bounded or met) and self._time_left():
             self._evaluate(space, space.config(FLOAT))
 
     def _time_left(self) -> bool:
-        """Whether another evaluation fits into the budget, as long as they took so far."""
+        """Return True if the budget allows another evaluation of the longest duration so far."""
         if self.options.budget is None:
             return True
-        took = [e.seconds for e in self.trials.values()]
-        need = max(took, default=0.0)
+        need = max((t.seconds for t in self.trials.values()), default=0.0)
         if time.monotonic() - self.started + need <= self.options.budget:
             return True
-        self.stopped = "the budget of time is used up"
+        self.stopped = "the time budget is used up"
         return False
 
-    def _observations(self, space: SearchSpace) -> list[Observation]:
-        """What was evaluated of a space, in the model's units."""
+    def _observations(self, space: SearchSpace, raw: CostModel) -> list[Observation]:
+        """Return the trials of a space, with their costs in the unit of the model."""
+
+        def cost(trial: Trial) -> float:
+            return float(trial.size) if self.goals.smallest else raw.float_time / trial.speedup
+
         return [
-            Observation(space.config_of(e.choices), e, self._cost(e))
-            for e in self.trials.values()
-            if e.accuracy == space.recipe.accuracy
+            Observation(space.config_of(t.choices), t, cost(t))
+            for t in self.trials.values()
+            if t.accuracy == space.recipe.accuracy
         ]
 
-    def _cost(self, found: Trial) -> float:
-        return float(found.size) if self.goals.smallest else self.float_time / found.speedup
+    # --- evaluating ---------------------------------------------------------------------------
 
-    def _fitted(self, space: SearchSpace, raw: CostModel) -> CostModel:
-        seen = self._observations(space)
-        return fit_scales(
-            raw,
-            [s.config for s in seen],
-            [s.trial.score.noise for s in seen],
-            [raw.float_time / s.trial.speedup for s in seen],
-        )
-
-    # --- measuring ----------------------------------------------------------------------------
-
-    def _search_space(self, base: Quantized) -> SearchSpace:
+    def _search_space(self, model: Quantized) -> SearchSpace:
         return search_space(
-            base.graph,
-            base.plan,
-            observers_of(base.plan),
+            model.graph,
+            model.plan,
+            observers_of(model.plan),
             self.options.choices,
             self.options.groups,
         )
@@ -241,21 +205,31 @@ class Search:
         config: Config,
         noise: float = 0.0,
         spent: float = 0.0,
-        made: Quantized | None = None,
+        model: Quantized | None = None,
     ) -> Trial:
-        """What is known of a configuration, from the archive or by running it."""
+        """Return the trial of a configuration, from the archive or by running its file.
+
+        Args:
+            noise, spent: as predicted.
+            model: the quantized model, if it is known already.
+        """
         recipe = space.recipe_of(config)
         key = recipe_key(recipe)
-        self.tried_recipes[key], plain = recipe, space.is_float(config)
-        self.unquantized = key if plain else self.unquantized
-        found = self.archive.trials.get(key)
-        if found is None:
+        self.tried_recipes[key] = recipe
+        if space.is_float(config):
+            self.unquantized = key
+        trial = self.archive.trials.get(key)
+        if trial is None:
             start = time.monotonic()
-            quantized = made or (None if plain else self.convert(recipe))
-            file = self._write(key, lambda: quantized or self.convert(recipe))
-            score = self.judge.score(file)
-            (ratio,) = (FLOAT_RATIO,) if plain else self._time([file])
-            found = Trial(
+            if key == self.unquantized:
+                file, share, ratio = self.float_file, 0.0, FLOAT_RATIO
+                score = self.judge.score(file)
+            else:
+                model = model or self.convert(recipe)
+                file, share = self.files.write(recipe, model), _integer_share(model)
+                score = self.judge.score(file)
+                (ratio,) = self.files.speedups([file])
+            trial = Trial(
                 key,
                 len(self.trials) + 1,
                 recipe.accuracy,
@@ -264,138 +238,84 @@ class Search:
                 ratio.median,
                 ratio.low,
                 ratio.high,
-                _bytes(file),
-                0.0 if quantized is None else _integer_share(quantized),
+                file_bytes(file),
+                share,
                 time.monotonic() - start,
                 noise,
                 spent,
             )
-            self.archive.add(found)
+            self.archive.add(trial)
             self.new_trials += 1
-        self.trials[key] = replace(found, number=len(self.trials) + 1)
+        self.trials[key] = replace(trial, number=len(self.trials) + 1)
         return self.trials[key]
 
-    def _retime(self, found: Sequence[Trial]) -> tuple[Ratio, ...]:
-        """Files that were evaluated, beside each other."""
-        return self._time(
-            [self._write(e.key, partial(self.convert, self.tried_recipes[e.key])) for e in found]
+    def _retime(self, trials: Sequence[Trial]) -> tuple[Ratio, ...]:
+        """Time evaluated files together."""
+        return self.files.speedups(
+            [
+                self.float_file
+                if t.key == self.unquantized
+                else self.files.write(self.tried_recipes[t.key])
+                for t in trials
+            ]
         )
 
-    def _time(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
-        """Beside float."""
-        return measure_speedups(self.float_file, files, self.inputs, self.options.timing)
-
-    def _write(self, key: str, make: Callable[[], Quantized]) -> Path:
-        if key == self.unquantized:
-            return self.float_file
-        file = self.folder / f"{key}.onnx"
-        if not file.exists():
-            make().export(file, verify=False)
-        return file
-
-    def _measure_model(self, space: SearchSpace) -> CostModel:
-        """The model of a space: its measurements are kept in the archive.
-
-        They are made without the steps that write rounded weights into the network: its own float
-        values would hold their errors already.
-        """
-        items = find_items(space)
-        plain = replace(space, recipe=_function_preserving(space.recipe))
-        bare = replace(plain, recipe=replace(plain.recipe, recover=()))  # to be timed, no more
-        recipes = {c: plain.recipe_of(c) for c in uniform_configs(items)}
-        models = {c: self.bases.get(recipe_key(r)) or self.convert(r) for c, r in recipes.items()}
-        store = self.archive.store(f"{recipe_key(space.recipe)} {items.digest}")
-        errors = point_errors(list(models.values()), items.points, self.samples, store)
-
-        def write(config: Config) -> Path:
-            known = models.get(config)
-            recipe = (bare if known is None else plain).recipe_of(config)
-            return self._write(recipe_key(recipe), lambda: known or self.convert(recipe))
-
-        with track_task("times of single nodes"):
-            costs = store.load_or_make(
-                "costs",
-                NodeCosts,
-                lambda: measure_costs(
-                    items, self.float_file, write, self.inputs, self.options.timing
-                ),
-            )
-        self.float_time = costs.float_time
-        whole = {c: _bytes(write(c)) for c in models}
-        return CostModel(
-            items=items,
-            errors=np.array([errors.get(item, 0.0) for item in items.points]),
-            times=np.array(costs.times),
-            float_time=costs.float_time,
-            boundary_us=costs.edge,
-            boundary_element_us=costs.element,
-            sizes=choice_sizes(space, models, whole, _bytes(self.float_file)),
-            float_size=float(_bytes(self.float_file)),
-            error_scales=np.ones(len(space.groups)),
-        )
-
-    # --- telling ------------------------------------------------------------------------------
+    # --- result -------------------------------------------------------------------------------
 
     def _result(self, space: SearchSpace, raw: CostModel | None) -> TuneResult:
-        evaluated = tuple(self.trials.values())
-        best = self.goals.best(self.finalists or evaluated)
-        here = best.accuracy == space.recipe.accuracy
-        fitted = self._fitted(space, raw) if raw is not None and here else raw
+        trials = tuple(self.trials.values())
+        best = self.goals.best(self.finalists or trials)
+        observations = [] if raw is None else self._observations(space, raw)
+        model = raw
+        if raw is not None and best.accuracy == space.recipe.accuracy:
+            model = _fitted(raw, observations)
         return TuneResult(
             target=self.target,
             goals=self.goals,
             best=best,
             reached=self.goals.is_met(best),
             missed=tuple(self.goals.describe_misses(best)),
-            evaluated=evaluated,
-            front=front_keys(evaluated, self.goals.smallest),
-            groups=group_choices(space, best, fitted),
-            recipes={e.key: self.tried_recipes[e.key] for e in evaluated},
+            evaluated=trials,
+            front=front_keys(trials, self.goals.smallest),
+            groups=group_choices(space, best, model),
+            recipes={t.key: self.tried_recipes[t.key] for t in trials},
             unquantized=self.unquantized,
-            float_size=_bytes(self.float_file),
+            float_size=file_bytes(self.float_file),
             float_time=0.0 if raw is None else raw.float_time,
-            agreement=self._agreement(space, raw),
+            agreement=(None, None) if raw is None else _correlations(raw, observations),
             stopped=self.stopped,
             notes=tuple(self.notes),
             fresh=self.new_trials,
             seconds=time.monotonic() - self.started,
         )
 
-    def _agreement(
-        self, space: SearchSpace, raw: CostModel | None
-    ) -> tuple[float | None, float | None]:
-        """Of the model as it was before any evaluation corrected it."""
-        seen = (
-            [] if raw is None else [s for s in self._observations(space) if s.trial.score.noise > 0]
-        )
-        if raw is None or not seen:
-            return None, None
-        noise, spent, _ = raw.predict(np.array([s.config for s in seen]))
-        real = np.array([s.trial.score.noise for s in seen])
-        speedups = np.array([s.trial.speedup for s in seen])
-        return (
-            correlation(np.log(np.maximum(noise, NOISE_FLOOR)), np.log(real)),
-            correlation(spent, raw.float_time / speedups),
-        )
+
+def _fitted(raw: CostModel, observations: Sequence[Observation]) -> CostModel:
+    return fit_scales(
+        raw,
+        [o.config for o in observations],
+        [o.trial.score.noise for o in observations],
+        [raw.float_time / o.trial.speedup for o in observations],
+    )
 
 
-def _with_named_steps(recipe: Recipe) -> Recipe:
-    """The same with its steps by name, so that two ways to say them are one."""
-    names = tuple(step.name for step in select_steps(recipe) if step is not SOLVE)
-    return replace(recipe, accuracy="fast", recover=names)
+def _correlations(
+    raw: CostModel, observations: Sequence[Observation]
+) -> tuple[float | None, float | None]:
+    """Return the correlations of the uncorrected model with measurements: dB of error, time."""
+    noisy = [o for o in observations if o.trial.score.noise > 0]
+    if not noisy:
+        return None, None
+    noise, spent, _ = raw.predict(np.array([o.config for o in noisy]))
+    measured = np.array([o.trial.score.noise for o in noisy])
+    speedups = np.array([o.trial.speedup for o in noisy])
+    return (
+        correlation(np.log(np.maximum(noise, NOISE_FLOOR)), np.log(measured)),
+        correlation(spent, raw.float_time / speedups),
+    )
 
 
-def _function_preserving(recipe: Recipe) -> Recipe:
-    """With the steps alone that change the network without changing what it computes."""
-    names = [step.name for step in select_steps(recipe)]
-    return replace(recipe, accuracy="fast", recover=tuple(names[: names.index(SOLVE.name)]))
-
-
-def _integer_share(quantized: Quantized) -> float:
-    """Of the MACs, as planned."""
-    macs = sum(d.macs for d in quantized.plan.nodes)
-    return sum(d.macs for d in quantized.plan.nodes if d.computes_on_codes) / max(1, macs)
-
-
-def _bytes(file: Path) -> int:
-    return sum(f.stat().st_size for f in model_files(file))
+def _integer_share(model: Quantized) -> float:
+    """Return the planned share of MACs in integer kernels."""
+    macs = sum(d.macs for d in model.plan.nodes)
+    return sum(d.macs for d in model.plan.nodes if d.computes_on_codes) / max(1, macs)

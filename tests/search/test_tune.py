@@ -63,7 +63,7 @@ def test_a_search_that_was_ended_goes_on_and_finds_the_same(
 
     monkeypatch.setattr(Search, "_evaluate", twice)
     ended = _tuned(goals, tmp_path / "ended")
-    assert ended.stopped == "it was interrupted"
+    assert ended.stopped == "interrupted"
     assert len(ended.evaluated) == 2
     monkeypatch.undo()
     gone_on = _tuned(goals, tmp_path / "ended")
@@ -78,7 +78,7 @@ def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
     found = _tuned(qtool.TuneGoals(min_sqnr=30.0, min_speedup=1000.0), budget=0.0)
     assert not found.reached
     assert len(found.evaluated) == 1
-    assert found.stopped == "the budget of time is used up"
+    assert found.stopped == "the time budget is used up"
     assert found.missed[0].endswith("goal is 1000x")
     assert found.best.score.sqnr_db is not None
     assert found.best.score.sqnr_db >= 30

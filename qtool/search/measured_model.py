@@ -1,0 +1,85 @@
+"""The cost model of a search space, from measurements of files and single tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from qtool.algorithms.pipeline import SOLVE
+from qtool.algorithms.registry import select_steps
+from qtool.conversion.quantized import Quantized
+from qtool.core.data import Batch
+from qtool.core.progress import track_task
+from qtool.core.store import Store
+from qtool.planning.recipe import Recipe
+from qtool.search.archive import recipe_key
+from qtool.search.candidate_files import CandidateFiles, file_bytes
+from qtool.search.choices import Config, SearchSpace
+from qtool.search.cost_model import CostModel, find_items
+from qtool.search.file_sizes import choice_sizes
+from qtool.search.layer_costs import NodeCosts, measure_costs, uniform_configs
+from qtool.search.tensor_errors import point_errors
+
+
+def measure_model(
+    space: SearchSpace,
+    files: CandidateFiles,
+    samples: Sequence[Batch],
+    known: Mapping[str, Quantized],
+    store_of: Callable[[str], Store],
+) -> CostModel:
+    """Measure the cost model of a space.
+
+    The steps that write rounded weights into the network are left out: with them, the float values
+    of the network would contain their errors.
+
+    Args:
+        samples: for the errors of single tensors.
+        known: quantized models by the key of their recipe with `named_steps`.
+        store_of: returns the store of a key, for measurements.
+    """
+    items = find_items(space)
+    plain = replace(space, recipe=_function_preserving(space.recipe))
+    bare = replace(plain, recipe=replace(plain.recipe, recover=()))  # for timing only
+    recipes = {c: plain.recipe_of(c) for c in uniform_configs(items)}
+    models = {c: known.get(recipe_key(r)) or files.convert(r) for c, r in recipes.items()}
+    store = store_of(f"{recipe_key(space.recipe)} {items.digest}")
+    errors = point_errors(list(models.values()), items.points, samples, store)
+
+    def write(config: Config) -> Path:
+        model = models.get(config)
+        return files.write((bare if model is None else plain).recipe_of(config), model)
+
+    def measure() -> NodeCosts:
+        return measure_costs(items, files.float_file, write, files.inputs, files.timing)
+
+    with track_task("times of single nodes"):
+        costs = store.load_or_make("costs", NodeCosts, measure)
+    float_size = file_bytes(files.float_file)
+    sizes = {c: file_bytes(write(c)) for c in models}
+    return CostModel(
+        items=items,
+        errors=np.array([errors.get(item, 0.0) for item in items.points]),
+        times=np.array(costs.times),
+        float_time=costs.float_time,
+        boundary_us=costs.edge,
+        boundary_element_us=costs.element,
+        sizes=choice_sizes(space, models, sizes, float_size),
+        float_size=float(float_size),
+        error_scales=np.ones(len(space.groups)),
+    )
+
+
+def named_steps(recipe: Recipe) -> Recipe:
+    """Return the recipe with its steps by name, so that equal sets of steps have equal keys."""
+    names = tuple(step.name for step in select_steps(recipe) if step is not SOLVE)
+    return replace(recipe, accuracy="fast", recover=names)
+
+
+def _function_preserving(recipe: Recipe) -> Recipe:
+    """Return the recipe with only the steps that keep the function of the network."""
+    names = [step.name for step in select_steps(recipe)]
+    return replace(recipe, accuracy="fast", recover=tuple(names[: names.index(SOLVE.name)]))
