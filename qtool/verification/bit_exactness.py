@@ -1,4 +1,4 @@
-"""The integer engine against ONNX Runtime: every code, with tolerance zero."""
+"""Comparison of the integer engine with ONNX Runtime: every code, with tolerance zero."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ Arrays = Sequence[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Exactness:
-    """What the comparison of the outputs gave.
+    """Result of comparing the integer engine with ONNX Runtime.
 
-    elements: output values compared. identical: how many are the same to the last bit. worst: the
-    largest difference in codes (of an output in float: in 1/255 of its range). first: the first
-    tensor of the graph whose codes differ. float_steps: nodes that both run in the runtime's
-    own kernels, which may round differently when they are fused. wrong: where outputs differ, what
-    no float node explains: outputs that depend on none, and integer kernels that give other codes
-    than the runtime's when they are given its own. profile: the numerics profile of the
-    engine, by default that of this processor.
+    Attributes:
+        samples: number of samples.
+        elements: number of output values compared.
+        identical: number of them that are identical to the last bit.
+        worst: largest difference, in codes; of float outputs in 1/255 of the range.
+        first: the first tensor of the graph whose codes differ.
+        float_steps: number of nodes that both run in ONNX Runtime; fused, they may round otherwise.
+        wrong: differences that no float node explains: outputs that depend on none, and integer
+            kernels that give other codes than the runtime for the runtime's own inputs.
+        profile: the numerics profile of the engine.
     """
 
     samples: int
@@ -46,15 +49,17 @@ class Exactness:
 
     @property
     def passed(self) -> bool:
-        """Every integer kernel is exact; what differs comes from nodes in float."""
+        """Whether every integer kernel is exact: differences come from float nodes only."""
         return self.exact or (self.float_steps > 0 and not self.wrong)
 
     @property
     def share(self) -> float:
+        """Share of identical output values, 0 to 1."""
         return self.identical / self.elements if self.elements else 1.0
 
     @property
     def exact(self) -> bool:
+        """Whether all output values are identical."""
         return self.identical == self.elements
 
     def to_json(self) -> dict[str, Any]:
@@ -94,9 +99,8 @@ def compare_codes(
     """
     exported = ExportedFile.of(file)
     if exported is not file:
-        exported.load()  # what the runtime refuses is not to be understood
+        exported.load()  # before the engine: an error of the runtime comes first
     program = exported.program(profile)
-    behind = program.influenced_by_float
     samples = elements = identical = 0
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
@@ -106,31 +110,33 @@ def compare_codes(
         for name, a, b in zip(program.outputs, expected, actual, strict=True):
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             elements, identical = elements + a.size, identical + int(same.sum())
-            worst = max(worst, _codes_apart(program, a, b))
-            if not same.all() and name not in behind:
+            worst = max(worst, _largest_difference(program, a, b))
+            if not same.all() and name not in program.influenced_by_float:
                 wrong[program.labels.get(name, name)] = None
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if elements - identical > before:
-            seen = _seen(exported.path, program, batch)
-            first = first or _first_difference(program, seen, batch)
-            wrong |= dict.fromkeys(_wrong_kernels(program, seen))
+            values = _runtime_values(exported.path, program, batch)
+            first = first or _first_difference(program, values, batch)
+            wrong |= dict.fromkeys(_wrong_kernels(program, values))
     if not samples:
         raise DataError("the data is empty, so nothing was compared; give at least one sample")
-    floats = program.float_nodes
-    found = (samples, elements, identical, worst, first, floats, tuple(wrong))
-    return Exactness(*found, profile=program.profile)
+    counts = (samples, elements, identical, worst, first, program.float_nodes)
+    return Exactness(*counts, tuple(wrong), program.profile)
 
 
 def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
-    """Outputs as the file gives them: dequantized where it ends in a DequantizeLinear."""
-    found = []
+    """Return outputs of a program as the file has them: dequantized after a DequantizeLinear."""
+    arrays = []
     for name, value in zip(program.outputs, outputs, strict=True):
         params = program.params.get(name)
-        found.append((value if params is None else params.dequantize(value)).numpy())
-    return found
+        arrays.append((value if params is None else params.dequantize(value)).numpy())
+    return arrays
 
 
-def _codes_apart(program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def _largest_difference(
+    program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
+) -> float:
+    """Return the largest difference of two outputs in codes."""
     if a.dtype.kind != "f" or not a.size:
         return float(np.abs(a.astype(np.float64) - b).max()) if a.size else 0.0
     scales = [float(p.scale) for n in program.outputs if (p := program.params.get(n)) is not None]
@@ -138,46 +144,49 @@ def _codes_apart(program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, A
     return float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max()) / step
 
 
-def _seen(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
-    """The inputs, and all tensors of codes as the runtime has them. (Not those that it turns into
-    uint8: those who ask for them see int8, and other kernels.)"""
-    asked = load(path)
-    present = {o.name for o in asked.graph.output}
-    made = {o for n in asked.graph.node for o in n.output}
-    codes = (s.output for s in program.instructions if s.output in program.params)
-    names = [name for name in codes if name in made and name not in program.held_as_uint8]
-    asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in present)
+def _runtime_values(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
+    """Return the inputs, and all tensors of codes in ONNX Runtime.
+
+    Codes that the runtime turns into uint8 are left out: as outputs they would stay int8, and other
+    kernels would run.
+    """
+    model = load(path)
+    outputs = {o.name for o in model.graph.output}
+    computed = {o for n in model.graph.node for o in n.output}
+    codes = (i.output for i in program.instructions if i.output in program.params)
+    names = [name for name in codes if name in computed and name not in program.held_as_uint8]
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in outputs)
     with scratch_folder() as folder:
         file = folder / "all.onnx"
-        save(asked, file)
+        save(model, file)
         runtime = session(file)
-        outputs = [o.name for o in runtime.get_outputs()]
-        values = zip(outputs, run(runtime, list(batch)), strict=True)
-        found = {name: torch.from_numpy(v) for name, v in values if name in names}
-    return found | dict(zip(program.inputs, map(torch.from_numpy, batch), strict=True))
+        arrays = zip(runtime.get_outputs(), run(runtime, list(batch)), strict=True)
+        values = {o.name: torch.from_numpy(array) for o, array in arrays if o.name in names}
+    return values | dict(zip(program.inputs, map(torch.from_numpy, batch), strict=True))
 
 
 def _first_difference(
-    program: Program, seen: Mapping[str, torch.Tensor], batch: Arrays
+    program: Program, values: Mapping[str, torch.Tensor], batch: Arrays
 ) -> str | None:
-    mine = program.trace(*map(torch.from_numpy, batch))
-    for step in program.instructions:
-        label = program.labels.get(step.output, step.output)
-        if step.output in seen and not torch.equal(seen[step.output], mine[label]):
+    engine = program.trace(*map(torch.from_numpy, batch))
+    for instruction in program.instructions:
+        name = instruction.output
+        label = program.labels.get(name, name)
+        if name in values and not torch.equal(values[name], engine[label]):
             return label
     return None
 
 
-def _wrong_kernels(program: Program, seen: Mapping[str, torch.Tensor]) -> list[str]:
-    """Integer kernels that give other codes than the runtime did, for the same codes."""
-    known = {**program.constants, **seen}
-    found = []
-    for step in program.instructions:
-        kernel = step.kind in ("integer", "move", "quantize") and step.output in seen
-        if not kernel or not all(name in known for name in step.inputs):
+def _wrong_kernels(program: Program, values: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the integer kernels that give other codes than the runtime for the same inputs."""
+    known = {**program.constants, **values}
+    wrong = []
+    for kernel in program.instructions:
+        integer = kernel.kind in ("integer", "move", "quantize") and kernel.output in values
+        if not integer or not all(name in known for name in kernel.inputs):
             continue
         with torch.inference_mode():
-            mine = step.kernel(*(known[name] for name in step.inputs))
-        if not torch.equal(mine, seen[step.output]):
-            found.append(program.labels.get(step.output, step.output))
-    return found
+            codes = kernel.kernel(*(known[name] for name in kernel.inputs))
+        if not torch.equal(codes, values[kernel.output]):
+            wrong.append(program.labels.get(kernel.output, kernel.output))
+    return wrong

@@ -1,7 +1,7 @@
-"""One ONNX file and all that is found out about it, each thing once.
+"""One ONNX file with all that verification computes from it, each thing once.
 
-Parity, exactness and audit ask for the same: the file read, a session, the graph that the runtime
-made of it, its outputs for one batch, the integer program.
+Parity, exactness and audit share the parsed file, a session, the optimised graph, the outputs for
+one batch and the integer program.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from qtool.verification.disable_input_rounding import (
 
 
 class ExportedFile:
-    """An ONNX file on the disk, that stays as it is.
+    """An ONNX file on disk that does not change. Its properties are computed when first used.
 
     Args:
-        path: the file; what is asked of it is found out when it is asked first.
-        qdq: the same model in QDQ form, where the file is in another one.
+        path: the file.
+        qdq: the same model in QDQ form, if the file is in another form.
     """
 
     def __init__(self, path: str | Path, qdq: onnx.ModelProto | None = None) -> None:
@@ -51,14 +51,15 @@ class ExportedFile:
 
     @classmethod
     def of(cls, file: ExportedFile | str | Path) -> ExportedFile:
+        """Return `file` itself if it is an `ExportedFile`, else one for this path."""
         return file if isinstance(file, ExportedFile) else cls(file)
 
     @cached_property
     def file(self) -> OnnxModel:
-        """The file, read.
+        """The parsed file.
 
         Raises:
-            FileError: it is no ONNX file, or the data that it names is not there.
+            FileError: not an ONNX file, or its external data is missing.
         """
         return OnnxModel.of(self.path)
 
@@ -68,15 +69,18 @@ class ExportedFile:
         return self.file if self._qdq is None else OnnxModel.of(self._qdq)
 
     def program(self, profile: str | None = None) -> Program:
-        """The integer program of the model, by default in the arithmetic of ONNX Runtime on
-        this processor."""
-        chosen = profile or machine_profile()
-        if chosen not in self._programs:
-            self._programs[chosen] = lower(self.qdq, chosen)
-        return self._programs[chosen]
+        """Return the integer program of the model.
+
+        Args:
+            profile: numerics profile; by default that of ONNX Runtime on this processor.
+        """
+        profile = profile or machine_profile()
+        if profile not in self._programs:
+            self._programs[profile] = lower(self.qdq, profile)
+        return self._programs[profile]
 
     def program_as_written(self, program: Program) -> Program:
-        """The program whose kernels compute in float what is written in floats."""
+        """Return the program whose kernels compute in float what the file writes in float."""
         products = {str(n.name) for n in self.qdq.nodes if n.op_type in PRODUCTS}
         fused = any(
             s.kind == "integer" and s.name in products and s.inputs[0] not in program.params
@@ -88,7 +92,7 @@ class ExportedFile:
         return lower(source, program.profile, as_written=True)
 
     def _open_session(self) -> ort.InferenceSession:
-        threads = int(depends_on_threads(self.file.outline.graph))  # 0: as the runtime likes
+        threads = int(depends_on_threads(self.file.outline.graph))  # 0: the runtime decides
         if self._session is None and self._optimised is not None:
             self._session = session(self.path, threads=threads, once=True)
         if self._session is None:
@@ -99,25 +103,25 @@ class ExportedFile:
         return self._session
 
     def load(self) -> None:
-        """Into the runtime.
+        """Load the file into the runtime.
 
         Raises:
-            VerificationError: it does not take the file.
+            VerificationError: the runtime does not load it.
         """
         self._open_session()
 
     def close(self) -> None:
-        """Lets go of the runtime and of what it holds; what it found out stays."""
+        """Free the session; computed results stay."""
         self._session = None
 
     def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        """Outputs with the runtime's default optimisation; those of the last batch are kept."""
+        """Return outputs with the runtime's default optimisation; the last ones are cached."""
         if self._last is None or self._last[0] is not arrays:
             self._last = arrays, run(self._open_session(), list(arrays))
         return self._last[1]
 
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        """Outputs without any optimisation, node by node."""
+        """Return outputs without any optimisation, node by node."""
         if not self._has_input_rounding:
             return run(session(self.path, optimise=False, once=True), list(arrays))
         with scratch_folder() as folder:
@@ -126,29 +130,33 @@ class ExportedFile:
 
     @cached_property
     def _has_input_rounding(self) -> bool:
-        """Whether kernels are allowed to round what they read: not a matter of what is written."""
+        """Whether kernels may round their inputs, which is no part of the file as written."""
         return has_input_rounding(self.file.outline.graph)
 
     def tensors_as_written(
-        self, arrays: Arrays, asked: Iterable[str]
+        self, arrays: Arrays, names: Iterable[str]
     ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
-        """Outputs of the model in QDQ form without any optimisation; and those of the tensors asked
-        for that it computes."""
-        stated = [str(o.name) for o in self.qdq.model.graph.outputs]
-        made = {o.name for n in self.qdq.nodes if n.op_type != "Constant" for o in n.outputs}
-        more = [n for n in dict.fromkeys(asked) if n in made and n not in stated]
-        with scratch_folder() as folder:
-            self._write_with_outputs(more, folder / "seen.onnx")
-            found = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
-        trim_memory()  # a session as written holds all weights in float
-        tensors = map(torch.from_numpy, found)
-        return found[: len(stated)], dict(zip((*stated, *more), tensors, strict=True))
+        """Run the model in QDQ form without any optimisation.
 
-    def _write_with_outputs(self, more: Iterable[str], path: Path) -> None:
-        """Writes the model in QDQ form with more outputs, and with kernels that compute in float
-        what is written in floats. What is one file is copied and added to, without being read:
-        protobuf merges messages that stand behind each other."""
-        added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in more])
+        Returns:
+            The outputs; and by name the outputs and those of the named tensors that are computed.
+        """
+        outputs = [str(o.name) for o in self.qdq.model.graph.outputs]
+        computed = {o.name for n in self.qdq.nodes if n.op_type != "Constant" for o in n.outputs}
+        extra = [n for n in dict.fromkeys(names) if n in computed and n not in outputs]
+        with scratch_folder() as folder:
+            self._write_with_outputs(extra, folder / "seen.onnx")
+            values = run(session(folder / "seen.onnx", optimise=False, once=True), list(arrays))
+        trim_memory()  # an unoptimised session holds all weights in float
+        tensors = map(torch.from_numpy, values)
+        return values[: len(outputs)], dict(zip((*outputs, *extra), tensors, strict=True))
+
+    def _write_with_outputs(self, names: Iterable[str], path: Path) -> None:
+        """Write the model in QDQ form with extra outputs and without input rounding.
+
+        A single file is copied and appended to: protobuf merges concatenated messages.
+        """
+        added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in names])
         if self._qdq is None and self.file.whole and not self._has_input_rounding:
             shutil.copyfile(self.path, path)
             with path.open("ab") as file:
@@ -159,7 +167,7 @@ class ExportedFile:
         storage.save(model, path)
 
     def _without_input_rounding(self) -> onnx.ModelProto:
-        """A copy of the model in QDQ form, with kernels that do not round what they read."""
+        """Return a copy of the model in QDQ form whose kernels do not round their inputs."""
         model = onnx.ModelProto()
         model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
         disable_input_rounding(model.graph)
@@ -167,8 +175,10 @@ class ExportedFile:
 
     @cached_property
     def executed_graph(self) -> onnx.ModelProto:
-        """The graph that the runtime executes, without its weights. Nodes of the file have names in
-        it: those without one are called after their first output, in `file` too."""
+        """The graph that the runtime executes, without weights.
+
+        Nodes without a name are named after their first output, in `file` too.
+        """
         if not self.file.unnamed:
             if self._optimised is None:
                 self._open_session()

@@ -1,18 +1,16 @@
-"""Does the exported file compute what the fake-quantized model computes?
+"""Comparison of the outputs of an exported file with those of the fake-quantized model.
 
-Two runs of the file in ONNX Runtime are compared with the model in torch. As written (no
-optimisation) the runtime does the same float32 operations, so that codes can differ only where a
-value lies on a rounding boundary and the order of a float sum decides. Optimised, the runtime runs
-its integer kernels, which round differently in places (the zero point inside the rounding of an
-add, a product of three scales rounded once): each such code may be off by one, and the differences
-travel through the layers behind it, so that how far the outputs go says more of the network (deep,
-untrained ones amplify) than of the file.
+The file runs twice in ONNX Runtime. As written (no optimisation) the runtime does the same float32
+operations as torch, so codes differ only where a value lies on a rounding boundary and the order of
+a float sum decides. Optimised, the runtime runs its integer kernels, which round differently in
+places (the zero point inside the rounding of an add, a product of three scales rounded once): each
+such code may be off by one, and the differences grow through later layers. The difference of the
+outputs then says more about the network (deep, untrained ones amplify) than about the file.
 
-So outputs are shown, and steps are judged: see by_step.py. Where the runtime does exactly what the
-integer engine does (exact.py), nothing is left to be judged by outputs. Where that is not known, of
-other runtimes and of parts in float that are fused otherwise than in the engine, the mean
-difference of the outputs has a limit, too. A wrong scale, axis or bias moves all outputs by tens of
-codes; rounding moves a few by a few.
+So the outputs are printed, but nodes decide (`node_parity`). If the runtime matches the integer
+engine exactly (`bit_exactness`), outputs need no limit. Otherwise, for other runtimes and for float
+parts that are fused differently, the mean difference of the outputs has a limit. A wrong scale,
+axis or bias moves all outputs by tens of codes; rounding moves a few by a few.
 """
 
 from __future__ import annotations
@@ -30,17 +28,21 @@ from qtool.verification.exported_file import ExportedFile
 from qtool.verification.node_parity import NodeParity
 
 TOLERANCE = 8.0
-"""Largest accepted mean difference of outputs, in codes (1/255 of the output's range), where
-nothing better is known."""
+"""Largest accepted mean difference of outputs, in codes (1/255 of the output's range)."""
 
-_CONSTANT = 1e-4  # of the largest value: an output that spans less is as good as constant
+_CONSTANT = 1e-4  # of the largest value: an output with a smaller range counts as constant
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two sets of outputs are apart, in codes: 1/255 of the range of each output."""
+    """Difference of two sets of outputs in codes, 1/255 of the range of each output.
+
+    Attributes:
+        worst: the largest difference.
+        mean: the mean difference.
+    """
 
     worst: float
     mean: float
@@ -51,10 +53,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Parity:
-    """as_written: ONNX Runtime without optimisation. optimised: the runtime that the file is meant
-    for, with its integer kernels; None where that cannot be asked here. runtime: its name and
-    version, where it is not ONNX Runtime. tolerance: of the mean difference, where outputs are
-    judged. steps: each step by itself, on the samples that the file was run on as written."""
+    """Comparison of a file with the fake-quantized model.
+
+    Attributes:
+        samples: number of samples.
+        as_written: outputs of ONNX Runtime without optimisation.
+        optimised: outputs of the target's runtime with its integer kernels; None if it is not on
+            this machine.
+        tolerance: limit of the mean difference; None if outputs have no limit.
+        runtime: name and version of the runtime; empty for ONNX Runtime.
+        steps: comparison node by node, on the samples of `as_written`.
+    """
 
     samples: int
     as_written: Difference
@@ -91,18 +100,18 @@ def check_parity(
     runtime: Runtime | None = ONNXRUNTIME,
     written: tuple[Arrays, Arrays] | None = None,
 ) -> Parity:
-    """Runs the file, as written and optimised, on one batch.
+    """Run a file on one batch, as written and optimised, and compare its outputs.
 
     Args:
+        file: the file.
         inputs: arrays in the order of the file's inputs.
         expected: outputs of the fake-quantized model.
-        steps: per output, the size of a code (its scale), or None where the output is float.
-        runtime: the one the file is meant for; None runs it as written only.
-        written: outputs that were expected and found as written, of another batch than this one,
-            where the file was run so already.
+        steps: for each output the size of a code (its scale), or None for a float output.
+        runtime: the target's runtime; None runs the file as written only.
+        written: expected outputs and outputs as written of another batch, if they are known.
     """
     exported = ExportedFile.of(file)
-    reference, plain = written or (expected, exported.run_as_written(inputs))
+    reference, as_written = written or (expected, exported.run_as_written(inputs))
     if runtime is None:
         optimised = None
     elif runtime is ONNXRUNTIME:
@@ -112,7 +121,7 @@ def check_parity(
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,
-        _difference(reference, plain, steps),
+        _difference(reference, as_written, steps),
         None if optimised is None else _difference(expected, optimised, steps),
         TOLERANCE,
         "" if runtime is None or runtime is ONNXRUNTIME else str(runtime),
@@ -120,24 +129,26 @@ def check_parity(
 
 
 def _difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) -> Difference:
-    found = [np.zeros(1)]
+    differences = [np.zeros(1)]
     for a, b, step in zip(expected, actual, steps, strict=True):
         if a.dtype.kind == "f" and a.size:
-            found.append(_codes_apart(a.astype(np.float64), b, step).ravel())
-    joined = np.concatenate(found)
+            differences.append(_in_codes(a.astype(np.float64), b, step).ravel())
+    joined = np.concatenate(differences)
     return Difference(float(joined.max()), float(joined.mean()))
 
 
-def _codes_apart(
+def _in_codes(
     a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], step: float | None
 ) -> np.ndarray[Any, Any]:
-    """Infinite where one value is not finite, unless the other is the same (a mask of -inf, say),
-    and of another size."""
+    """Return the absolute differences in codes.
+
+    Infinite for another shape, and where a value is not finite and the two are not equal.
+    """
     if a.shape != b.shape:
         return np.full(1, np.inf)
     finite = a[np.isfinite(a)]
     span, most = (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else (0.0, 0.0)
     size = step or (span if span > most * _CONSTANT else most) / 255 or 1.0
     with np.errstate(invalid="ignore"):  # inf - inf
-        apart = np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b) / size, np.inf)
-    return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)
+        codes = np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b) / size, np.inf)
+    return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, codes)
