@@ -1,8 +1,7 @@
-"""A file whose kernels compute in float what it states in floats.
+"""Operators that round their inputs inside the kernel, and their replacement by float ones.
 
-Some of the runtime's operators are products of floats by what they mean, and round their inputs to
-int8 inside, each kernel in its own way. That is no matter of what is written; so what a file says
-is read from one that does not.
+Some operators of ONNX Runtime are defined as products of floats, but their kernels round the inputs
+to int8, each in its own way. The file as written is run without that rounding.
 """
 
 from __future__ import annotations
@@ -15,22 +14,24 @@ from onnx import numpy_helper
 
 
 def depends_on_threads(graph: onnx.GraphProto) -> bool:
-    """Whether results differ by how many threads compute them: DynamicQuantizeLSTM deals samples
-    out to threads, and each rounds the states of its own in their range."""
+    """Return whether results depend on the number of threads.
+
+    DynamicQuantizeLSTM distributes samples to threads, and each rounds its states in their range.
+    """
     return any(node.op_type == "DynamicQuantizeLSTM" for node in graph.node)
 
 
 def has_input_rounding(graph: onnx.GraphProto) -> bool:
-    """Whether a kernel of the graph rounds what it reads, and says nothing of it."""
-    return any(node.op_type in _PLAIN and _rounds(node) for node in graph.node)
+    """Return whether a kernel of the graph rounds its float inputs."""
+    return any(node.op_type in _REWRITES and _rounds(node) for node in graph.node)
 
 
 def disable_input_rounding(graph: onnx.GraphProto) -> None:
-    """Rewrites such operators in place. The graph holds its weights."""
-    stored = {i.name: i for i in graph.initializer}
+    """Rewrite such operators in place. The graph has to contain its weights."""
+    constants = {i.name: i for i in graph.initializer}
     for node in graph.node:
-        if node.op_type in _PLAIN and _rounds(node):
-            _PLAIN[node.op_type](graph, node, stored)
+        if node.op_type in _REWRITES and _rounds(node):
+            _REWRITES[node.op_type](graph, node, constants)
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
@@ -41,35 +42,35 @@ def _level(node: onnx.NodeProto) -> onnx.AttributeProto | None:
     return next((a for a in node.attribute if a.name == "accuracy_level" and a.i), None)
 
 
-_Stored = Mapping[str, onnx.TensorProto]
+_Constants = Mapping[str, onnx.TensorProto]
 
 
-def _matmul(graph: onnx.GraphProto, node: onnx.NodeProto, stored: _Stored) -> None:
+def _matmul(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -> None:
     level = _level(node)
     assert level is not None
     level.i = 0
 
 
-def _lstm(graph: onnx.GraphProto, node: onnx.NodeProto, stored: _Stored) -> None:
-    """An LSTM on the floats that the codes mean. Weights that are computed stay."""
-    if any(node.input[i] not in stored for i in (1, 2, 8, 9, 10, 11)):
+def _lstm(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -> None:
+    """Replace it by an LSTM with dequantized weights, if the weights are constants."""
+    if any(node.input[i] not in constants for i in (1, 2, 8, 9, 10, 11)):
         return
     for at, scale_at in ((1, 8), (2, 10)):
         codes, scale, zero = (
-            numpy_helper.to_array(stored[node.input[i]]) for i in (at, scale_at, scale_at + 1)
+            numpy_helper.to_array(constants[node.input[i]]) for i in (at, scale_at, scale_at + 1)
         )
-        off = codes.astype(np.int32) - zero.reshape(len(zero), 1, -1)
-        real = off.astype(np.float32) * scale.reshape(len(scale), 1, -1)
+        centered = codes.astype(np.int32) - zero.reshape(len(zero), 1, -1)
+        real = centered.astype(np.float32) * scale.reshape(len(scale), 1, -1)
         name = f"{node.input[at]}/real"
         if not any(i.name == name for i in graph.initializer):
-            turned = np.ascontiguousarray(real.transpose(0, 2, 1))
-            graph.initializer.append(numpy_helper.from_array(turned, name))
+            transposed = np.ascontiguousarray(real.transpose(0, 2, 1))
+            graph.initializer.append(numpy_helper.from_array(transposed, name))
         node.input[at] = name
     del node.input[7:]
     node.op_type, node.domain = "LSTM", ""
 
 
-_PLAIN: Mapping[str, Callable[[onnx.GraphProto, onnx.NodeProto, _Stored], None]] = {
+_REWRITES: Mapping[str, Callable[[onnx.GraphProto, onnx.NodeProto, _Constants], None]] = {
     "DynamicQuantizeLSTM": _lstm,
     "MatMulNBits": _matmul,
 }

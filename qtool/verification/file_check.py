@@ -1,4 +1,4 @@
-"""What `qtool verify` finds out about a file: its self-test, and the engine beside the runtime."""
+"""Result of `qtool verify`: the self-test of a file, and the engine compared with the runtime."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FileCheck(Exactness):
     """The self-test of a file, and the comparison of the integer engine with ONNX Runtime.
 
     Attributes:
-        self_test: what the file's own test gave on this machine.
-        not_compared: why the engine could not be compared; `samples` is 0 then.
+        self_test: result of the file's self-test on this machine.
+        not_compared: why the engine could not be compared; `samples` is then 0.
     """
 
     self_test: SelfCheck = field(default_factory=SelfCheck)
@@ -23,8 +23,7 @@ class FileCheck(Exactness):
 
     @property
     def passed(self) -> bool:
-        """The self-test finds nothing; every integer kernel is exact, and what differs comes from
-        nodes in float."""
+        """Whether the self-test passes and every integer kernel is exact."""
         return self.self_test.passed and super().passed
 
     def to_json(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Inputs that every machine makes alike: integers from a fixed generator, times a scale.
+"""Inputs that are identical on every machine: integers from a fixed generator, times a scale.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-Generators", OOPSLA 2014), computed at any place of its sequence. It is written out here, so that no
-version of a library changes it. docs/trust.md describes it for other programs.
+Generators", OOPSLA 2014), computed at any index of its sequence. It is implemented here, so that no
+library version changes it. docs/trust.md describes it for other programs.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _BLOCKS = (1, 2, 4, 8)
 
 
 def random_words(seed: int, index: Array) -> Array:
-    """64 random bits for each place of the sequence of a seed; uint64, in the shape of `index`."""
+    """Return 64 random bits for each index of the sequence of a seed; uint64, shape of `index`."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2**64
         z = np.uint64(seed) + (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _FIRST
         z = (z ^ (z >> np.uint64(27))) * _SECOND
-        found: Array = z ^ (z >> np.uint64(31))
-    return found
+        bits: Array = z ^ (z >> np.uint64(31))
+    return bits
 
 
 def seed_of(name: str) -> int:
-    """The first 8 bytes of the SHA-256 of a name, little-endian."""
+    """Return the first 8 bytes of the SHA-256 of a name, little-endian."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 def generate(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
-    """One input of one run.
+    """Return one input of one run.
 
     Each value is `scale * (low + word % (high - low + 1))`, computed in float64 and cast to
     `dtype`. Sample i of run r reads the words from (r * samples + i) * (elements of a sample) on.
-    In a floating-point input of 3 axes and more, the last two axes consist of blocks of 1, 2, 4 or
-    8 equal values in turn: channels that noise does not reach answer to larger patterns.
+    In a floating-point input with 3 axes or more, the last two axes consist of blocks of 1, 2, 4 or
+    8 equal values in turn: some channels respond to larger patterns only.
 
     Args:
-        name: of the input; seeds the generator.
-        spec: shape and range.
-        dtype: of the input.
-        run: from 0.
+        name: name of the input; seeds the generator.
+        spec: shape and range of the input.
+        dtype: dtype of the input.
+        run: number of the run, from 0.
     """
     count, rest = (spec.shape[0], spec.shape[1:]) if spec.shape else (1, ())
     index = np.arange(prod(rest), dtype=np.uint64).reshape(rest)
@@ -62,12 +62,12 @@ def generate(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
         samples.append(codes)
     codes = np.stack(samples) if count else np.zeros(spec.shape, np.int64)
     values = codes * np.float64(spec.scale) if dtype.kind == "f" else codes
-    found: Array = values.astype(dtype).reshape(spec.shape)
-    return found
+    array: Array = values.astype(dtype).reshape(spec.shape)
+    return array
 
 
 def _blocks(index: Array, size: int) -> Array:
-    """Every place reads the word of the first place of its block."""
+    """Return for each index that of the first element of its block."""
     rows, columns = (np.arange(n) // size * size for n in index.shape[-2:])
-    found: Array = index[..., rows, :][..., columns]
-    return found
+    first: Array = index[..., rows, :][..., columns]
+    return first

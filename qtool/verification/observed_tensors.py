@@ -1,7 +1,7 @@
-"""The tensors of a file that a self-test looks at, and their values in ONNX Runtime.
+"""The tensors of a file that a self-test checks, and their values in ONNX Runtime.
 
-The outputs of QuantizeLinear can be given out without changing which kernels run: a fused integer
-kernel ends in one. In files of the QOperator format they are the outputs of the integer operators.
+The outputs of QuantizeLinear can be made graph outputs without changing which kernels run: a fused
+integer kernel ends in one. In the QOperator format they are the outputs of the integer operators.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
 
 
 def observed_tensors(file: OnnxModel) -> tuple[str, ...]:
-    """Names of code tensors in graph order, then outputs of the graph that are not one of them
-    dequantized.
+    """Return the names of all code tensors in graph order, then those of the float outputs.
 
-    Codes that ONNX Runtime turns from int8 into uint8 are left out: asked for, they would stay
-    int8, and other kernels would run.
+    A graph output that dequantizes one of these tensors is left out. So are codes that ONNX Runtime
+    turns from int8 into uint8: as outputs they would stay int8, and other kernels would run.
     """
     graph = QdqGraph(file)
     codes = {
@@ -48,8 +47,15 @@ def _codes_behind(value: ir.Value) -> str | None:
 
 
 class TensorReader:
-    """A file in ONNX Runtime, that gives out all observed tensors. One thread: sums in float depend
-    on their number.
+    """A session of a file that returns all observed tensors.
+
+    It uses one thread: sums in float depend on the number of threads.
+
+    Args:
+        path: the file.
+        tensors: names of the tensors to return.
+        outputs: names of the file's outputs.
+        optimise: whether the runtime optimises the graph.
 
     Raises:
         VerificationError: the runtime does not load the file.
@@ -62,16 +68,16 @@ class TensorReader:
         outputs: Sequence[str],
         optimise: bool = True,
     ) -> None:
-        more = [name for name in tensors if name not in outputs]
+        extra = [name for name in tensors if name not in outputs]
         self.tensors = tensors
-        self._session = session(path, optimise, threads=1, once=True, outputs=more)
+        self._session = session(path, optimise, threads=1, once=True, outputs=extra)
         self._names = [o.name for o in self._session.get_outputs()]
 
     def values(self, inputs: Sequence[Array]) -> Iterator[Array]:
-        """The observed tensors of one run, in their order.
+        """Return the observed tensors of one run, in the order of `tensors`.
 
         Raises:
             VerificationError: the runtime fails on these inputs.
         """
-        found = dict(zip(self._names, run(self._session, list(inputs)), strict=True))
-        return (found[name] for name in self.tensors)
+        values = dict(zip(self._names, run(self._session, list(inputs)), strict=True))
+        return (values[name] for name in self.tensors)

@@ -1,4 +1,4 @@
-"""Summaries of tensors from which the distance between two runs can be estimated.
+"""Sketches of tensors, from which the distance between two runs can be estimated.
 
 The sum of a difference with random signs has the energy of the difference as its expected square
 (Alon, Matias and Szegedy, "The space complexity of approximating the frequency moments", STOC
@@ -22,10 +22,10 @@ _CHUNK = 1 << 20  # elements at once
 
 
 def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
-    """The sketch of a tensor over all runs.
+    """Return the sketch of a tensor over all runs.
 
     Bit p of word i of the generator seeded with "signs" is the sign of element i in projection p;
-    1 is minus. Elements are counted through the runs. What is not finite counts as 0.
+    1 is minus. Elements are numbered across the runs. NaN and Inf count as 0.
     """
     flat = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v in values])
     flat = np.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
@@ -37,12 +37,12 @@ def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
         for p in range(_PROJECTIONS):
             minus = (bits >> np.uint64(p)) & np.uint64(1)
             sums[p] += float(np.where(minus, -part, part).sum())
-    found = np.array([energy, *sums]).astype(np.float32).tolist()
-    return Sketch(tensor, found[0], tuple(found[1:]))
+    rounded = np.array([energy, *sums]).astype(np.float32).tolist()
+    return Sketch(tensor, rounded[0], tuple(rounded[1:]))
 
 
 def distance_db(expected: Sketch, actual: Sketch) -> float:
-    """The estimated signal-to-noise ratio of a tensor beside the expected one, in dB."""
+    """Return the estimated SQNR of a tensor against the expected one, in dB."""
     pairs = zip(expected.projections, actual.projections, strict=True)
     noise = sum((a - b) ** 2 for a, b in pairs) / _PROJECTIONS
     if not noise:

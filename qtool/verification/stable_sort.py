@@ -1,4 +1,4 @@
-"""Which of equal values comes first: ONNX says so, torch does not."""
+"""Order of equal values in sort and topk: ONNX defines it, torch does not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ aten = torch.ops.aten
 
 
 class StableSort(TorchDispatchMode):
-    """While it is open, torch sorts and takes the largest as ONNX does: of equal values the one
-    with the lower index first. Codes are often equal, and what is gathered by their order differs
-    in everything then."""
+    """Make torch order equal values as ONNX does: the lower index first.
+
+    Codes are often equal, and everything gathered in their order depends on it.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
@@ -26,20 +27,20 @@ class StableSort(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func is aten.topk.default:
-            return _largest(*args, **given)
+            return _topk(*args, **options)
         if func is aten.sort.default:
-            return _sorted(*args, **given)
-        return func(*args, **given)
+            return _sort(*args, **options)
+        return func(*args, **options)
 
 
-def _sorted(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
 
 
-def _largest(
+def _topk(
     x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, *_: bool, **__: bool
 ) -> Any:
-    values, at = _sorted(x, dim, largest)
-    return (values.narrow(dim, 0, k), at.narrow(dim, 0, k)) if x.dim() else (values, at)
+    values, indices = _sort(x, dim, largest)
+    return (values.narrow(dim, 0, k), indices.narrow(dim, 0, k)) if x.dim() else (values, indices)

@@ -1,7 +1,7 @@
-"""Outputs without what stands on padding.
+"""Outputs without the values at padded positions.
 
-What a model of texts gives for padding is read by nobody, and quantized it may be anything: it
-would count in every ratio over outputs that have a value for each token.
+Nothing reads what a text model computes at padded positions, and quantization may change it
+arbitrarily; it would distort every ratio over outputs with a value for each token.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from qtool.core.graph import FloatGraph
 from qtool.core.types import Array
 
 Sizes = Sequence[int | str]
-"""Of a tensor: names for those that vary."""
+"""The shape of a tensor, with names for dynamic sizes."""
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Which axes of which outputs tokens lie along.
+    """The token axes of the outputs of a model.
 
-    mask: position of the mask among the inputs; None where there is none.
-    axes: for each output those along which it has a value for each token.
+    Attributes:
+        mask: index of the attention mask among the inputs; None if there is none.
+        axes: for each output the axes along which it has a value for each token.
     """
 
     mask: int | None
@@ -34,12 +35,13 @@ class Padding:
 
     @classmethod
     def of_session(cls, session: Any) -> Padding:
-        """Of a file that the runtime has opened."""
+        """Return the token axes of a file, given its session."""
         inputs = {i.name: i.shape for i in session.get_inputs()}
         return cls._of(inputs, [o.shape for o in session.get_outputs()])
 
     @classmethod
     def of_graph(cls, graph: FloatGraph) -> Padding:
+        """Return the token axes of a graph."""
         nodes = G.output_nodes(graph.graph)
         sizes = [[s if isinstance(s, int) else str(s) for s in G.shape(n)] for n in nodes]
         shapes = [[graph.dims.get(str(s), s) for s in each] for each in sizes]
@@ -47,29 +49,32 @@ class Padding:
 
     @classmethod
     def _of(cls, inputs: Mapping[str, Sizes], shapes: Sequence[Sizes]) -> Padding:
-        given = inputs.get(MASK, ())
-        if len(given) != 2:
+        mask = inputs.get(MASK, ())
+        if len(mask) != 2:
             return cls(None, tuple(() for _ in shapes))
-        return cls(list(inputs).index(MASK), tuple(_along(shape, *given) for shape in shapes))
+        return cls(list(inputs).index(MASK), tuple(_token_axes(shape, *mask) for shape in shapes))
 
     def strip(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-        """The outputs of a call, with zeros for padding."""
+        """Return the outputs of a call with zeros at padded positions."""
         if self.mask is None or (inputs[self.mask] != 0).all():
             return list(outputs)
-        mask, found = inputs[self.mask] != 0, []
+        mask, results = inputs[self.mask] != 0, []
         for output, axes in zip(outputs, self.axes, strict=True):
             for axis in axes:
                 shape = [1] * output.ndim
                 shape[0], shape[axis] = mask.shape
                 if output.shape[0] == shape[0] and output.shape[axis] == shape[axis]:
                     output = np.where(mask.reshape(shape), output, output.dtype.type(0))
-            found.append(output)
-        return found
+            results.append(output)
+        return results
 
 
-def _along(shape: Sizes, samples: int | str, length: int | str) -> tuple[int, ...]:
-    """The axes of tokens. A length that varies has a name; one that is fixed tells of the second
-    axis alone, in outputs with more than one value for a token."""
+def _token_axes(shape: Sizes, samples: int | str, length: int | str) -> tuple[int, ...]:
+    """Return the axes of tokens.
+
+    A dynamic length is found by its name. A fixed one only identifies the second axis, in outputs
+    with more than one value per token.
+    """
     if not shape or shape[0] != samples:
         return ()
     if isinstance(length, str):

@@ -1,4 +1,4 @@
-"""What was shown of an exported file."""
+"""Result of the verification of an exported file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from qtool.verification.portability import Portability
 
 @dataclass(frozen=True)
 class Verification:
-    """What was shown of an exported file.
+    """Result of the verification of an exported file.
 
-    exactness: None for a target whose arithmetic is not known to the last bit, or that runs
-        elsewhere; coverage is then that of the plan.
-    fidelity: how near the outputs are to the float model's. It tells what the plan is worth, not
-        whether the file is right, and is no part of `passed`.
-    portability: how it behaves on other CPUs; None for runtimes whose arithmetic is not known.
-    missing: a sentence where the target's runtime could be asked, but is not installed.
-    remarks: what else was measured of the file, in sentences: how fast it is.
+    Attributes:
+        parity: comparison with the fake-quantized model.
+        exactness: comparison with the integer engine; None for a target whose arithmetic is not
+            known to the last bit or that runs elsewhere.
+        coverage: share of the work in integer kernels; that of the plan if `exactness` is None.
+        fidelity: comparison with the float model. It measures the plan, not whether the file is
+            right, and does not affect `passed`.
+        portability: behaviour on other CPUs; None for runtimes whose arithmetic is not known.
+        missing: a sentence if the target's runtime is supported here but not installed.
+        remarks: further measurements, in sentences, such as the speed.
     """
 
     parity: Parity
@@ -35,7 +38,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Near the simulation; and integers exact to the last bit."""
+        """Whether parity holds, and integer kernels are exact to the last bit."""
         return self.parity.passed and (self.exactness is None or self.exactness.passed)
 
     def to_json(self) -> dict[str, Any]:
