@@ -1,8 +1,8 @@
-"""Ranges of what grows exponentially, where few samples decide.
+"""Tensors after exponential growth, whose range a few samples decide.
 
-The samples' largest values of an ordinary tensor are alike. Those behind an exponential may be so
-unlike that the next sample lies far beyond all that calibration saw, where it is clipped: the
-outputs keep 25 dB on the sample and none on new data.
+The largest values of an ordinary tensor are similar in all samples. After an exponential they may
+differ so much that the next sample lies far outside of the calibrated range, where it is clipped:
+the outputs have 25 dB on the calibration sample and none on new data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.onnx_subgraph import subgraph_kind
 
 FEWEST, SHARE, HEAVY = 8, 8, 0.5
-"""Of fewer samples nothing is said; of others the largest eighth (four at least) is looked at, and
-how far they lie beyond the next, as a mean of logarithms (Hill's estimate of the tail's index).
-From 0.5 on sizes have no variance. Data and activations of trained networks had 0.05 to 0.66,
-exponentials of them 0.7 to 1.3."""
+"""Least number of samples; share of the largest ones (1/8, at least 4) for Hill's estimate of the
+tail index; limit of the index, from which on the variance is infinite. Data and activations of
+trained networks had 0.05 to 0.66, exponentials of them 0.7 to 1.3."""
 aten = torch.ops.aten
-_FAST = 3  # the degree from which on something grows so
+_FAST = 3  # degree from which on growth counts as exponential
 _EXPONENTIAL = frozenset(
     [
         *(aten.exp.default, aten.exp2.default, aten.expm1.default, aten.sinh.default),
@@ -46,55 +45,59 @@ _BOUNDED = frozenset(
 
 
 def heavy_tails(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
-    """What comes in codes, or out, behind something that grows, with such samples.
+    """Return the quantized tensors and outputs after exponential growth that have heavy tails.
 
     Args:
-        graph: with its points. batch: bound to its inputs.
+        graph: with its quantization points.
+        batch: bound to the inputs of the graph.
     """
-    degrees, wanted = _degrees(graph.module), dict[str, str]()
+    degrees, names = _degrees(graph.module), dict[str, str]()
     for node in graph.module.graph.find_nodes(op="call_module"):
         source = node.args[0] if node.args else None
         if isinstance(source, fx.Node) and degrees[source] >= _FAST:
-            wanted[G.name_of(source)] = G.name_of(source)
+            names[G.name_of(source)] = G.name_of(source)
     (result,) = graph.module.graph.find_nodes(op="output")
     leaves = pytree.tree_leaves(result.args[0])
     for name, node in zip(graph.outputs, leaves, strict=True):
         if isinstance(node, fx.Node) and degrees[node] >= _FAST:
-            wanted[G.name_of(node)] = name
-    if not wanted or batch.size < FEWEST:
+            names[G.name_of(node)] = name
+    if not names or batch.size < FEWEST:
         return ()
-    values = dict(Executor(graph, single_run=True).stream(batch, frozenset(), wanted))
-    return tuple(said for n, said in wanted.items() if _index(values.get(n), batch.size) > HEAVY)
+    values = dict(Executor(graph, single_run=True).stream(batch, frozenset(), names))
+    heavy = (n for n in names if _tail_index(values.get(n), batch.size) > HEAVY)
+    return tuple(names[n] for n in heavy)
 
 
 def _degrees(module: fx.GraphModule) -> Mapping[fx.Node, float]:
-    """How fast each value grows with the inputs and codes that it is made of: a sum of products of
-    three has degree 3, an exponential an infinite one."""
-    found: dict[fx.Node, float] = {}
+    """Return how fast each value grows with the inputs and codes that it depends on.
+
+    A sum of products of three values has degree 3, an exponential an infinite one.
+    """
+    degree: dict[fx.Node, float] = {}
     for node in module.graph.nodes:
-        read = [found[n] for n in node.all_input_nodes]
-        found[node] = 0.0 if node.op == "get_attr" else max(read, default=1.0)
+        read = [degree[n] for n in node.all_input_nodes]
+        degree[node] = 0.0 if node.op == "get_attr" else max(read, default=1.0)
         if node.op != "call_function":
-            found[node] = min(found[node], 1.0)
+            degree[node] = min(degree[node], 1.0)
         elif node.target in _EXPONENTIAL or subgraph_kind(node) in _KEPT:
-            found[node] *= torch.inf if found[node] else 0.0
+            degree[node] *= torch.inf if degree[node] else 0.0
         elif node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
-            found[node] *= max(node.args[1], 0)
+            degree[node] *= max(node.args[1], 0)
         elif node.target in _PRODUCTS:
-            found[node] = sum(found[a] for a in _arguments(node))
+            degree[node] = sum(degree[a] for a in _arguments(node))
         elif subgraph_kind(node) == "ReduceSumSquare":
-            found[node] *= 2
+            degree[node] *= 2
         elif node.target in _BOUNDED:
-            found[node] = min(found[node], 1.0)
-    return found
+            degree[node] = min(degree[node], 1.0)
+    return degree
 
 
 def _arguments(node: fx.Node) -> list[fx.Node]:
-    """With those that stand twice."""
+    """Return all arguments; a node that is used twice counts twice."""
     return [a for a in pytree.tree_leaves(node.args) if isinstance(a, fx.Node)]
 
 
-def _index(value: Any, samples: int) -> float:
+def _tail_index(value: Any, samples: int) -> float:
     if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != samples:
         return 0.0
     if not value.numel() or not value.is_floating_point():

@@ -1,4 +1,4 @@
-"""Inputs for an ONNX file: the user's batches by the file's input names, or made up."""
+"""Inputs for an ONNX file: the user's batches by the file's input names, or random ones."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ _DTYPES = {
     "tensor(uint64)": "uint64",
     "tensor(bool)": "bool",
 }
-MADE_UP = ("float32", *(d for d in _DTYPES.values() if "int" in d or d == "bool"))
+_GENERATED = ("float32", *(d for d in _DTYPES.values() if "int" in d or d == "bool"))
 
 
 class Feeder:
-    """The inputs of a file, and batches checked against them."""
+    """The inputs of a file; converts batches to arrays for them."""
 
     def __init__(self, file: str | Path) -> None:
         self.inputs = session(file).get_inputs()
 
     def arrays(self, item: Any, index: int) -> list[Array]:
-        """One batch as arrays in the order of the file's inputs. Of a tuple longer than the inputs
-        the first are used, so that (images, labels) works.
+        """Return one batch as arrays in the order of the file's inputs.
+
+        Extra items of a tuple are ignored, so that (images, labels) works.
 
         Raises:
-            DataError: an input is missing, or has another type or shape; NaN or Inf.
+            DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
         batch = to_batch(item)
         names = [i.name for i in self.inputs]
@@ -74,27 +75,30 @@ def _checked(expected: Any, tensor: Any, index: int) -> Array:
 
 
 def check_same_inputs(files: Sequence[Path]) -> None:
-    """Raises DataError unless all files have inputs of the same names, types and ranks, and as
-    many outputs."""
+    """Check that all files have the same inputs (names, types, ranks) and number of outputs.
+
+    Raises:
+        DataError: they do not.
+    """
     first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
     outputs = len(session(files[0]).get_outputs())
     for file in files[1:]:
         other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
         if other != first:
             raise DataError(
-                f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
-                f"({_listed(first)}); compare models of one task"
+                f"{file.name} takes other inputs ({_describe(other)}) than {files[0].name} "
+                f"({_describe(first)}); compare models of one task"
             )
         if (count := len(session(file).get_outputs())) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
 
 
-def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
+def _describe(inputs: Sequence[tuple[str, str, int]]) -> str:
     return ", ".join(f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs)
 
 
 def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
-    """A batch cut or repeated to `size` samples; None where the file takes another number."""
+    """Return a batch cut or repeated to `size` samples; None if the file has another fixed size."""
     inputs = session(file).get_inputs()
     fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
     if any(f != size for f in fixed):
@@ -106,10 +110,10 @@ def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | Non
 
 
 def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
-    """The user's batches as arrays in the order of the file's inputs.
+    """Iterate over the user's batches as arrays in the order of the file's inputs.
 
     Raises:
-        DataError: a batch does not fit the file; see `Feeder`.
+        DataError: a batch does not fit the file, see `Feeder`.
     """
     feeder = Feeder(path)
     for index, batch in enumerate(batches(data)):
@@ -119,22 +123,29 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
 def random_inputs(
     path: str | Path, samples: int, batch_size: int, seed: int = 0
 ) -> Iterator[list[Array]]:
-    """Reproducible random batches: floats over the range of the QuantizeLinear that reads them (a
-    little beyond, so that saturation is met), other types 0 or 1; a dynamic dimension behind the
-    first has size 8.
+    """Generate reproducible random batches.
+
+    Floats cover the range of the QuantizeLinear that reads them and a little more, so that values
+    saturate; other types are 0 or 1. A dynamic dimension other than the first has size 8.
+
+    Args:
+        path: the file.
+        samples: number of samples.
+        batch_size: samples in a batch.
+        seed: seed of the random generator.
 
     Raises:
-        DataError: an input has a type that cannot be made up.
+        DataError: an input has a type that cannot be generated.
     """
     generator = np.random.default_rng(seed)
     inputs = session(path).get_inputs()
     ranges = _ranges(path)
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
-        made: list[Array] = []
+        batch: list[Array] = []
         for each in inputs:
             dtype = _DTYPES.get(each.type)
-            if dtype not in MADE_UP:
+            if dtype not in _GENERATED:
                 raise DataError(f"input '{each.name}' is {each.type}; give data for it with --data")
             sizes = [s if isinstance(s, int) else 8 for s in each.shape]
             if each.shape and not isinstance(each.shape[0], int):
@@ -145,13 +156,13 @@ def random_inputs(
                 if dtype == "float32"
                 else generator.integers(0, 2, sizes)
             )
-            made.append(values.astype(dtype))
-        yield made
+            batch.append(values.astype(dtype))
+        yield batch
 
 
 def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
     file = OnnxModel.of(path)
-    graph, found = QdqGraph(file), {}
+    graph, ranges = QdqGraph(file), {}
     for value in file.inputs:
         for node in file.readers(value):
             if node.op_type == "QuantizeLinear":
@@ -159,5 +170,5 @@ def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
                 scale, zero = float(params.scale), int(params.zero_point)
                 margin = 0.05 * scale * params.qtype.levels
                 low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
-                found[name_of(value)] = (low - margin, high + margin)
-    return found
+                ranges[name_of(value)] = (low - margin, high + margin)
+    return ranges

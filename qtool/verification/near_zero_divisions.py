@@ -1,7 +1,7 @@
-"""Divisions by what quantization may take through zero.
+"""Divisions whose divisor quantization may take through zero.
 
-Beside a pole noise is amplified without bound, and whether a sample meets one is chance: an output
-may keep 30 dB on it and 2 dB on the next. So it is looked at where the division is.
+Near a pole noise is amplified without bound, and whether a sample meets one is chance: an output
+may have 30 dB on one sample and 2 dB on the next. So the divisor is checked, not the output.
 """
 
 from __future__ import annotations
@@ -32,28 +32,31 @@ Divisor = Callable[[torch.Tensor], torch.Tensor]
 
 
 def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
-    """The divisions whose divisor is quantized, or made of what is, and has values of both signs or
-    values no larger than their noise.
+    """Return the divisions whose divisor has quantization noise and comes close to zero.
+
+    That is, it has values of both signs, or values no larger than their noise.
 
     Args:
-        graph: with its points. batch: bound to its inputs; a few samples of it are used.
+        graph: with its quantization points.
+        batch: bound to the inputs of the graph; a few of its samples are used.
     """
-    made = [(node, *d) for node in G.calls(graph.module.graph) if (d := _divisor(node)) is not None]
-    if not made:
+    nodes = G.calls(graph.module.graph)
+    divisions = [(node, *d) for node in nodes if (d := _divisor(node)) is not None]
+    if not divisions:
         return ()
     run, few = Executor(graph, single_run=True), graph.smaller(batch, _SAMPLES)
-    wanted = {G.name_of(source) for _, source, _ in made}
-    real, coded = (dict(run.stream(few, points, wanted)) for points in (frozenset(), run.points))
-    found = []
-    for node, source, divisor in made:
-        exact, rounded = (values[G.name_of(source)] for values in (real, coded))
-        if G.is_float(source) and _meets_zero(divisor(exact), divisor(rounded)):
-            found.append(G.name_of(node))
-    return tuple(found)
+    names = {G.name_of(source) for _, source, _ in divisions}
+    real, quantized = (dict(run.stream(few, points, names)) for points in (frozenset(), run.points))
+    near_zero = []
+    for node, source, divisor in divisions:
+        exact, rounded = (values[G.name_of(source)] for values in (real, quantized))
+        if G.is_float(source) and _reaches_zero(divisor(exact), divisor(rounded)):
+            near_zero.append(G.name_of(node))
+    return tuple(near_zero)
 
 
 def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
-    """What a node divides by, as a function of what is computed in the graph."""
+    """Return the node that a division reads, and the function of it that is the divisor."""
     if subgraph_kind(node) in _KEPT:
         return _kept_divisor(node)
     inputs: Any = node.args[0] if subgraph_kind(node) is not None else node.args
@@ -63,14 +66,14 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
         place = 0 if node.args[1] < 0 else None
     elif node.target in _TANGENTS or subgraph_kind(node) in _TANGENTS:
         place, divisor = 0, torch.Tensor.cos
-    found = None if place is None else inputs[place]
-    if not isinstance(found, fx.Node) or not found.op.startswith("call"):
+    source = None if place is None else inputs[place]
+    if not isinstance(source, fx.Node) or not source.op.startswith("call"):
         return None
-    return found, divisor
+    return source, divisor
 
 
 def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
-    """The second input of a node that is kept, where it is computed."""
+    """Return the divisor of a division that stays an ONNX node, if it is computed."""
     part = subgraph_of(str(node.args[1]))
     (each,) = part.model.graph.node
     given: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
@@ -82,10 +85,10 @@ def _itself(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _meets_zero(real: torch.Tensor, coded: torch.Tensor) -> bool:
-    if real.shape != coded.shape or not real.numel():
+def _reaches_zero(real: torch.Tensor, quantized: torch.Tensor) -> bool:
+    if real.shape != quantized.shape or not real.numel():
         return False
-    noise = (coded - real).abs()
+    noise = (quantized - real).abs()
     if not bool((noise > 0).any()):
         return False
     both = bool((real > 0).any() and (real < 0).any())

@@ -1,8 +1,9 @@
-"""How a file behaves on CPUs that are not this one, from arithmetic alone.
+"""Results of a file on other CPUs, computed by the integer engine.
 
-Which operators give other codes elsewhere is decided for all codes (integer/divergence.py). Where
-some do, the integer engine computes the file under the other CPU's profile on a few samples. Nodes
-in float run in this machine's runtime: they differ in last bits elsewhere, and are counted.
+Which operators give other codes elsewhere is decided for all codes, in
+`integer_engine.cpu_divergence`. If some do, the integer engine computes the file under the other
+CPU's profile on a few samples. Float nodes run in this machine's runtime; on other CPUs their last
+bits differ, so they are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from qtool.verification.exported_file import ExportedFile
 
 PORTABLE = "onnxruntime"
 CLOSE = 60.0
-"""dB from which on another target is not worth a word."""
+"""SQNR in dB from which on no other target is recommended."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class OtherCpu:
     """A file on another family of CPUs.
 
     Attributes:
-        profile: its numerics profile. cpu: the family in words.
+        profile: its numerics profile.
+        cpu: the family in words.
         nodes: operators that give other codes there for some input.
-        sqnr_db: of its outputs against this machine's, the worst one; None where they are equal, or
-            were not computed.
-        changed: share of the samples that get another class; None without classes.
+        sqnr_db: SQNR of the outputs against this machine's, the worst one; None if they are equal
+            or were not computed.
+        changed: share of the samples whose predicted class changes; None without classes.
     """
 
     profile: str
@@ -58,12 +60,13 @@ class OtherCpu:
 
 @dataclass(frozen=True)
 class Portability:
-    """A file on the families of CPUs that ONNX Runtime has kernels for, this one left out.
+    """A file on the other families of CPUs that ONNX Runtime has kernels for.
 
     Attributes:
-        cpus: one row for each family. samples: that outputs were computed for, where codes differ.
-        float_nodes: nodes whose results differ in last bits between CPUs.
-        portable: the file is for a target whose codes are the same on all CPUs.
+        cpus: one row for each family.
+        samples: number of samples computed, if codes differ.
+        float_nodes: number of nodes whose last bits differ between CPUs.
+        portable: whether the file's target has identical codes on all CPUs.
     """
 
     cpus: tuple[OtherCpu, ...]
@@ -91,9 +94,10 @@ class Portability:
 def portability(
     exported: ExportedFile, here: str, inputs: Sequence[Array], portable: bool
 ) -> Portability | None:
-    """Return how a file behaves elsewhere; None where the engine cannot represent it.
+    """Return the results of a file on other CPUs; None if the engine cannot represent it.
 
     Args:
+        exported: the file.
         here: this machine's profile.
         inputs: a few samples, arrays in the order of the file's inputs.
         portable: see `Portability`.
@@ -129,7 +133,7 @@ def _compared(row: OtherCpu, here: Sequence[Array], there: Sequence[Array]) -> O
 
 
 def _sqnr(here: Array, there: Array) -> float | None:
-    """10 log10 of signal to noise of one output; None where nothing differs."""
+    """Return the SQNR of one output in dB; None if nothing differs."""
     wide, off = here.astype(np.float64), here.astype(np.float64) - there
     if not np.any(off):
         return None

@@ -1,7 +1,8 @@
-"""What ONNX Runtime does not check of a QDQ file, and runs wrongly without a word.
+"""Checks of a QDQ file that ONNX Runtime does not make, although it computes wrong results.
 
-A wrong channel axis and a wrong bias scale of a Gemm are accepted and give wrong numbers; a scale
-that is no scalar makes the session fail after fusion; a float weight keeps its layer in float.
+It accepts a wrong channel axis and a wrong bias scale of a Gemm and gives wrong numbers; an
+activation scale that is not a scalar makes the session fail after fusion; a float weight keeps its
+layer in float.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class Expected:
 def check_structure(
     model: Source, integer_nodes: set[str], expected: Expected = Expected()
 ) -> None:
-    """Checks every integer node of a QDQ model, and every scale.
+    """Check every integer node of a QDQ model, and every scale.
 
     Args:
-        model: as exported, read or not.
+        model: the exported model.
         integer_nodes: names of the nodes that the plan computes in integers.
-        expected: what the target wants.
+        expected: what the target requires.
 
     Raises:
         VerificationError: naming the node and what is wrong with it.
@@ -66,10 +67,10 @@ def check_structure(
 
 
 def check_well_formed(model: Source) -> None:
-    """The ONNX checker, with inferred types and shapes against those written.
+    """Run the ONNX checker, which compares inferred types and shapes with those in the file.
 
     Raises:
-        VerificationError: in the checker's words.
+        VerificationError: with the checker's message.
     """
     try:
         check_model(OnnxModel.of(model).outline, full_check=True)
@@ -81,7 +82,7 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
     scale = _constant(node, 1)
     if scale is None:
         raise VerificationError(f"{node.name}: its scale is not a constant")
-    weight = is_constant(input_at(node, 0))  # one of zeros alone may have a scale of 0
+    weight = is_constant(input_at(node, 0))  # all-zero weights may have a scale of 0
     if not (np.isfinite(scale).all() and ((scale > 0) | (weight & (scale == 0))).all()):
         raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
     if not weight and scale.ndim != 0:
@@ -114,7 +115,7 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
 
 
 def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
-    """The DequantizeLinear that an input comes from."""
+    """Return the DequantizeLinear that computes an input."""
     value = input_at(node, index)
     maker = None if value is None else value.producer()
     if maker is None or maker.op_type != "DequantizeLinear":
@@ -148,5 +149,5 @@ def _check_bias(node: ir.Node, expected: Any) -> None:
 
 
 def _constant(node: ir.Node, index: int) -> Any:
-    """A stored input; None where it is none."""
+    """Return the array of a constant input; None for a computed one."""
     return array_of(input_at(node, index))

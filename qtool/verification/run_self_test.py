@@ -1,4 +1,4 @@
-"""Running the self-test of a file: whether it is as qtool wrote it, and computes what it should."""
+"""Run the self-test of a file: is it unmodified, and does it give the expected results?"""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _RATIOS = ("worst_db", "limit_db")
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What the self-test of a file gave on this machine.
+    """Result of the self-test of a file on this machine.
 
     Attributes:
-        present: whether the file carries a test.
-        missing: why it carries none.
+        present: whether the file contains a test.
+        missing: why it contains none.
         failure: why the test could not be run.
-        unmodified: whether graph and weights are as qtool wrote them; None for a file that does
-            not say.
-        profile: the numerics profile that the codes were compared with; empty where the file has
-            none that fits this CPU.
-        tensors: how many integer tensors are compared to the last bit.
-        identical: how many of them are as stored.
-        first: the first one that differs, or the few of one digest that it is among.
-        other: another profile whose codes these are, where they differ.
-        unlike: profiles on which the file computes other codes than with `profile`.
-        approximate: how many tensors behind nodes in float are compared by sketches.
-        worst: that with the lowest signal-to-noise ratio.
-        worst_db: its estimated ratio.
-        limit_db: the least that is accepted.
+        unmodified: whether graph and weights are as qtool wrote them; None if the file has no
+            digest of them.
+        profile: the numerics profile that the codes were compared with; empty if the file has none
+            for this CPU.
+        tensors: number of integer tensors compared to the last bit.
+        identical: number of them that are as stored.
+        first: the first one that differs, or those that share its digest.
+        other: another profile that gives these codes, if they differ.
+        unlike: profiles with which the file gives other codes than with `profile`.
+        approximate: number of tensors after float nodes compared by sketches.
+        worst: the one of these with the lowest SQNR.
+        worst_db: its estimated SQNR.
+        limit_db: lowest SQNR that passes.
     """
 
     present: bool = False
@@ -67,17 +67,17 @@ class SelfCheck:
 
     @property
     def exact(self) -> bool:
-        """Every integer tensor is as stored."""
+        """Whether every integer tensor is as stored."""
         return self.identical == self.tensors
 
     @property
     def near(self) -> bool:
-        """Every tensor behind nodes in float is near the stored one."""
+        """Whether every tensor after float nodes is close to the stored one."""
         return not self.worst_db < self.limit_db
 
     @property
     def passed(self) -> bool:
-        """Nothing differs. A file without a test passes."""
+        """Whether nothing differs. A file without a test passes."""
         return self.unmodified is not False and not self.failure and self.exact and self.near
 
     def to_json(self) -> dict[str, Any]:
@@ -131,10 +131,10 @@ class SelfCheck:
 
 
 def check_self_test(path: str | Path) -> SelfCheck:
-    """Runs the self-test of a file in ONNX Runtime.
+    """Run the self-test of a file in ONNX Runtime.
 
     Raises:
-        FileError: not an ONNX file, or its data cannot be read.
+        FileError: not an ONNX file, or its external data cannot be read.
     """
     try:
         test = SelfTest.of(load_outline(path))
@@ -143,61 +143,61 @@ def check_self_test(path: str | Path) -> SelfCheck:
     if test is None:
         return SelfCheck()
     unmodified = content_digest(path) == test.content if test.content else None
-    found = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
+    check = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
     if test.missing:
-        return found
+        return check
     try:
-        return _compared(found, test, Path(path))
+        return _with_results(check, test, Path(path))
     except VerificationError as error:
-        return replace(found, failure=f"cannot be run ({error})")
+        return replace(check, failure=f"cannot be run ({error})")
 
 
-def _compared(found: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
+def _with_results(check: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
     file = OnnxModel.of(path)
     names = observed_tensors(file)
     if len(names) != len(test.kinds):
         raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")
-    observer = TensorReader(path, names, [name_of(v) for v in file.outputs])
-    runs = [list(observer.values(inputs)) for inputs in generate_inputs(file, test)]
-    return _with_sketches(_with_codes(found, test, names, runs), test, names, runs)
+    reader = TensorReader(path, names, [name_of(v) for v in file.outputs])
+    runs = [list(reader.values(inputs)) for inputs in generate_inputs(file, test)]
+    return _with_sketches(_with_codes(check, test, names, runs), test, names, runs)
 
 
 def _with_codes(
-    found: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
 ) -> SelfCheck:
     groups = max(map(len, test.digests.values()), default=0)
     if not groups:
-        return found
+        return check
     actual = exact_digests(test.kinds, runs, groups)
     own = machine_profile()
-    fitting = next((name for name, each in test.digests.items() if each == actual), "")
-    compared = own if own in test.digests else fitting
+    matching = next((name for name, each in test.digests.items() if each == actual), "")
+    compared = own if own in test.digests else matching
     if not compared:
-        return found
+        return check
     exact = [tensor_of(n) for n, kind in zip(names, test.kinds, strict=True) if kind == "e"]
     parts = [part.tolist() for part in np.array_split(np.array(exact, object), groups)]
     wrong = [p for p, a, b in zip(parts, test.digests[compared], actual, strict=True) if a != b]
     return replace(
-        found,
+        check,
         profile=compared,
         tensors=len(exact),
         identical=len(exact) - sum(map(len, wrong)),
         first=tuple(wrong[0]) if wrong else (),
-        other=fitting if wrong else "",
+        other=matching if wrong else "",
         unlike=tuple(n for n, each in test.digests.items() if each != test.digests[compared]),
     )
 
 
 def _with_sketches(
-    found: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
 ) -> SelfCheck:
     if not test.sketches:
-        return found
+        return check
     actual = sketches([s.tensor for s in test.sketches], runs)
     ratios = [distance_db(*pair) for pair in zip(test.sketches, actual, strict=True)]
     least = int(np.argmin(ratios))
     return replace(
-        found,
+        check,
         approximate=len(ratios),
         worst=tensor_of(names[test.sketches[least].tensor]),
         worst_db=ratios[least],

@@ -29,34 +29,33 @@ _RUNTIME = "onnxruntime"
 
 
 def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
-    """The self-test of a file.
+    """Return the self-test of a file.
 
     Args:
         exported: the file.
-        sample: inputs that the file takes, of few samples, in its order: they give the sizes of
-            dynamic dimensions, and the ranges of what the file does not quantize.
+        sample: valid inputs of a few samples, in the order of the file's inputs: they give the
+            sizes of dynamic dimensions and the ranges of inputs that are not quantized.
         macs: multiply-accumulates of a sample; a small model is tested with more samples.
 
     Raises:
         FileError: the file cannot be read.
     """
-    found = SelfTest(content_digest(exported.path))
+    test = SelfTest(content_digest(exported.path))
     try:
         specs = input_specs(exported.file, sample)
-        found = replace(found, inputs=specs, runs=run_count(specs, macs))
-        return _filled(exported, found)
-    except (DataError, KernelError, RuntimeError, VerificationError):  # of torch, where sizes clash
-        return SelfTest(found.content, missing="it does not run on generated inputs")
+        return _with_results(exported, replace(test, inputs=specs, runs=run_count(specs, macs)))
+    except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
+        return SelfTest(test.content, missing="it does not run on generated inputs")
 
 
 def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
-    """Digests of groups of consecutive exact tensors.
+    """Return digests of groups of consecutive exact tensors.
 
     Args:
         kinds: see `SelfTest`.
         runs: the observed tensors of each run.
-        groups: how many digests; the first of them have one tensor more where it does not come out
-            even.
+        groups: number of digests; if the division is not even, the first ones have one tensor
+            more.
     """
     exact = [i for i, kind in enumerate(kinds) if kind == "e"]
     parts = np.array_split(np.array(exact, np.int64), groups) if groups else []
@@ -64,7 +63,7 @@ def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> t
 
 
 def sketches(chosen: Sequence[int], runs: Sequence[Sequence[Array]]) -> tuple[Sketch, ...]:
-    """Sketches of the tensors of these numbers."""
+    """Return sketches of the tensors with these indices."""
     return tuple(sketch_of(i, [run[i] for run in runs]) for i in chosen)
 
 
@@ -76,7 +75,7 @@ def _digest(arrays: Sequence[Array]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _filled(exported: ExportedFile, test: SelfTest) -> SelfTest:
+def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
     names = observed_tensors(exported.file)
     inputs = list(generate_inputs(exported.file, test))
     programs = list(_programs(exported))
@@ -95,7 +94,7 @@ def _filled(exported: ExportedFile, test: SelfTest) -> SelfTest:
 
 
 def _programs(exported: ExportedFile) -> Iterator[Program]:
-    """In the arithmetic of each CPU family that the engine knows, and can represent the file in."""
+    """Iterate over the programs for all CPU families in whose arithmetic the engine can run it."""
     for name, profile in PROFILES.items():
         if profile.family == _RUNTIME:
             with suppress(KernelError):
@@ -103,8 +102,10 @@ def _programs(exported: ExportedFile) -> Iterator[Program]:
 
 
 def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -> str:
-    """ "e" for what no node in float has a part in. The outputs of the graph are always compared,
-    codes within it where the engine has them."""
+    """Return the kind of each tensor.
+
+    "e": exact; "a": approximate, after a float node; "-": not compared. Outputs of the graph are always compared, inner codes if the engine has them.
+    """
     outputs = set(map(name_of, file.outputs))
     behind = [p.influenced_by_float for p in programs]
     made = [
@@ -122,14 +123,14 @@ def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -
 
 
 def _source(program: Program, file: OnnxModel, name: str) -> str:
-    """Of an output of the graph that is dequantized: its codes."""
+    """Return the name of the codes of a dequantized graph output; other names unchanged."""
     return dict(zip(map(name_of, file.outputs), program.outputs, strict=True)).get(name, name)
 
 
 def _traced(
     program: Program, file: OnnxModel, names: Sequence[str], kinds: str, inputs: Sequence[Array]
 ) -> list[Array]:
-    """Exact tensors as the file has them; nothing in place of others."""
+    """Return the exact tensors as the file has them, and empty arrays in place of the others."""
     values = program.values(*map(torch.from_numpy, inputs))
     found = []
     for name, kind in zip(names, kinds, strict=True):
@@ -143,11 +144,11 @@ def _traced(
 def _with_sketches(
     exported: ExportedFile, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
 ) -> SelfTest:
-    """With sketches of approximate tensors: the last ones, which outputs are among, and others at
-    even distances.
+    """Add sketches of approximate tensors: the last ones, which include outputs, and others at even
+    distances.
 
-    Their limit is 20 dB, or 10 dB below what the file keeps beside itself without optimisation:
-    some networks amplify the last bits of float32 to more.
+    The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
+    since some networks amplify the last bits of float32.
     """
     chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
     if not chosen:

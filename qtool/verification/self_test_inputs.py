@@ -22,9 +22,9 @@ _MOST_SPAN = 2**31
 
 
 def run_count(specs: Sequence[InputSpec], macs: int) -> int:
-    """How many runs have 4 samples together, 16 of a small model.
+    """Return the number of runs for 4 samples in all, 16 for a small model.
 
-    With 4 samples alone, a weight that is wrong by one often changes no code of a layer with few
+    With only 4 samples, a weight that is wrong by one often changes no code of a layer with few
     positions.
     """
     samples = SAMPLES if macs > _SMALL else _MORE_SAMPLES
@@ -33,14 +33,14 @@ def run_count(specs: Sequence[InputSpec], macs: int) -> int:
 
 
 def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ...]:
-    """How to make the inputs of a file.
+    """Return how to generate the inputs of a file.
 
     Args:
         file: the file.
-        sample: inputs that the file takes, in its order.
+        sample: valid inputs in the order of the file's inputs.
 
     Raises:
-        DataError: an input has a type that cannot be made up.
+        DataError: an input has a type that cannot be generated.
     """
     graph = QdqGraph(file)
     pairs = zip(file.inputs, sample, strict=True)
@@ -50,7 +50,7 @@ def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ..
 
 
 def _quantized(file: OnnxModel, graph: QdqGraph, value: ir.Value, array: Array) -> InputSpec | None:
-    """Of an input that is quantized: all of its codes and a little more, so that it saturates."""
+    """Return the range of an input's codes and a little more, so that it saturates."""
     for node in file.readers(value):
         if node.op_type == "QuantizeLinear":
             params = graph.params(node)
@@ -63,9 +63,9 @@ def _quantized(file: OnnxModel, graph: QdqGraph, value: ir.Value, array: Array) 
 
 
 def _from_sample(array: Array) -> InputSpec:
-    """As far as the values of a sample go."""
+    """Return the range of the values of a sample."""
     if array.dtype.kind not in "fiub":
-        raise DataError(f"inputs of type {array.dtype} cannot be made up")
+        raise DataError(f"inputs of type {array.dtype} cannot be generated")
     if array.dtype.kind != "f":
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         return InputSpec(array.shape, low, min(high, low + _MOST_SPAN))
@@ -77,7 +77,7 @@ def _from_sample(array: Array) -> InputSpec:
 
 
 def generate_inputs(file: OnnxModel, test: SelfTest) -> Iterator[list[Array]]:
-    """The inputs of each run.
+    """Iterate over the inputs of each run.
 
     Raises:
         VerificationError: the file has other inputs than the test.
