@@ -101,6 +101,7 @@ def compare_codes(
     if exported is not file:
         exported.load()  # before the engine: an error of the runtime comes first
     program = exported.program(profile)
+    inexact = program.influenced_by_float
     samples = elements = identical = 0
     worst, first, wrong = 0.0, None, dict[str, None]()
     for batch in batches:
@@ -111,7 +112,7 @@ def compare_codes(
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             elements, identical = elements + a.size, identical + int(same.sum())
             worst = max(worst, _largest_difference(program, a, b))
-            if not same.all() and name not in program.influenced_by_float:
+            if not same.all() and name not in inexact:
                 wrong[program.labels.get(name, name)] = None
         samples += len(batch[0]) if batch and batch[0].ndim else 1
         if elements - identical > before:

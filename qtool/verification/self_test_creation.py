@@ -87,9 +87,9 @@ def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
     for groups in (_GROUPS, _GROUPS // 2, _GROUPS // 4, _GROUPS // 8, 1):
         few = min(groups, kinds.count("e"))
         digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
-        found = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
-        if len(found.text()) <= MAX_BYTES:
-            return found
+        complete = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
+        if len(complete.text()) <= MAX_BYTES:
+            return complete
     return SelfTest(test.content, missing=f"it would take more than {MAX_BYTES} bytes")
 
 
@@ -104,20 +104,22 @@ def _programs(exported: ExportedFile) -> Iterator[Program]:
 def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -> str:
     """Return the kind of each tensor.
 
-    "e": exact; "a": approximate, after a float node; "-": not compared. Outputs of the graph are always compared, inner codes if the engine has them.
+    "e": exact; "a": approximate, after a float node; "-": not compared. Outputs of the graph are
+    always compared, inner codes if the engine has them.
     """
     outputs = set(map(name_of, file.outputs))
-    behind = [p.influenced_by_float for p in programs]
-    made = [
+    computed = [
         {o for step in p.instructions for o in step.outputs} - p.held_as_uint8 for p in programs
     ]
 
+    inexact = [p.influenced_by_float for p in programs]
+
     def kind(name: str) -> str:
-        sources = [_source(p, file, name) for p in programs]
-        if name not in outputs and (not made or any(name not in each for each in made)):
+        if name not in outputs and not (computed and all(name in each for each in computed)):
             return "-"
-        known = programs and all(s not in b for s, b in zip(sources, behind, strict=True))
-        return "e" if known else "a"
+        pairs = zip(programs, inexact, strict=True)
+        exact = programs and all(_source(p, file, name) not in each for p, each in pairs)
+        return "e" if exact else "a"
 
     return "".join(map(kind, names))
 
@@ -132,20 +134,19 @@ def _traced(
 ) -> list[Array]:
     """Return the exact tensors as the file has them, and empty arrays in place of the others."""
     values = program.values(*map(torch.from_numpy, inputs))
-    found = []
+    arrays = []
     for name, kind in zip(names, kinds, strict=True):
         source = _source(program, file, name)
         value = values[source] if kind == "e" else torch.empty(0)
         dequantized = kind == "e" and source != name
-        found.append((program.params[source].dequantize(value) if dequantized else value).numpy())
-    return found
+        arrays.append((program.params[source].dequantize(value) if dequantized else value).numpy())
+    return arrays
 
 
 def _with_sketches(
     exported: ExportedFile, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
 ) -> SelfTest:
-    """Add sketches of approximate tensors: the last ones, which include outputs, and others at even
-    distances.
+    """Add sketches of approximate tensors, evenly spaced and including the last ones (outputs).
 
     The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
     since some networks amplify the last bits of float32.
@@ -154,13 +155,13 @@ def _with_sketches(
     if not chosen:
         return test
     outputs = [name_of(v) for v in exported.file.outputs]
-    found = []
+    both = []
     for optimise in (True, False):
-        observer = TensorReader(exported.path, names, outputs, optimise)
-        found.append(sketches(chosen, [list(observer.values(each)) for each in inputs]))
-    noise = min(distance_db(*pair) for pair in zip(*found, strict=True))
+        reader = TensorReader(exported.path, names, outputs, optimise)
+        both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
+    noise = min(distance_db(*pair) for pair in zip(*both, strict=True))
     limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
-    return replace(test, sketches=found[0], limit_db=limit)
+    return replace(test, sketches=both[0], limit_db=limit)
 
 
 def _spread(numbers: Sequence[int]) -> list[int]:

@@ -283,10 +283,10 @@ def test_a_test_fits_into_its_place(
     whole = make_self_test(artefact, sample)
     assert len(whole.text()) < MAX_BYTES
     self_test = importlib.import_module("qtool.verification.self_test_creation")
-    monkeypatch.setattr(self_test, "MOST_BYTES", len(whole.text()) - 20)
+    monkeypatch.setattr(self_test, "MAX_BYTES", len(whole.text()) - 20)
     folded = make_self_test(artefact, sample)
     assert len(folded.digests["onnxruntime-x64"]) < len(whole.digests["onnxruntime-x64"])
-    monkeypatch.setattr(self_test, "MOST_BYTES", 10)
+    monkeypatch.setattr(self_test, "MAX_BYTES", 10)
     assert "more than 10 bytes" in make_self_test(artefact, sample).missing
 
 
