@@ -1,4 +1,4 @@
-"""Layers that a step may change the weights and biases of, since nobody else reads them."""
+"""Layers whose weights and biases a step may change, since no other node reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtool.planning.plan import Kind
 
 
 def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
-    """Layers whose weights are in codes and, like their biases, belong to them alone; by name."""
+    """Return the layers with quantized weights whose constants no other node reads, by name."""
     graph = state.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
     points = {p.edges[0].user for p in state.plan if p.kind is Kind.WEIGHT and p.edges}
@@ -35,33 +35,34 @@ def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
 
 
 def constant_node(node: fx.Node, at: int) -> fx.Node:
-    """The constant that a layer has as this argument: 1 its weights, 2 its bias."""
+    """Return the node of a layer's constant; `at` is 1 for the weight, 2 for the bias."""
     source = node.args[at]
     assert isinstance(source, fx.Node)
     return source
 
 
 def attribute_name(node: fx.Node, at: int) -> str:
-    """Where the module holds the constant of `source_of`."""
+    """Return the attribute of the module that holds the constant of `constant_node`."""
     return str(constant_node(node, at).target)
 
 
 def constant_value(state: ConversionState, node: fx.Node, at: int) -> torch.Tensor:
-    """The values of the constant of `source_of`, on the CPU."""
+    """Return the value of the constant of `constant_node`, on the CPU."""
     return G.tensor(state.graph.module, constant_node(node, at)).detach().cpu()
 
 
 def point_params(state: ConversionState, point: str) -> QuantParams:
-    """The parameters of a point, which are solved."""
+    """Return the solved parameters of a point."""
     assert state.parameters is not None
     return state.parameters.params[point]
 
 
 def with_constants(state: ConversionState, values: Mapping[str, torch.Tensor]) -> ConversionState:
-    """The conversion with other values of constants, by where its module holds them.
+    """Return the state with new constants, by attribute of the module.
 
     Raises:
-        KeyError: there is none of such a name. ValueError: one has another shape.
+        KeyError: no such attribute.
+        ValueError: one has another shape.
     """
     module = G.clone(state.graph.module)
     held = {str(n.target): n for n in module.graph.nodes if n.op == "get_attr"}

@@ -1,9 +1,9 @@
-"""One stair for all that changes a model: a frozen conversion, and steps that give a new one.
+"""The pipeline of a conversion: a frozen state, and steps that return a new one.
 
-A step says what it wants to have seen (probes), decides by what was seen, and returns another
-conversion with a record of what it did (`Change`). The records travel in the metadata of the file;
-whoever reads it back does them again on the captured model, each step by its own `replay`, and
-stands where the file was written from. Nothing else knows a step by name.
+A step declares the statistics it needs (probes), decides by them, and returns another state with a
+record of what it did (`Change`). The records are stored in the metadata of the file. A reader
+applies them again to the captured model, each by the `replay` of its step, and gets the state that
+the file was written from. Nothing else depends on single steps.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from qtool.planning.planner import make_plan
 class ConversionState:
     """A model on its way to integers.
 
-    captured: what was captured, in canonical form; what the result is compared with.
-    graph: the float graph in the forms of the target, as the steps have left it.
-    plan: of that graph. calibration: what was seen of its tensors; None where a file is read back.
-    parameters: of the plan's points, once they are solved.
-    changes: what the steps did, in order.
+    Attributes:
+        captured: the captured model in canonical form, the reference of comparisons.
+        graph: the float graph in the forms of the target, as the steps have changed it.
+        plan: of that graph.
+        calibration: statistics of its tensors; None where a file is read back.
+        parameters: of the plan's points, once they are solved.
+        changes: what the steps did, in order.
     """
 
     captured: Captured
@@ -54,32 +56,35 @@ class ConversionState:
     def start(
         cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
     ) -> ConversionState:
-        """Before the first step."""
+        """Return the state before the first step."""
         graph, _ = captured.for_target(plan.target)
         return cls(captured, graph, plan, calibration)
 
     def batches(
         self, size: int = 32, limit: int | None = None, holdout: bool | None = False
     ) -> list[Batch]:
-        """The samples kept with the calibration, as arguments of the graph (see `Kept.batches`); by
-        as many as the graph takes."""
+        """Return the calibration samples as arguments of the graph, in batches that it accepts.
+
+        Args:
+            size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.
+        """
         if self.calibration is None:
             return []
         fewest, highest = self.graph.batch_size_range()
         size = max(size, fewest)
-        found = self.calibration.kept_samples.batches(min(size, highest or size), limit, holdout)
+        batches = self.calibration.kept_samples.batches(min(size, highest or size), limit, holdout)
         whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
-        sizes = ((t, Batch(tuple(t)).size) for t in found)  # the last may hold too few
-        taken = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
-        return [self.graph.call_of(t) for t in taken]
+        sizes = ((t, Batch(tuple(t)).size) for t in batches)  # the last may be too small
+        fitting = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
+        return [self.graph.call_of(t) for t in fitting]
 
     def quick_batches(
         self, size: int = 32, limit: int | None = None, holdout: bool | None = False
     ) -> list[Batch]:
-        """`batches` with all values of a pixel side by side: few channels are convolved twice as
-        fast, to other last bits."""
-        found = self.batches(size, limit, holdout)
-        tensors = ([_to_channels_last(t) for t in self.graph.tensors_of(b)] for b in found)
+        """Return `batches` in channels-last layout: convolutions of few channels are twice as fast,
+        with other last bits."""
+        batches = self.batches(size, limit, holdout)
+        tensors = ([_to_channels_last(t) for t in self.graph.tensors_of(b)] for b in batches)
         return [self.graph.call_of(each) for each in tensors]
 
     def apply_edit(
@@ -88,16 +93,16 @@ class ConversionState:
         edit: Callable[[fx.GraphModule], int],
         samples: Sequence[Batch] | None = None,
     ) -> ConversionState:
-        """The conversion with its graph changed, its function kept, planned anew.
+        """Return the state after an edit of the graph that keeps its function, with a new plan.
 
         Args:
-            change: the record of it.
-            edit: changes a copy of the module in place; returns how many places.
-            samples: what the function is shown to be kept on, by default the example; none where a
-                change is done again that was shown before.
+            change: the record of the edit.
+            edit: changes a copy of the module in place; returns the number of places.
+            samples: inputs to check the function on, by default the example; empty where a change
+                is replayed that was checked before.
 
         Raises:
-            PassError: the module computes something else afterwards.
+            PassError: the edited module computes something else.
         """
         graph = replace(self.graph, module=G.clone(self.graph.module))
         steps = [GraphPass(change.step, edit)]
@@ -114,18 +119,18 @@ class ConversionState:
         )
 
     def with_notes(self, *notes: str) -> ConversionState:
-        """With sentences for whoever converts, among what else had to be adjusted."""
+        """Return the state with more notes for the user."""
         if self.parameters is None:
             assert self.calibration is not None
-            seen = replace(self.calibration, notes=(*self.calibration.notes, *notes))
-            return replace(self, calibration=seen)
+            calibration = replace(self.calibration, notes=(*self.calibration.notes, *notes))
+            return replace(self, calibration=calibration)
         parameters = replace(self.parameters, notes=(*self.parameters.notes, *notes))
         return replace(self, parameters=parameters)
 
     def with_change(self, change: Change) -> ConversionState:
-        """With a change recorded, for the plan's reader and for the file."""
-        done = Rewrite(change.step, change.count, change.reason)
-        plan = replace(self.plan, rewrites=(*self.plan.rewrites, done))
+        """Return the state with a change recorded, in the plan and for the file."""
+        rewrite = Rewrite(change.step, change.count, change.reason)
+        plan = replace(self.plan, rewrites=(*self.plan.rewrites, rewrite))
         return replace(self, plan=plan, changes=(*self.changes, change))
 
 
@@ -151,18 +156,18 @@ def _record_only(state: ConversionState, change: Change) -> ConversionState:
 
 @dataclass(frozen=True)
 class Step:
-    """One row of the stair.
+    """One step of the pipeline.
 
-    name: in recipes, notes and metadata.
-    run: decides by what was seen, and returns the conversion after it; the same one where the step
-        has nothing to do.
-    probes: what it wants to have seen of a float graph, given the plan of that graph.
-    accuracy: from which accuracy on it is taken where nobody names steps; see `Recipe`. "": never.
-    samples: how many samples it wants to learn from by running the network; they are kept with the
-        calibration, and half as many to judge by.
-    replay: does a recorded change again, without calibration. By default nothing is done: values of
-        weights alone are taken from the codes in the file.
-    low_bits: as `samples`, where a weight has fewer than 8 bits, if that is more.
+    Attributes:
+        name: in recipes, notes and metadata.
+        run: returns the state after the step; the same one where it has nothing to do.
+        probes: the statistics it needs of a float graph, from that graph and its plan.
+        accuracy: the lowest accuracy level that includes it (see `Recipe`); "": only by name.
+        samples: how many samples it trains on by running the network; they are kept with the
+            calibration, and half as many held-out ones.
+        replay: applies a recorded change again, without calibration. By default the change is only
+            recorded: weights are read from the codes in the file.
+        low_bits: `samples` for weights of fewer than 8 bits, if that is more.
     """
 
     name: str
@@ -176,30 +181,30 @@ class Step:
 
 def _solve(state: ConversionState) -> ConversionState:
     assert state.calibration is not None
-    found = solve_parameters(state.graph.module, state.plan, state.calibration)
-    return replace(state, parameters=found)
+    parameters = solve_parameters(state.graph.module, state.plan, state.calibration)
+    return replace(state, parameters=parameters)
 
 
 SOLVE = Step("solve", _solve)
-"""Scale and zero point of every point of the plan: the one step that cannot be left out."""
+"""Solves scale and zero point of every point of the plan; the one step that always runs."""
 
 
 def collect_probes(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[Probe, ...]:
-    """What steps want to have seen, each thing once.
+    """Return the probes of all steps, each one once.
 
     Raises:
-        PlanError: two steps want different things under one name.
+        PlanError: two steps have different probes of one name.
     """
-    found: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     for step in steps:
         for probe in step.probes(graph, plan):
-            if found.setdefault(probe.name, probe) != probe:
+            if probes.setdefault(probe.name, probe) != probe:
                 raise PlanError(f"step {step.name}: another step has a probe '{probe.name}'")
-    return tuple(found.values())
+    return tuple(probes.values())
 
 
 def run_steps(steps: Iterable[Step], state: ConversionState) -> ConversionState:
-    """A conversion after all of the steps, in order."""
+    """Run the steps in order; return the state after the last one."""
     for step in steps:
         with track_task(step.name):
             state = step.run(state)
@@ -209,10 +214,10 @@ def run_steps(steps: Iterable[Step], state: ConversionState) -> ConversionState:
 def replay_changes(
     steps: Iterable[Step], state: ConversionState, changes: Iterable[Change]
 ) -> ConversionState:
-    """The conversion that recorded changes lead to.
+    """Apply recorded changes to a state, in order.
 
     Raises:
-        VerificationError: a step of that name is not known here, or it does not fit this model.
+        VerificationError: the step of a change is not registered, or does not fit this model.
     """
     known = {step.name: step for step in steps}
     for change in changes:

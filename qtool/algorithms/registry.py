@@ -1,7 +1,6 @@
-"""What changes a model on its way to integers: the steps of a conversion, in order.
+"""The steps of a conversion, in order.
 
-Adding one is a file here, its line in `STEPS`, and a test. A step of a user's own is registered by
-`register_step` and then runs like these.
+A new step needs a file here, a line in `STEPS`, and a test. Users add their own by `register_step`.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
 ESTIMATE_SAMPLES = 64
-"""Samples that nothing learned from, which say what to expect of new ones."""
+"""Held-out samples that estimate the accuracy on new data, where no step trains."""
 
 STEPS: list[Step] = [
     CROSS_LAYER_EQUALIZATION,
-    SMOOTH_QUANT,  # what no weights in front of a linear layer took on
-    SOLVE,  # the ranges of the graph as the steps before have left it
+    SMOOTH_QUANT,  # channels that equalization could not move into other weights
+    SOLVE,  # for the graph as the steps before have changed it
     WEIGHT_SCALE_SEARCH,
     GPTQ,
     BIAS_CORRECTION,
     BATCH_NORM_REESTIMATION,
-    LEARNED_SCALES,  # of all that the steps before have settled
+    LEARNED_SCALES,  # starts from the result of all others
 ]
 
 
 def select_steps(recipe: Recipe) -> list[Step]:
-    """The steps that a recipe takes, in order: those it names, or those of its accuracy.
+    """Return the steps of a recipe, in order: those it names, or those of its accuracy level.
 
     Raises:
-        PlanError: it names one that there is not.
+        PlanError: it names an unknown step.
     """
     if recipe.recover is None:
         level = ACCURACIES[recipe.accuracy]
@@ -48,13 +47,16 @@ def select_steps(recipe: Recipe) -> list[Step]:
     for name in recipe.recover:
         if name not in names:
             known = ", ".join(names)
-            raise PlanError(f"there is no step '{name}' to recover with; there are: {known}")
+            raise PlanError(f"there is no recovery step '{name}'; there are: {known}")
     return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
 
 
 def samples_to_keep(plan: QuantPlan) -> int:
-    """How many samples are kept with a calibration for a plan: what steps learn from is two of
-    three. Where none learns, and tensors are observed, those that say what to expect."""
+    """Return how many samples a calibration keeps for a plan.
+
+    Steps train on two thirds of them. Where no step trains, and tensors are observed, the samples
+    estimate the accuracy on new data.
+    """
     steps = select_steps(plan.recipe)
     most = max(max(step.samples, step.low_bits * plan.low_bits) for step in steps)
     if not most:
@@ -63,15 +65,15 @@ def samples_to_keep(plan: QuantPlan) -> int:
 
 
 def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:
-    """Adds a step of one's own to every conversion that follows.
+    """Add your own step to every conversion that follows.
 
     Args:
-        step: see `qtool.conversion.Step`.
-        before: the step that it stands before, by default the one that solves scales and zero
-            points; None puts it last, where parameters are known.
+        step: see `qtool.algorithms.pipeline.Step`.
+        before: name of the step to run it before, by default the one that solves scales and zero
+            points; None runs it last, when parameters are known.
 
     Raises:
-        PlanError: there is one of that name already, or none called `before`.
+        PlanError: a step of that name is registered, or there is none called `before`.
     """
     names = [s.name for s in STEPS]
     if current_step_name(step.name) in names:

@@ -1,4 +1,4 @@
-"""Where the result of a layer goes: alone into a sum, as at the end of a residual block."""
+"""The tensor that a layer's result is added to, as at the end of a residual block."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ aten = torch.ops.aten
 
 
 def residual_input(run: Executor, number: int) -> int | None:
-    """The number of the tensor that a result is added to, if nothing else is done with it.
+    """Return the number of the tensor that a result is added to, or None if it has another use.
 
-    What is missing of that tensor can then be asked of the layer: the sum is wanted to be the float
-    network's. Points and reshapes in between are passed.
+    The layer can then compensate the error of that tensor, so that the sum equals the float
+    network's. Quantization points and reshapes in between are skipped.
     """
     while len(run.calls[number].users) == 1 and number not in run.outputs:
         reader = run.calls[run.calls[number].users[0]]

@@ -1,7 +1,7 @@
-"""What is seen of a layer on samples, to round it: of each batch by itself, and of all of them.
+"""Inputs and targets of a layer on calibration samples, from which the layer is solved.
 
-Of a batch it is as much as is asked for and no more: so batches may run in several processes, and
-what they tell of a layer goes to the one that solves it.
+They are collected batch by batch, so that batches can run in several processes; each sends its
+slices to the rank that solves the layer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from qtool.algorithms.layer_rows import (
     row_weights,
 )
 
-HOLDOUT_EVERY = 4  # every so many batches are for judging alone
+HOLDOUT_EVERY = 4  # every n-th batch is held out
 
 BatchSlice = Mapping[str, torch.Tensor]
-"""Of one batch: `x`, `y` rows of what a layer reads and of what is wanted of it, `counts` how much
-each counts; `inputs`, `results` what all rows add to their means, and `.weight` of these."""
+"""Samples of one batch: rows of the inputs `x` and targets `y`, and their weights `counts`;
+`inputs` and `results`, the sums of all rows, with the weights of these sums in `<name>.weight`."""
 
 aten = torch.ops.aten
 
@@ -43,43 +43,52 @@ def slice_batch(
     weights: torch.Tensor | None,
     rows: int,
 ) -> BatchSlice:
-    """
+    """Return the samples of one batch.
+
     Args:
-        reads: what the layer reads in the quantized network. wanted: of its results.
-        gains: how much each row counts; None: all the same. rows: at most; 0: means alone.
+        inputs: of the layer in the quantized network.
+        target: of its results.
+        weights: of the rows; None: equal weights.
+        rows: the most rows to take; 0: sums alone.
     """
-    found = dict[str, torch.Tensor]()
+    samples = dict[str, torch.Tensor]()
     if rows:
-        found |= {"x": input_rows(node, inputs, rows), "y": output_rows(node, target, rows)}
+        samples |= {"x": input_rows(node, inputs, rows), "y": output_rows(node, target, rows)}
         if weights is not None:
-            found["counts"] = row_weights(weights, rows)
+            samples["counts"] = row_weights(weights, rows)
     channel = -1 if node.target is aten.linear.default else 1
-    means = input_sums(node, inputs, weights), channel_sums(target, channel, weights)
-    for name, (summed, weight) in zip(("inputs", "results"), means, strict=True):
-        found[name] = summed
-        found[f"{name}.weight"] = torch.tensor(weight, dtype=torch.float64)
-    return found
+    sums = input_sums(node, inputs, weights), channel_sums(target, channel, weights)
+    for name, (total, weight) in zip(("inputs", "results"), sums, strict=True):
+        samples[name] = total
+        samples[f"{name}.weight"] = torch.tensor(weight, dtype=torch.float64)
+    return samples
 
 
 @dataclass(frozen=True, eq=False)
 class LayerSamples:
-    """A layer on all batches, in their order."""
+    """Samples of a layer in all batches, in order."""
 
     node: fx.Node
     slices: Sequence[BatchSlice]
 
     def rows(self, holdout: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows of what it reads and of what is wanted less their means, times the root of what they
-        count, of batches that are kept aside or of the others; None of too few."""
-        chosen = [part for i, part in enumerate(self.slices) if is_holdout(i) == holdout]
+        """Return rows of inputs and targets, less their means, times the root of their weights.
+
+        Args:
+            holdout: of the held-out batches, or of the others.
+
+        Returns:
+            [groups, rows, in] and [groups, rows, out]; None where there are fewer than 2 rows.
+        """
+        chosen = [each for i, each in enumerate(self.slices) if is_holdout(i) == holdout]
         if not chosen:
             return None
-        x, y = (torch.cat([part[name] for part in chosen], 1) for name in ("x", "y"))
+        x, y = (torch.cat([each[name] for each in chosen], 1) for name in ("x", "y"))
         if x.shape[1] < 2:
             return None
         if "counts" not in chosen[0]:
             return x.sub_(x.mean(1, keepdim=True)), y.sub_(y.mean(1, keepdim=True))
-        counts = torch.cat([part["counts"] for part in chosen])
+        counts = torch.cat([each["counts"] for each in chosen])
         share = (counts / counts.sum().clamp(min=1e-30))[:, None]
         root = (share * len(share)).sqrt()
         return root * (x - (share * x).sum(1, keepdim=True)), root * (
@@ -87,20 +96,20 @@ class LayerSamples:
         )
 
     def mean_input(self) -> torch.Tensor:
-        """float64 [groups, inputs]"""
+        """Return the mean row of inputs, float64 [groups, in]."""
         return input_mean(self.node, self._means("inputs"))
 
     def mean_target(self) -> torch.Tensor:
-        """float64 [channels]"""
+        """Return the mean target of each channel, float64 [channels]."""
         return channel_mean(self._means("results"))
 
     def _means(self, name: str) -> list[tuple[torch.Tensor, float]]:
-        return [(part[name], float(part[f"{name}.weight"])) for part in self.slices]
+        return [(each[name], float(each[f"{name}.weight"])) for each in self.slices]
 
 
-def slices_to_bytes(parts: Sequence[BatchSlice]) -> bytes:
-    """Parts as bytes for another process."""
-    named = {f"{i}/{name}": t for i, part in enumerate(parts) for name, t in part.items()}
+def slices_to_bytes(slices: Sequence[BatchSlice]) -> bytes:
+    """Serialize slices for another process."""
+    named = {f"{i}/{name}": t for i, each in enumerate(slices) for name, t in each.items()}
     return save(
         {
             name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -110,9 +119,9 @@ def slices_to_bytes(parts: Sequence[BatchSlice]) -> bytes:
 
 
 def slices_from_bytes(data: bytes) -> list[BatchSlice]:
-    """The inverse."""
-    found: dict[int, dict[str, torch.Tensor]] = {}
-    for place, tensor in load(data).items():
-        number, _, name = place.partition("/")
-        found.setdefault(int(number), {})[name] = tensor
-    return [found[i] for i in sorted(found)]
+    """Return the slices that `slices_to_bytes` serialized."""
+    slices: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in load(data).items():
+        number, _, name = key.partition("/")
+        slices.setdefault(int(number), {})[name] = tensor
+    return [slices[i] for i in sorted(slices)]

@@ -1,4 +1,4 @@
-"""Bounds for the rounding of a layer whose target limits pairs of weights."""
+"""Bounds on codes for a layer whose target limits the sums of pairs of weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from qtool.planning.targets.saturation import pair_partners
 def pair_bounds(
     plan: QuantPlan, node: fx.Node, matrix: torch.Tensor, params: QuantParams, shape: torch.Size
 ) -> PairBounds | None:
-    """Bounds on the codes of a layer's weights, or None where no pair can saturate.
+    """Return bounds on the codes of a layer's weights, or None where no pair can saturate.
 
     Args:
-        matrix: the weights as [groups, out / groups, in * kernel]. shape: of the weight itself,
-            output channels first. params: of the weight.
+        matrix: the weights as [groups, out / groups, in * kernel].
+        params: of the weight.
+        shape: of the weight itself, output channels first.
     """
     limit, decision = target(plan.target).saturation_limit, plan.decision(G.name_of(node))
     if limit is None or decision is None or not decision.computes_on_codes:

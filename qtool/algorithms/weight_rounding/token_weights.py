@@ -34,51 +34,53 @@ def token_weights(
     layers: Collection[fx.Node],
     needed: Collection[int] | None = None,
 ) -> Mapping[str, Mapping[int, torch.Tensor]]:
-    """Of linear layers that have several rows of each sample: name -> number of a batch -> float32
-    [*rows]; nothing where an operator has no derivative.
+    """Return row weights of the linear layers with several rows per sample.
 
     Args:
-        asked: the numbers of the batches that are needed, by default all.
+        needed: numbers of the batches to return, by default all.
+
+    Returns:
+        layer -> number of a batch -> float32 [*rows]; empty where an operator has no derivative.
     """
     names = {G.name_of(n) for n in layers if _has_tokens(graph, n)}
     if not names:
         return {}
-    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
-    run = _Run(graph.module, found)
+    weights: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    run = _Run(graph.module, weights)
     try:
         ran = run_backwards(run, [graph.tensors_of(b) for b in batches], needed)
     except RuntimeError:
         return {}
-    by_batch = ((name, gains) for name, gains in found.items() if len(gains) == len(ran))
-    return {name: dict(zip(ran, gains, strict=True)) for name, gains in by_batch}
+    complete = ((name, each) for name, each in weights.items() if len(each) == len(ran))
+    return {name: dict(zip(ran, each, strict=True)) for name, each in complete}
 
 
 def _has_tokens(graph: FloatGraph, layer: fx.Node) -> bool:
-    """Whether a linear layer has more rows than there are samples, at the captured sizes."""
+    """Return whether a linear layer has more rows than samples, at the captured sizes."""
     rows = math.prod(G.hint(size) for size in G.shape(layer)[:-1])
     samples = [len(t) for t in graph.tensors_of(Batch(*graph.example)) if t.dim()]
     return layer.target is aten.linear.default and rows > max(samples, default=1)
 
 
 class _Run(fx.Interpreter):
-    """Runs a graph and notes the gradients of some results on the way back."""
+    """Runs a graph and collects the squared gradients of some results in the backward pass."""
 
-    def __init__(self, module: fx.GraphModule, found: Mapping[str, list[torch.Tensor]]) -> None:
+    def __init__(self, module: fx.GraphModule, weights: Mapping[str, list[torch.Tensor]]) -> None:
         super().__init__(module)
-        self.found = found
+        self.weights = weights
 
     def run_node(self, n: fx.Node) -> Any:
         value, name = super().run_node(n), G.name_of(n)
         if n.op == "get_attr":
             return value.detach()
-        if name not in self.found:
+        if name not in self.weights:
             return value
 
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
-                size = torch.linalg.vector_norm(gradient, dim=-1)  # its squares are not stored
+                size = torch.linalg.vector_norm(gradient, dim=-1)  # no tensor of squares
                 gains = (size.square() / gradient.shape[-1]).cpu()
-                self.found[name].append(
+                self.weights[name].append(
                     gains if gains.sum() < MAX_WEIGHT else torch.ones_like(gains)
                 )
 
