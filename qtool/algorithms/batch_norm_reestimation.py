@@ -1,11 +1,11 @@
-"""The step `renorm`: each channel of a layer's result gets the mean and the width it had in float.
+"""The step `batch-norm-reestimation`: each channel gets its float mean and standard deviation.
 
-Re-estimation of BatchNorm (Finkelstein et al. 2019 correct the means so; Sun et al. 2019 and
-CalibTIP, Hubara et al. 2020, the variances, too) for norms that are folded into their layers: the
-scale of a channel's weights takes the ratio of the widths, which changes no code and costs nothing,
-and the bias what is left of the mean. Layer by layer in order, on kept samples, each layer being
-fed by those before it as they are by then. It shows where weights have few bits, and is taken if
-samples kept aside come nearer to the float network.
+Re-estimation of BatchNorm statistics (Finkelstein et al. 2019 correct the means; Sun et al. 2019
+and CalibTIP, Hubara et al. 2020, also the variances) for norms that are folded into their layers:
+the weight scale of a channel takes the ratio of the standard deviations, which changes no code and
+costs nothing, and the bias takes the rest of the mean. Layers are corrected in order, on kept
+samples, each with the results of the corrected layers before it. It helps low-bit weights, and is
+kept if it reduces the output noise on held-out samples.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from qtool.core.graph.node_calls import Values
 from qtool.core.types import Change, Derived, Observed, QuantParams
 
 NAME = "batch-norm-reestimation"
-REASON = "channels of layers have the mean and the width they had in float"
+REASON = "channels of layers have their float mean and standard deviation"
 
 SAMPLES = 256
-ELEMENTS = 1 << 27  # of all values that are held at once, in both networks; fewer samples then
+ELEMENTS = 1 << 27  # of all values held at once, in both networks; beyond, fewer samples are used
 BATCH, HOLDOUT_SAMPLES = 32, 256
-MAX_RATIO = 2.0  # ratio of widths; a channel that differs by more is broken otherwise
+MAX_RATIO = 2.0  # of standard deviations; a channel beyond has another problem
 
 aten = torch.ops.aten
 
 
 @dataclass
 class _LayerWalk:
-    """A walk through both networks, and what it found."""
+    """One pass over the layers of both networks, and the constants it found."""
 
     state: ConversionState
     executor: Executor
@@ -55,47 +55,47 @@ class _LayerWalk:
     def visit(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Mapping[str, torch.Tensor]:
-        return {k: v for name in names for k, v in self._visited(name, values).items()}
+        return {k: v for name in names for k, v in self._correct(name, values).items()}
 
-    def _visited(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
+    def _correct(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
         node, number = self.layers[name], self.executor.indices[name]
         channel = -1 if node.target is aten.linear.default else 1
         points = self.executor.points
-        mean, width = _moments([row[number] for row in values[0]], channel)
-        found = [self.executor.compute(name, row, points) for row in values[1]]
-        off, spread = _moments(found, channel)
-        usable = (width > 0) & (spread > 0)
-        ratio = torch.where(usable, width / spread.clamp(min=1e-30), 1.0)
-        return self._taken(name, ratio.clamp(1 / MAX_RATIO, MAX_RATIO), mean, off)
+        mean, std = _moments([row[number] for row in values[0]], channel)
+        results = [self.executor.compute(name, row, points) for row in values[1]]
+        coded_mean, coded_std = _moments(results, channel)
+        usable = (std > 0) & (coded_std > 0)
+        ratio = torch.where(usable, std / coded_std.clamp(min=1e-30), 1.0)
+        return self._store(name, ratio.clamp(1 / MAX_RATIO, MAX_RATIO), mean, coded_mean)
 
-    def _taken(
-        self, name: str, ratio: torch.Tensor, mean: torch.Tensor, off: torch.Tensor
+    def _store(
+        self, name: str, ratio: torch.Tensor, mean: torch.Tensor, coded_mean: torch.Tensor
     ) -> Mapping[str, torch.Tensor]:
-        """Weights times the ratio, and a bias with which the mean is the wanted one, if it fits."""
+        """Scale the weights by the ratio and set the mean by the bias, if it fits."""
         node, old = self.layers[name], self.state.parameters
         assert old is not None
         weight, bias = (constant_value(self.state, node, at) for at in (1, 2))
         weights, biases = old.params[f"{name}.weight"], old.params[f"{name}.bias"]
-        held = biases.round_trip(bias).double()
-        wanted = (held * ratio + mean - off * ratio).float()
+        coded_bias = biases.round_trip(bias).double()
+        new_bias = (coded_bias * ratio + mean - coded_mean * ratio).float()
         spec = self.state.plan.point(f"{name}.bias").spec
         assert isinstance(spec, Derived)
         scale = weights.scale * ratio.float()
         steps = old.params[spec.input].scale * scale
-        if bool((wanted.abs() > steps * BIAS_LIMIT).any()):
+        if bool((new_bias.abs() > steps * BIAS_LIMIT).any()):
             return {}
         weights, biases = replace(weights, scale=scale), replace(biases, scale=steps)
-        taken = weight * weights.along(ratio.float(), weight.shape)
+        new_weight = weight * weights.along(ratio.float(), weight.shape)
         self.params |= {f"{name}.weight": weights, f"{name}.bias": biases}
-        self.weights |= {attribute_name(node, 1): taken, attribute_name(node, 2): wanted}
+        self.weights |= {attribute_name(node, 1): new_weight, attribute_name(node, 2): new_bias}
         return {
-            f"{name}.weight": weights.round_trip(taken),
-            f"{name}.bias": biases.round_trip(wanted),
+            f"{name}.weight": weights.round_trip(new_weight),
+            f"{name}.bias": biases.round_trip(new_bias),
         }
 
 
 def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation by channel: float64."""
+    """Return mean and standard deviation of each channel, float64."""
     lines = [b.movedim(channel, 0).flatten(1).double() for b in batches]
     count = sum(x.shape[1] for x in lines)
     mean = torch.stack([x.sum(1) for x in lines]).sum(0) / count
@@ -104,8 +104,8 @@ def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tenso
 
 
 def _layers(state: ConversionState) -> dict[str, fx.Node]:
-    """Layers with a scale for each channel of their results and with a bias in codes."""
-    found = {}
+    """Return the layers with a weight scale per output channel and a quantized bias."""
+    layers = {}
     for name, node in exclusive_layers(state).items():
         weight = state.plan.point(f"{name}.weight")
         if f"{name}.bias" not in state.plan or not isinstance(weight.spec, Observed):
@@ -113,23 +113,23 @@ def _layers(state: ConversionState) -> dict[str, fx.Node]:
         plain = weight.spec.axis is not None and weight.spec.block is None
         one = len(point_params(state, weight.name).scale) == len(constant_value(state, node, 2))
         if plain and one and isinstance(state.plan.point(f"{name}.bias").spec, Derived):
-            found[name] = node
-    return found
+            layers[name] = node
+    return layers
 
 
 def _run(state: ConversionState) -> ConversionState:
-    judges = state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
+    holdout = state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
     before = quantized_module(state)
     executor = Executor(replace(state.graph, module=before))
-    most = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
-    samples = state.batches(BATCH, max(most, 1))
-    if not samples or not judges:
+    limit = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
+    samples = state.batches(BATCH, max(limit, 1))
+    if not samples or not holdout:
         return state.with_notes(f"{NAME}: {NO_SAMPLES}")
     walk = _LayerWalk(state, executor, _layers(state))
     networks = [frozenset[str](), executor.points]
     executor.run_side_by_side(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
     after = _with_statistics(state, walk)
-    old, new = output_noise(state, [before, quantized_module(after)], judges)
+    old, new = output_noise(state, [before, quantized_module(after)], holdout)
     return after if new < old else state.with_notes(f"{NAME}: {LESS_ACCURATE}")
 
 

@@ -1,9 +1,8 @@
 """The step `weight-scale-search`: weight scales by least squares instead of by the extremes.
 
-A scale that comes from the largest weight of a channel wastes codes where that one stands alone,
-which shows at few bits. Rounding and fitting in turn, scale = <w, q> / <q, q> for the codes q that
-it gives, ends where neither changes any more (the alternation of Lloyd 1982, for an even grid).
-Needs no data.
+A scale from the largest weight of a channel wastes codes on an outlier, which matters at few bits.
+Rounding to codes q and fitting scale = <w, q> / <q, q> alternate until neither changes (Lloyd 1982,
+for a uniform grid). Needs no data.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from qtool.planning.plan import Kind, Point
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import widen_scales
 
-REASON = "scales of weights are those of the least squared error"
-START_FACTORS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes: each ends in an optimum near it
+REASON = "weight scales minimise the squared error"
+START_FACTORS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes; each leads to a local optimum
 ITERATIONS = 10
 
 
@@ -36,9 +35,9 @@ def _run(state: ConversionState) -> ConversionState:
         if not _is_searchable(point):
             continue
         weight = G.tensor(state.graph.module, nodes[point.tensor]).detach().cpu().float()
-        found = _avoid_saturation(state, point, weight, fit_scales(weight, params[point.name]))
+        fitted = _avoid_saturation(state, point, weight, fit_scales(weight, params[point.name]))
         scales = {
-            p.name: params[p.spec.input].scale * found.scale
+            p.name: params[p.spec.input].scale * fitted.scale
             for p in state.plan
             if isinstance(p.spec, Derived) and p.spec.weight == point.name
         }
@@ -46,7 +45,7 @@ def _run(state: ConversionState) -> ConversionState:
         pairs = zip(biases, scales.values(), strict=True)
         if any(bool((b.detach().cpu().abs() > s * BIAS_LIMIT).any()) for b, s in pairs):
             continue
-        params[point.name] = found
+        params[point.name] = fitted
         params |= {name: replace(params[name], scale=scale) for name, scale in scales.items()}
         count += 1
     solved = replace(state.parameters, params=params)
@@ -58,7 +57,7 @@ def _run(state: ConversionState) -> ConversionState:
 def _avoid_saturation(
     state: ConversionState, point: Point, weight: torch.Tensor, params: QuantParams
 ) -> QuantParams:
-    """Parameters with scales under which no pair of weights saturates on the target."""
+    """Return parameters with scales for which no pair of weights saturates on the target."""
     limit, decision = (
         target(state.plan.target).saturation_limit,
         state.plan.decision(point.edges[0].user),
@@ -69,7 +68,7 @@ def _avoid_saturation(
 
 
 def _user(state: ConversionState, point: Point) -> fx.Node:
-    """The layer that reads a weight."""
+    """Return the layer that reads a weight."""
     nodes: dict[str, fx.Node] = {G.name_of(n): n for n in state.graph.graph.nodes}
     return nodes[point.edges[0].user]
 
@@ -86,7 +85,7 @@ def _is_searchable(point: Point) -> bool:
 
 
 def fit_scales(weight: torch.Tensor, params: QuantParams) -> QuantParams:
-    """Parameters with scales of a smaller squared error, by channel, or those there were."""
+    """Return parameters with the scales of least squared error, per channel; never a worse one."""
     assert params.axis is not None
     rows = weight.movedim(params.axis, 0).flatten(1).double()
     qmin, qmax = params.qtype.qmin, params.qtype.qmax

@@ -1,9 +1,9 @@
-"""A quantized network whose scales, weights and biases can be learned.
+"""A quantized network with trainable scales, weights and biases (LSQ).
 
-Each activation's scale is one number for all points that share it, by its logarithm (learned step
-sizes; Esser et al. 2020). Biases and weights of few bits are learned in codes, so that one learning
-rate suits every layer. All is rounded as in the file; the gradient passes straight through that.
-Zero points stay, and with them the real zero.
+The scale of an activation is one parameter for all points that share it, stored as its logarithm
+(learned step size quantization, LSQ; Esser et al. 2020). Biases and low-bit weights are trained in
+codes, so that one learning rate suits every layer. Values are rounded as in the file, with a
+straight-through gradient. Zero points are fixed, and so is the real zero.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Kind, Point, QuantPlan
 
 MAX_LOG_SCALE = 1.0
-"""How far the logarithm of a scale may go; further is another network, and biases may overflow."""
+"""Largest change of a scale's logarithm; beyond, biases may overflow."""
 
-CLAMP_MARGIN = 1e-6  # to the bound of a clamp, for the rounding of scales
+CLAMP_MARGIN = 1e-6  # below the bound of a clamp, as scales are rounded
 
-FROZEN_WEIGHT_BITS = 8  # from which on the noise of weights is far below that of activations
-GRID_SAMPLES = 32  # samples that show whether values lie on a grid
-GRID_NOISE = 0.25  # of the noise that rounding makes of values anywhere
-BIAS_CODES = 32.0  # of its int32 grid, about, are one step of the layer's results
+FROZEN_WEIGHT_BITS = 8  # from here on the noise of weights is far below that of activations
+GRID_SAMPLES = 32  # that show whether values lie on a grid
+GRID_NOISE = 0.25  # of the rounding noise of arbitrary values
+BIAS_CODES = 32.0  # of the int32 grid of a bias, about, are one step of the layer's results
 
 Trained = dict[str, nn.Parameter]
 
@@ -46,11 +46,11 @@ class _Rounded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, q: QuantParams) -> Any:
         steps = x / scale
-        whole = steps.round()
-        kept = whole.clamp(*_code_range(q))
-        inside = kept == whole
-        ctx.save_for_backward(inside, torch.where(inside, kept - steps, kept))
-        return kept * scale
+        rounded = steps.round()
+        codes = rounded.clamp(*_code_range(q))
+        inside = codes == rounded
+        ctx.save_for_backward(inside, torch.where(inside, codes - steps, codes))
+        return codes * scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -59,27 +59,25 @@ class _Rounded(torch.autograd.Function):
 
 
 def _code_range(q: QuantParams) -> tuple[float, float]:
-    """The lowest and the highest code less the zero point, which is one for the tensor."""
+    """Return the lowest and highest code less the zero point, of a tensor with one zero point."""
     zero = float(q.zero_point)
     return q.qtype.qmin - zero, q.qtype.qmax - zero
 
 
 class _Activation(nn.Module):
-    def __init__(self, params: QuantParams, log: nn.Parameter, most: float) -> None:
+    def __init__(self, params: QuantParams, log: nn.Parameter, max_log: float) -> None:
         super().__init__()
-        self.params, self.log, self.most = params, log, most
+        self.params, self.log, self.max_log = params, log, max_log
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Float32 in and out, of the same shape."""
-        scale = self.params.scale * self.log.clamp(-MAX_LOG_SCALE, self.most).exp()
-        found: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]  # torch's own
-            x, scale, self.params
-        )
-        return found
+        """Fake-quantize float32 values with the trained scale."""
+        scale = self.params.scale * self.log.clamp(-MAX_LOG_SCALE, self.max_log).exp()
+        y: torch.Tensor = _Rounded.apply(x, scale, self.params)  # type: ignore[no-untyped-call]
+        return y
 
 
 class _Weight(nn.Module):
-    """Weights in codes less their zero points, in place of the constant."""
+    """Replaces a constant by trained weights, stored as codes less their zero points."""
 
     def __init__(self, params: QuantParams, codes: nn.Parameter) -> None:
         super().__init__()
@@ -89,13 +87,13 @@ class _Weight(nn.Module):
         self.low, self.high = params.qtype.qmin - zero, params.qtype.qmax - zero
 
     def forward(self, _: torch.Tensor) -> torch.Tensor:
-        """The learned weights instead of the constant, on their grid."""
+        """Return the trained weights on their grid; the constant is ignored."""
         codes = self.codes.clamp(self.low, self.high)
         return (codes + (codes.round() - codes).detach()) * self.scale
 
 
 class _Bias(nn.Module):
-    """A bias as what was added to it, in codes of the layer's results."""
+    """Adds a trained offset to a bias, in multiples of `unit`."""
 
     def __init__(self, added: nn.Parameter, unit: torch.Tensor) -> None:
         super().__init__()
@@ -107,8 +105,15 @@ class _Bias(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TrainableGraph:
-    """A module to train, and what of it is learned: by the root point of the activations, and by
-    the points of weights and biases. most: of the logarithms of scales, by the same."""
+    """A quantized module and its trainable parameters.
+
+    Attributes:
+        scales: logarithms of the change of scales, by root point of the activations.
+        max_logs: their upper bounds, likewise.
+        weights: codes less zero points, by point.
+        biases: offsets of biases, by point.
+        units: what an offset of 1 stands for, by point.
+    """
 
     module: fx.GraphModule
     scales: Trained
@@ -126,8 +131,11 @@ class TrainableGraph:
         return [p for each in self.kinds.values() for p in each.values()]
 
     def apply_to(self, state: ConversionState, share: float = 1.0) -> ConversionState:
-        """The conversion with what was learned, as it is rounded; of scales, and of biases beside
-        weights that stay, a share."""
+        """Return the state with the trained values, rounded.
+
+        Args:
+            share: of the change of scales that is applied, and of biases next to frozen weights.
+        """
         assert state.parameters is not None
         rescaled_params = _trained_params(state, self.scales, self.max_logs, share)
         params, _ = make_portable(state.graph.graph, state.plan, rescaled_params)
@@ -137,24 +145,24 @@ class TrainableGraph:
         for name, codes in self.weights.items():
             tensor, p = state.plan.point(name).tensor, params[name]
             old = G.tensor(state.graph.module, nodes[tensor]).detach()
-            found = codes.detach() * p.along(p.scale, old.shape)
-            G.set_tensor(module, inside[tensor], p.round_trip(found).to(old))
+            values = codes.detach() * p.along(p.scale, old.shape)
+            G.set_tensor(module, inside[tensor], p.round_trip(values).to(old))
         for name, added in self.biases.items():
             point = state.plan.point(name)
             assert isinstance(point.spec, Derived)
             part = 1.0 if point.spec.weight in self.weights else share
             old = G.tensor(state.graph.module, nodes[point.tensor]).detach()
-            more = added.detach() * part * self.units[name]
-            G.set_tensor(module, inside[point.tensor], old + more.to(old))
+            offset = added.detach() * part * self.units[name]
+            G.set_tensor(module, inside[point.tensor], old + offset.to(old))
         parameters = replace(state.parameters, params=params)
         return replace(state, graph=replace(state.graph, module=module), parameters=parameters)
 
 
 def make_trainable(state: ConversionState) -> TrainableGraph:
-    """A copy of the quantized network, as the conversion has it, that can be trained.
+    """Return a trainable copy of the quantized network.
 
-    Learned are scales of activations, biases, and weights of fewer than 8 bits; not what several
-    layers own, and no scale from which another one follows.
+    Trainable are scales of activations, biases, and weights of fewer than 8 bits; not constants
+    that several layers share, nor scales that others are derived from.
     """
     assert state.parameters is not None
     module = insert_points(state.graph.module, state.plan)
@@ -162,22 +170,22 @@ def make_trainable(state: ConversionState) -> TrainableGraph:
         parameter.requires_grad_(False)
     params = state.parameters.params
     scales, layers = _free_scales(state), _exclusive_weights(state)
-    found = TrainableGraph(module, {}, _max_logs(state, scales), {}, {}, {})
+    trainable = TrainableGraph(module, {}, _max_logs(state, scales), {}, {}, {})
     for name, place in quant_points(module).items():
         point, root = state.plan.point(name), state.plan.root(name)
         place.set_params(params[name])
         if root in scales:
-            log = found.scales.setdefault(root, nn.Parameter(torch.zeros(())))
-            _replace_module(module, place, _Activation(params[name], log, found.max_logs[root]))
+            log = trainable.scales.setdefault(root, nn.Parameter(torch.zeros(())))
+            _replace_module(module, place, _Activation(params[name], log, trainable.max_logs[root]))
         elif name in layers and params[name].qtype.bits < FROZEN_WEIGHT_BITS:
             scale = params[name].along(params[name].scale, _constant(state, point).shape)
-            found.weights[name] = nn.Parameter(_constant(state, point) / scale)
-            _replace_module(module, place, _Weight(params[name], found.weights[name]))
+            trainable.weights[name] = nn.Parameter(_constant(state, point) / scale)
+            _replace_module(module, place, _Weight(params[name], trainable.weights[name]))
         elif isinstance(point.spec, Derived) and point.spec.weight in layers:
-            found.units[name] = params[name].scale * BIAS_CODES
-            found.biases[name] = nn.Parameter(torch.zeros_like(_constant(state, point)))
-            _replace_module(module, place, _Bias(found.biases[name], found.units[name]))
-    return found
+            trainable.units[name] = params[name].scale * BIAS_CODES
+            trainable.biases[name] = nn.Parameter(torch.zeros_like(_constant(state, point)))
+            _replace_module(module, place, _Bias(trainable.biases[name], trainable.units[name]))
+    return trainable
 
 
 def _replace_module(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -192,65 +200,67 @@ def _constant(state: ConversionState, point: Point) -> torch.Tensor:
 
 
 def _free_scales(state: ConversionState) -> set[str]:
-    """The points whose scales can be chosen freely: no other type is made of their codes, and they
-    do not fit the values already."""
-    again = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
-    again |= _inputs_on_grid(state)
+    """Return the points with free scales: their codes are not requantized to another type, and
+    their values do not lie on the grid already."""
+    fixed = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
+    fixed |= _inputs_on_grid(state)
     return {
         p.name
         for p in state.plan
-        if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in again
+        if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in fixed
     }
 
 
 def _inputs_on_grid(state: ConversionState) -> set[str]:
-    """Inputs whose values lie on the grid of their codes, as features of a sensor may: any other
-    scale makes noise of them, and no gradient leads back."""
+    """Return the inputs whose values lie on their grid, as features of a sensor may: any other
+    scale adds noise, and no gradient leads back."""
     assert state.parameters is not None
-    found = set()
+    names_on_grid = set()
     for batch in state.batches(limit=GRID_SAMPLES):
         names = (G.name_of(n) for n in G.placeholders(state.graph.graph))
         for name, values in zip(names, state.graph.tensors_of(batch), strict=True):
             params = state.parameters.params.get(name)
             if params is not None and values.is_floating_point():
-                off = (values - params.round_trip(values)) / params.scale
-                if float(off.square().mean()) < GRID_NOISE / 12:
-                    found.add(name)
-    return found
+                error = (values - params.round_trip(values)) / params.scale
+                if float(error.square().mean()) < GRID_NOISE / 12:
+                    names_on_grid.add(name)
+    return names_on_grid
 
 
 def _max_logs(state: ConversionState, scales: Set[str]) -> dict[str, float]:
-    """How far the logarithms of scales may go up. The codes of a tensor behind a clamp stand for
-    it, and reach no further than it lets through: else the runtime has to clamp in float."""
+    """Return the upper bounds of the scales' logarithms.
+
+    The codes of a tensor behind a clamp implement it, so that their range stays within its bounds:
+    otherwise the runtime would clamp in float.
+    """
     assert state.parameters is not None
-    found = dict.fromkeys(scales, MAX_LOG_SCALE)
+    limits = dict.fromkeys(scales, MAX_LOG_SCALE)
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
     for name, bounds in clamp_limits(state.plan, nodes).items():
-        if name not in found:
+        if name not in limits:
             continue
         params = state.parameters.params[name]
         for bound, end in zip(bounds, _code_range(params), strict=True):
             if end and math.isfinite(bound):
-                room = bound / (float(params.scale) * end)
-                found[name] = min(
-                    found[name], math.log(room) - CLAMP_MARGIN if room > 1 + CLAMP_MARGIN else 0.0
-                )
-    return found
+                ratio = bound / (float(params.scale) * end)
+                growth = math.log(ratio) - CLAMP_MARGIN if ratio > 1 + CLAMP_MARGIN else 0.0
+                limits[name] = min(limits[name], growth)
+    return limits
 
 
 def _exclusive_weights(state: ConversionState) -> set[str]:
-    """The points of weights whose tensors, and whose biases, are of one layer alone."""
+    """Return the points of weights that one layer alone reads, like its biases."""
     graph = state.graph.graph
     uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
     nodes = {G.name_of(n): n for n in graph.nodes}
-    owned = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in state.plan if p.edges}
+    exclusive = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in state.plan if p.edges}
     return {
         p.name
         for p in state.plan
         if p.kind is Kind.WEIGHT
         and isinstance(p.spec, Observed)
-        and owned.get(p.name)
-        and all(owned[b.name] for b in _biases(state.plan, p.name))
+        and exclusive.get(p.name)
+        and all(exclusive[b.name] for b in _biases(state.plan, p.name))
     }
 
 
@@ -259,13 +269,13 @@ def _biases(plan: QuantPlan, weight: str) -> list[Point]:
 
 
 def _trained_params(
-    state: ConversionState, scales: Trained, most: Mapping[str, float], share: float
+    state: ConversionState, scales: Trained, max_logs: Mapping[str, float], share: float
 ) -> dict[str, QuantParams]:
-    """Parameters with the learned scales; a scale with which a bias would need more than its share
-    of an accumulator stays as it was."""
+    """Return parameters with the trained scales, except where a bias would exceed its share of the
+    accumulator."""
     assert state.parameters is not None
     old = state.parameters.params
-    logs = {n: log.detach().clamp(-MAX_LOG_SCALE, most[n]) for n, log in scales.items()}
+    logs = {n: log.detach().clamp(-MAX_LOG_SCALE, max_logs[n]) for n, log in scales.items()}
     factors = {n: (log * share).exp() for n, log in logs.items()}
     for point in state.plan:
         if not isinstance(point.spec, Derived) or not point.edges:

@@ -1,16 +1,15 @@
-"""The step `learn`: scales and low-bit weights learned by gradient, for the outputs of the network.
+"""The step `learned-scales` (LSQ): scales and low-bit weights trained for the network's outputs.
 
-The quantized network is trained to give what the float one gives, end to end and without labels:
-the scales of its activations (learned step sizes; Esser et al. 2020), biases, and weights of fewer
-than 8 bits, in codes, by a gradient that passes straight through their rounding. AdaRound and BRECQ
-(Nagel et al. 2020; Li et al. 2021) hold each layer or block to its own float result instead; the
-outputs are what counts, and errors of layers may undo each other. Where weights have 8 bits nearly
-all noise is that of activations, and weights that learn from some hundred samples learn how just
-these happen to be rounded: so they are left alone. Few numbers cannot. Scales come to rest before
-the end: the means of rounding errors are others for each, and biases have to mend them for the
-last.
+The quantized network is trained end to end, without labels, to reproduce the float outputs: scales
+of activations (learned step size quantization, LSQ; Esser et al. 2020), biases, and weights of
+fewer than 8 bits, in codes, with a straight-through gradient. AdaRound and BRECQ (Nagel et al.
+2020; Li et al. 2021) match the float result of each layer or block instead; only the outputs
+matter, and errors of layers may cancel. With 8-bit weights nearly all noise comes from activations,
+and weights trained on some hundred samples would overfit their rounding: they are frozen. Scales
+are too few to overfit. They stop changing before the end, since the mean rounding errors depend on
+them and biases have to compensate those of the last scales.
 
-What was learned is taken where it is nearer to the float network on samples kept aside.
+The result is kept if it reduces the output noise on held-out samples.
 """
 
 from __future__ import annotations
@@ -47,55 +46,57 @@ SAMPLES = 1024
 BATCH = 32
 MAX_STEPS = 300
 MAX_MACS = 4e12
-"""In MACs of forward runs, about: large networks get fewer rounds."""
+"""MACs of all forward runs, about; large networks get fewer steps."""
 MIN_STEPS = 20
 RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
-"""Of Adam, at the beginning; in logarithms and in codes."""
+"""Initial learning rates of Adam, for logarithms and codes."""
 UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
-"""When these rates have come down to zero; biases go on to mend the means of other scales."""
+"""Share of the steps after which a rate is zero; biases continue, for the final scales."""
 HOLDOUT_SAMPLES = 256
 SHARES = (1.0, 0.5, 0.25)
-"""How much of what scales learned is tried: where samples are few, less of it is better."""
+"""Shares of the trained change of scales to try; with few samples a smaller one is better."""
 
 
 def _run(state: ConversionState) -> ConversionState:
-    groups, judges = state.batches(SAMPLES), _holdout_batches(state)
-    if not groups or not judges:
+    groups, holdout = state.batches(SAMPLES), _holdout_batches(state)
+    if not groups or not holdout:
         return state.with_notes(f"{NAME}: {NO_SAMPLES}")
-    found = make_trainable(state)
-    if not found.parameters:
+    graph = make_trainable(state)
+    if not graph.parameters:
         return state
-    refused, notes = _train_on_one_rank(state, found, groups)
-    if refused:
-        return state.with_notes(f"{NAME}: {refused}")
-    tried = [found.apply_to(state, share) for share in SHARES]
+    failure, notes = _train_on_one_rank(state, graph, groups)
+    if failure:
+        return state.with_notes(f"{NAME}: {failure}")
+    candidates = [graph.apply_to(state, share) for share in SHARES]
     before, *after = output_noise(
-        state, [quantized_module(each) for each in (state, *tried)], judges
+        state, [quantized_module(each) for each in (state, *candidates)], holdout
     )
-    best = min(range(len(tried)), key=after.__getitem__)
+    best = min(range(len(candidates)), key=after.__getitem__)
     if not after[best] < before:
         return state.with_notes(*notes, f"{NAME}: {LESS_ACCURATE}")
-    return tried[best].with_notes(*notes).with_change(Change(NAME, len(found.parameters), REASON))
+    return (
+        candidates[best].with_notes(*notes).with_change(Change(NAME, len(graph.parameters), REASON))
+    )
 
 
 def _train_on_one_rank(
-    state: ConversionState, found: TrainableGraph, groups: Sequence[Batch]
+    state: ConversionState, graph: TrainableGraph, groups: Sequence[Batch]
 ) -> tuple[str, list[str]]:
-    """Trains in place, on one rank for all; why it cannot, and what it notes."""
-    ranks, refused, notes = ranks_for(state, NAME), "", list[str]()
+    """Train in place, on rank 0 for all; return why it failed, or "", and notes."""
+    ranks, failure, notes = ranks_for(state, NAME), "", list[str]()
     if not ranks.rank:
         try:
-            notes += _train(state, found, groups)
+            notes += _train(state, graph, groups)
         except RuntimeError as error:  # of autograd, which has no other
-            refused = NO_GRADIENT.format(str(error).partition("\n")[0])
+            failure = NO_GRADIENT.format(str(error).partition("\n")[0])
     if ranks.is_distributed:
-        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(found.parameters)}
+        own = {str(i): p.detach().cpu().contiguous() for i, p in enumerate(graph.parameters)}
         values = load(ranks.broadcast(None if ranks.rank else save(own)))
         with torch.no_grad():
-            for i, parameter in enumerate(found.parameters):
+            for i, parameter in enumerate(graph.parameters):
                 parameter.copy_(values[str(i)])
-        refused, notes = json.loads(ranks.all_gather(json.dumps([refused, notes]))[0])
-    return refused, notes
+        failure, notes = json.loads(ranks.all_gather(json.dumps([failure, notes]))[0])
+    return failure, notes
 
 
 def _holdout_batches(state: ConversionState) -> list[Batch]:
@@ -103,9 +104,9 @@ def _holdout_batches(state: ConversionState) -> list[Batch]:
 
 
 def _train(
-    state: ConversionState, found: TrainableGraph, groups: Sequence[Batch]
+    state: ConversionState, graph: TrainableGraph, groups: Sequence[Batch]
 ) -> tuple[str, ...]:
-    """Trains in place; what it notes. Ends where a person interrupts it, with the last values.
+    """Train in place; return notes. An interrupt ends the training with the current values.
 
     Raises:
         RuntimeError: an operator of the network has no gradient.
@@ -114,47 +115,47 @@ def _train(
     optimizer = torch.optim.Adam(
         [
             {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
-            for kind, p in found.kinds.items()
+            for kind, p in graph.kinds.items()
             if p
         ],
         betas=(0.9, 0.99),
     )
-    done, drawn = 0, _sample_batches(state, groups)
+    done, batches = 0, _sample_batches(state, groups)
     try:
         for i in track("learning", range(count), count):
             for group in optimizer.param_groups:
                 part = min(i / group["until"], 1.0)
                 group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
-            batch = next(drawn)
+            batch = next(batches)
             with torch.no_grad():
-                wanted = float_outputs(exact, batch)
-            loss = relative_error(wanted, float_outputs(found.module, batch))
+                targets = float_outputs(exact, batch)
+            loss = relative_error(targets, float_outputs(graph.module, batch))
             optimizer.zero_grad()
             loss.backward()
-            if not _finite(found):
+            if not _has_finite_gradients(graph):
                 return (f"{NAME}: {NOT_FINITE.format(done, count)}",)
             optimizer.step()
             done += 1
     except KeyboardInterrupt as ended:
-        if type(ended) is not KeyboardInterrupt or not done:  # another signal means what it says
+        if type(ended) is not KeyboardInterrupt or not done:  # another signal ends the command
             raise
         return (f"{NAME}: {INTERRUPTED.format(done, count)}",)
     return ()
 
 
-def _finite(found: TrainableGraph) -> bool:
-    gradients = [p.grad for p in found.parameters if p.grad is not None]
+def _has_finite_gradients(graph: TrainableGraph) -> bool:
+    gradients = [p.grad for p in graph.parameters if p.grad is not None]
     return all(bool(g.isfinite().all()) for g in gradients)
 
 
 def _step_count(state: ConversionState) -> int:
-    """As many as cost no more than WORK."""
+    """Return the number of steps, within MAX_MACS."""
     cost = BATCH * max(1, Executor(state.graph).cost())
     return max(MIN_STEPS, min(MAX_STEPS, int(MAX_MACS / cost)))
 
 
 def _sample_batches(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
-    """Batches of samples drawn by a fixed seed, each of samples of one shape."""
+    """Draw batches by a fixed seed, each of samples of one shape."""
     generator = torch.Generator().manual_seed(0)
     sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.can_split_batches
     while True:
