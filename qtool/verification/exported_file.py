@@ -157,7 +157,7 @@ class ExportedFile:
         A single file is copied and appended to: protobuf merges concatenated messages.
         """
         added = onnx.GraphProto(output=[onnx.ValueInfoProto(name=n) for n in names])
-        if self._qdq is None and self.file.whole and not self._has_input_rounding:
+        if self._qdq is None and self.file.is_single_file and not self._has_input_rounding:
             shutil.copyfile(self.path, path)
             with path.open("ab") as file:
                 file.write(onnx.ModelProto(graph=added).SerializeToString())
@@ -179,7 +179,7 @@ class ExportedFile:
 
         Nodes without a name are named after their first output, in `file` too.
         """
-        if not self.file.unnamed:
+        if not self.file.has_unnamed_nodes:
             if self._optimised is None:
                 self._open_session()
             assert self._optimised is not None

@@ -1,5 +1,6 @@
-"""ONNX's checker, which here knows what ONNX Runtime adds to ONNX's own domain:
-decoders of onnxruntime-genai hold SimplifiedLayerNormalization.
+"""The ONNX checker, with the operator that ONNX Runtime adds to the domain of ONNX.
+
+Decoders of onnxruntime-genai contain SimplifiedLayerNormalization.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from onnx.defs import OpSchema, register_schema
 
 
 def check_model(model: onnx.ModelProto, *, full_check: bool = False) -> None:
-    """As `onnx.checker.check_model`."""
+    """Check a model as `onnx.checker.check_model` does."""
     _register()
     onnx.checker.check_model(model, full_check=full_check)
 

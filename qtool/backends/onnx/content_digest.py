@@ -1,7 +1,7 @@
 """Digest of what an ONNX file computes: its graph and its weights.
 
-Metadata, producer and documentation strings do not count, nor does it matter whether weights stand
-in the file or in a second one.
+It ignores metadata, producer and documentation strings, and whether weights are in the file or in a
+second one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGITS = 32
 
 
 def content_digest(path: str | Path) -> str:
-    """SHA-256 of graph and weights, 32 hexadecimal digits.
+    """Return the SHA-256 of graph and weights, 32 hexadecimal digits.
 
     The digest is of the deterministic protobuf serialization of the model without `_ABOUT` and
     without initializers, then of each initializer's name, type, shape and bytes.
@@ -58,7 +58,7 @@ def _without_weights(model: onnx.ModelProto) -> bytes:
 
 
 def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> Iterator[bytes]:
-    """The stored bytes of a tensor, little-endian as ONNX has them, from wherever they are."""
+    """Yield the stored bytes of a tensor, little-endian, from the model or a second file."""
     if tensor.data_location == TensorProto.EXTERNAL:
         yield from _external(tensor, folder)
     elif tensor.HasField("raw_data"):
@@ -71,7 +71,7 @@ def _external(tensor: onnx.TensorProto, folder: Path) -> Iterator[bytes]:
     entries = {e.key: e.value for e in tensor.external_data}
     file = (folder / entries["location"]).resolve()
     if not file.is_relative_to(folder.resolve()):
-        raise ValueError(f"its data '{entries['location']}' lies outside of its folder")
+        raise ValueError(f"its data '{entries['location']}' is outside of its folder")
     start = int(entries.get("offset", 0))
     left = int(entries["length"]) if "length" in entries else file.stat().st_size - start
     with file.open("rb") as data:

@@ -1,7 +1,7 @@
-"""What a file of qtool says of itself, in the metadata of the ONNX model: written and read here.
+"""The description that a file of qtool carries in the metadata of the ONNX model.
 
-Enough to plan the model again as it was when the file was written: target, observer, recipe, and
-what the steps of the conversion changed.
+It suffices to plan the model again as it was when the file was written: target, observer, recipe,
+and what the steps of the conversion changed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ class NodeInfo:
 class FileInfo:
     """What a file was made from.
 
-    version: of the qtool that made it. plan: the digest of the plan. nodes: what became of each.
-    changes: what the steps of the conversion did.
+    Attributes:
+        version: of the qtool that wrote it.
+        target: name of the target.
+        plan: digest of the plan.
+        observer: of the calibration.
+        recipe: of the plan.
+        nodes: the decision for each node.
+        changes: what the steps of the conversion did.
     """
 
     version: str
@@ -56,9 +62,9 @@ class FileInfo:
     changes: tuple[Change, ...] = ()
 
     def metadata(self) -> dict[str, str]:
-        """Keys and values for the file."""
+        """Return keys and values for the file."""
         rows = [vars(n) for n in self.nodes]
-        found = {
+        metadata = {
             _VERSION: self.version,
             _TARGET: self.target,
             _PLAN: self.plan,
@@ -66,31 +72,31 @@ class FileInfo:
             _NODES: _text(rows),
         }
         if self.recipe != Recipe():
-            found[_RECIPE] = _text(self.recipe.to_json())
+            metadata[_RECIPE] = _text(self.recipe.to_json())
         if self.changes:
-            found[_CHANGES] = _text([_packed(c) for c in self.changes])
-        return found
+            metadata[_CHANGES] = _text([_pack(c) for c in self.changes])
+        return metadata
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> FileInfo | None:
-        """What a file says; None where qtool did not make it.
+        """Read the description of a model, None if qtool did not write it.
 
         Raises:
-            VerificationError: it says so, but the rest is damaged.
+            VerificationError: the metadata is damaged.
         """
-        found = {p.key: p.value for p in model.metadata_props}
-        if _NODES not in found:
+        metadata = {p.key: p.value for p in model.metadata_props}
+        if _NODES not in metadata:
             return None
         try:
-            name, options = json.loads(found.get(_OBSERVER, '["minmax",{}]'))
+            name, options = json.loads(metadata.get(_OBSERVER, '["minmax",{}]'))
             return cls(
-                str(found[_VERSION]),
-                current_name(str(found[_TARGET])),
-                str(found[_PLAN]),
+                str(metadata[_VERSION]),
+                current_name(str(metadata[_TARGET])),
+                str(metadata[_PLAN]),
                 ObserverSpec(str(name), tuple(options.items())),
-                Recipe.of(json.loads(found.get(_RECIPE, "[]"))),
-                tuple(_node(row) for row in json.loads(found[_NODES])),
-                tuple(_unpacked(c) for c in json.loads(found.get(_CHANGES, "[]"))),
+                Recipe.of(json.loads(metadata.get(_RECIPE, "[]"))),
+                tuple(_node(row) for row in json.loads(metadata[_NODES])),
+                tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
             )
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise VerificationError(
@@ -103,17 +109,17 @@ class FileInfo:
 
 
 def maker_version(model: onnx.ModelProto) -> str | None:
-    """Of the qtool that wrote a file, a float one too; None where none did."""
+    """Return the version of the qtool that wrote a file, also a float file; None for others."""
     return next((p.value for p in model.metadata_props if p.key == _VERSION), None)
 
 
 def own_version() -> str:
-    """Of the qtool that runs."""
+    """Return the version of the running qtool."""
     return version_of("qtool") or "source"
 
 
 def float_metadata() -> dict[str, str]:
-    """What a float file says of itself."""
+    """Return the metadata of a float file."""
     return {_VERSION: own_version()}
 
 
@@ -124,12 +130,12 @@ def _text(value: Any) -> str:
 def _node(row: Mapping[str, Any]) -> NodeInfo:
     texts = (row["node"], row["op"], row["form"], row["reason"])
     if not all(isinstance(t, str) for t in texts):
-        raise TypeError("a row of its nodes is no text")
+        raise TypeError("a row of its nodes is not text")
     return NodeInfo(*texts, macs=int(row["macs"]))
 
 
-def _packed(change: Change) -> dict[str, Any]:
-    """JSON; arrays as little-endian float32 in base64, with their shapes."""
+def _pack(change: Change) -> dict[str, Any]:
+    """Return a change as JSON: arrays as little-endian float32 in base64, with their shapes."""
     arrays = {
         name: [list(a.shape), base64.b64encode(a.numpy().astype("<f4").tobytes()).decode("ascii")]
         for name, a in change.arrays.items()
@@ -142,11 +148,11 @@ def _packed(change: Change) -> dict[str, Any]:
     }
 
 
-def _unpacked(given: Mapping[str, Any]) -> Change:
+def _unpack(packed: Mapping[str, Any]) -> Change:
     arrays = {}
-    for name, (shape, text) in given["arrays"].items():
+    for name, (shape, text) in packed["arrays"].items():
         raw = np.frombuffer(base64.b64decode(text, validate=True), "<f4")
         arrays[str(name)] = torch.from_numpy(raw.astype(np.float32).reshape(shape))
     return Change(
-        current_step_name(str(given["step"])), int(given["count"]), str(given["reason"]), arrays
+        current_step_name(str(packed["step"])), int(packed["count"]), str(packed["reason"]), arrays
     )

@@ -1,4 +1,4 @@
-"""Joining models whose outputs are called as the inputs of others are, into one."""
+"""Joins models that are connected by the names of their outputs and inputs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qtool.core.graph.unique_names import unique
 def join_models(
     parts: Sequence[onnx.ModelProto], inputs: Iterable[str], outputs: Iterable[str]
 ) -> onnx.ModelProto:
-    """One model of parts that follow each other.
+    """Join parts that follow each other to one model.
 
-    What is an input or an output of a part keeps its name; what two parts have inside under one
-    name is told apart. Operator sets, functions and the IR version are those of all parts, which
-    are written alike.
+    Inputs and outputs of a part keep their names; equal inner names of two parts are made unique.
+    Operator sets, functions and the IR version are those of the parts, which agree in them.
 
     Args:
-        inputs, outputs: of the whole, by name, in order; each is one of a part.
+        parts: in topological order.
+        inputs, outputs: names of the joined model's, in order; each is one of a part.
     """
     ends = [v for p in parts for v in (*p.graph.input, *p.graph.output)]
     values, nodes = {v.name for v in ends}, set[str]()
@@ -36,7 +36,7 @@ def join_models(
                 renamed[name] = unique(name, values)
                 values.add(renamed[name])
         for tensor in graph.initializer:
-            tensor.name = renamed.get(tensor.name, tensor.name)  # a part may give a constant
+            tensor.name = renamed.get(tensor.name, tensor.name)  # a part may return a constant
         for info in graph.value_info:
             info.name = renamed.get(info.name, info.name)
         for node in graph.node:
@@ -57,7 +57,7 @@ def join_models(
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """What a node reads and makes; also what is read inside of it."""
+    """Rename what a node reads and produces, also in its subgraphs."""
     for field in (node.input, node.output):
         field[:] = [names.get(name, name) for name in field]
     for attribute in node.attribute:
@@ -73,7 +73,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _add_missing(whole: onnx.ModelProto, part: onnx.ModelProto) -> None:
-    """Operator sets and functions that the whole does not have yet."""
+    """Add operator sets and functions that the joined model lacks."""
     domains = {o.domain for o in whole.opset_import}
     whole.opset_import.extend(o for o in part.opset_import if o.domain not in domains)
     functions = {(f.domain, f.name) for f in whole.functions}

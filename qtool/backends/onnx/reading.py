@@ -1,8 +1,7 @@
-"""An ONNX model, read: who makes and who reads each tensor, constants and attributes as values.
+"""ONNX models, read: producers and readers of each tensor, constants and attributes as values.
 
-Everybody who looks at a graph asks here, and onnx_ir is the index: a value knows its producer, its
-uses, its constant, type and shape. Weights in a second file are views of it; nothing is read that
-nobody looks at.
+All code that inspects an ONNX graph uses this module on top of onnx_ir. Weights in a second file
+are memory-mapped views, read when they are used.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from qtool.core.types import Array
 
 
 class OnnxModel:
-    """A model and what can be asked of it.
+    """A model that was read.
 
     Attributes:
-        model: as onnx_ir has it; constants are arrays that nobody writes into. Nodes without names
-            are called after their first output.
-        outline: the same as a message without its weights, for a check or an inference of shapes.
-        whole: whether no weights stand in a second file.
-        unnamed: whether the source has nodes without names.
+        model: in onnx_ir; constants are read-only arrays. Nodes without names are named after their
+            first output.
+        outline: the model as a message without its weights, for checks and shape inference.
+        is_single_file: whether all weights are in the model file.
+        has_unnamed_nodes: whether the source has nodes without names.
     """
 
-    def __init__(self, model: ir.Model, outline: onnx.ModelProto, whole: bool) -> None:
+    def __init__(self, model: ir.Model, outline: onnx.ModelProto, is_single_file: bool) -> None:
         self.model = model
         self.outline = outline
-        self.whole = whole
-        self.unnamed = any(not n.name for n in model.graph)
+        self.is_single_file = is_single_file
+        self.has_unnamed_nodes = any(not n.name for n in model.graph)
         for node in model.graph:
             node.name = node.name or (str(node.outputs[0].name) if node.outputs else None)
         self._around: dict[ir.Graph | ir.Function, ir.Node] = {
@@ -49,10 +48,10 @@ class OnnxModel:
 
     @classmethod
     def of(cls, source: Source) -> OnnxModel:
-        """Of a file, or of a model at hand; a reading is itself.
+        """Read a file or a message; return an `OnnxModel` as it is.
 
         Raises:
-            FileError: no readable ONNX file, or the data that it names is not there.
+            FileError: not a readable ONNX file, or its external data is missing.
         """
         if isinstance(source, OnnxModel):
             return source
@@ -62,12 +61,12 @@ class OnnxModel:
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """Those of the graph itself, in its order."""
+        """The nodes of the main graph, in its order."""
         return list(self.model.graph)
 
     @property
     def inputs(self) -> list[ir.Value]:
-        """What has to be given: inputs without a stored value."""
+        """The inputs without a stored value."""
         return [v for v in self.model.graph.inputs if v.const_value is None]
 
     @property
@@ -75,56 +74,56 @@ class OnnxModel:
         return list(self.model.graph.outputs)
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
-        """The nodes that read a tensor, themselves or in a subgraph, each once."""
+        """Return the nodes that read a tensor, directly or in a subgraph, each once."""
         return list(dict.fromkeys(self._outer(use.node) for use in value.uses()))
 
     def _outer(self, node: ir.Node) -> ir.Node:
         return node if node.graph is None else self._around.get(node.graph, node)
 
     def only_reader(self, value: ir.Value) -> ir.Node | None:
-        """The one node that reads a tensor, if it is one and the tensor is no output."""
+        """Return the only node that reads a tensor, None for several readers or an output."""
         readers = self.readers(value)
         return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
     @cached_property
     def value_info(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """Types and shapes that the model states, and those that ONNX's own inference finds."""
+        """Types and shapes that the model states, and those of the shape inference of onnx."""
         graph = self.outline.graph
         try:
-            found = onnx.shape_inference.infer_shapes(self.outline).graph.value_info
+            inferred = onnx.shape_inference.infer_shapes(self.outline).graph.value_info
         except (ValueError, onnx.shape_inference.InferenceError):  # contradictory shapes
-            found = []
-        return {i.name: i for i in (*found, *graph.value_info, *graph.input, *graph.output)}
+            inferred = []
+        return {i.name: i for i in (*inferred, *graph.value_info, *graph.input, *graph.output)}
 
 
 Source = OnnxModel | onnx.ModelProto | str | Path
 
 
 def name_of(value: ir.Value | None) -> str:
-    """ "" for an input that was left out."""
+    """Return the name of a value, "" for an omitted input."""
     return "" if value is None else str(value.name)
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a tensor is a constant."""
+    """Return whether a tensor is a constant."""
     return value is not None and value.const_value is not None
 
 
 def array_of(value: ir.Value | None) -> Array | None:
-    """A constant; None where there is none. Text as objects."""
+    """Return a constant as an array (text as objects), None if it is not constant."""
     if value is None or value.const_value is None:
         return None
-    found: Array = value.const_value.numpy()
-    return found.astype(object) if value.const_value.dtype is ir.DataType.STRING else found
+    array: Array = value.const_value.numpy()
+    return array.astype(object) if value.const_value.dtype is ir.DataType.STRING else array
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node; None where it has none there."""
+    """Return an input of a node, None if it has no such input."""
     return node.inputs[index] if len(node.inputs) > index else None
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
-    """Numbers, text, lists of them; tensors and graphs as onnx_ir has them."""
+    """Return numbers, text and lists of them; tensors and graphs as onnx_ir has them."""
     return {
         name: list(a.value) if isinstance(a.value, tuple) else a.value
         for name, a in node.attributes.items()
@@ -132,17 +131,17 @@ def attributes_of(node: ir.Node) -> dict[str, Any]:
 
 
 def values_read(node: ir.Node) -> list[ir.Value]:
-    """All that a node reads, itself or in a subgraph, each once."""
+    """Return all values that a node reads, itself or in a subgraph, each once."""
     inner = (n for g in _graphs_in(node) for n in g)
-    found = (v for n in (node, *inner) for v in n.inputs if v is not None)
-    return list(dict.fromkeys(v for v in found if v.graph is node.graph or v.graph is None))
+    values = (v for n in (node, *inner) for v in n.inputs if v is not None)
+    return list(dict.fromkeys(v for v in values if v.graph is node.graph or v.graph is None))
 
 
 def _graphs_in(node: ir.Node) -> Iterator[ir.Graph]:
-    """The subgraphs of a node, and those of the nodes in them."""
+    """Yield the subgraphs of a node, and those of the nodes in them."""
     for attribute in node.attributes.values():
-        given = attribute.value
-        for graph in given if isinstance(given, tuple) else (given,):
+        value = attribute.value
+        for graph in value if isinstance(value, tuple) else (value,):
             if isinstance(graph, ir.Graph):
                 yield graph
                 for inner in graph:
@@ -150,18 +149,18 @@ def _graphs_in(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> OnnxModel:
-    """`folder`: where the second file lies; None where all weights are in the message."""
+    """Read a message; `folder` holds the second file, None if all weights are in the message."""
     try:
         model = _parsed(message)
         _hold_constants(model.graph, folder or Path())
     except Exception as error:
         raise FileError(f"{where}: not a readable ONNX file ({_innermost(error)})") from error
-    whole = not any(t.external_data for t in message.graph.initializer)
-    return OnnxModel(model, outline(message), whole)
+    is_single_file = not any(t.external_data for t in message.graph.initializer)
+    return OnnxModel(model, outline(message), is_single_file)
 
 
 def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model itself if its nodes are in topological order, else a sorted copy."""
+    """Return the model itself if its nodes are in topological order, else a sorted copy."""
     if in_order(model.graph):
         return model
     copy = onnx.ModelProto()
@@ -176,12 +175,12 @@ def _parsed(message: onnx.ModelProto) -> ir.Model:
 
 
 def graph_of(message: onnx.ModelProto) -> ir.Graph:
-    """The graph of a model whose weights nobody asks for."""
+    """Return the graph of a message without reading its weights."""
     return _parsed(message).graph
 
 
 def _hold_constants(graph: ir.Graph, folder: Path) -> None:
-    """Initializers, and what nodes of the kind Constant give, as arrays: each once."""
+    """Store initializers and the values of Constant nodes as arrays."""
     files: dict[str, mmap.mmap] = {}
     for node in graph:
         if node.op_type == "Constant" and node.outputs:
@@ -206,17 +205,21 @@ def _hold(value: ir.Value, folder: Path, files: dict[str, mmap.mmap]) -> None:
 
 
 def _view(tensor: ir.ExternalTensor, files: dict[str, mmap.mmap]) -> Array:
-    """A view of the file, which is mapped once: onnx_ir would map it for each tensor, and hold as
-    many files open. Writing into the view would leave the file as it is; torch wants that."""
+    """Return a view of a tensor in a second file, which is mapped once.
+
+    onnx_ir would map it for each tensor and hold as many files open. The map is copy-on-write,
+    since
+    torch requires writable memory.
+    """
     folder, path = Path(tensor.base_dir), Path(tensor.path)
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"its data '{tensor.location}' lies outside of its folder")
+        raise ValueError(f"its data '{tensor.location}' is outside of its folder")
     if str(path) not in files:
         with path.open("rb") as file:
             files[str(path)] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     dtype = tensor.dtype.numpy()
-    found = np.frombuffer(files[str(path)], dtype, tensor.size, tensor.offset or 0)
-    return found.reshape(tensor.shape.numpy())
+    flat = np.frombuffer(files[str(path)], dtype, tensor.size, tensor.offset or 0)
+    return flat.reshape(tensor.shape.numpy())
 
 
 def _innermost(error: BaseException) -> BaseException:

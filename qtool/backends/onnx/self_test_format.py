@@ -1,6 +1,6 @@
-"""The self-test that a file carries in its metadata: how its inputs are made, and digests of codes.
+"""The self-test in a file's metadata: a recipe for its inputs, and digests of its codes.
 
-Stored as one JSON object under the key `qtool_self_test`, of at most 8 KiB. docs/trust.md describes
+Stored as one JSON object of at most 8 KiB under the key `qtool_self_test`. docs/trust.md describes
 the fields.
 """
 
@@ -23,13 +23,13 @@ from qtool.core.errors import FileError, VerificationError
 _KEY = "qtool_self_test"
 _FORMAT = 1
 MAX_BYTES = 8192
-"""Of the metadata."""
+"""Size of the metadata entry."""
 _MOST_ELEMENTS, _MOST_TENSORS = 1 << 30, 1 << 20
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How one input is made: integers from `low` to `high`, times `scale` where they are floats."""
+    """How to generate one input: integers in [low, high], times `scale` if it is float."""
 
     shape: tuple[int, ...]
     low: int
@@ -39,10 +39,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A summary of a tensor from which the distance to another one can be estimated.
+    """A summary of a tensor that estimates the distance to another tensor.
 
     Attributes:
-        tensor: its number among the tensors of the test.
+        tensor: its index among the tensors of the test.
         energy: sum of squared deviations from the mean.
         projections: sums of the values with fixed random signs, in float32.
     """
@@ -54,18 +54,18 @@ class Sketch:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What a file should compute.
+    """The expected results of a file.
 
     Attributes:
-        content: digest of graph and weights (see content.py).
+        content: digest of graph and weights (see content_digest.py).
         inputs: in the order of the file's inputs.
-        runs: how often the file runs, each time on other inputs.
+        runs: the number of runs, each with other inputs.
         kinds: a letter for each tensor of the test, in graph order: "e" exact, "a" approximate, "-"
             not compared.
         digests: numerics profile -> digests of groups of consecutive exact tensors.
         sketches: of approximate tensors.
-        limit_db: the least signal-to-noise ratio of approximate tensors.
-        missing: why there is no test; then only `content` holds.
+        limit_db: the lowest signal-to-noise ratio of approximate tensors.
+        missing: why there is no test; then only `content` is set.
     """
 
     content: str
@@ -78,22 +78,22 @@ class SelfTest:
     missing: str = ""
 
     def text(self) -> str:
-        """The JSON that stands in the file."""
-        found: dict[str, Any] = {"format": _FORMAT, "content": self.content}
+        """Return the JSON for the file."""
+        data: dict[str, Any] = {"format": _FORMAT, "content": self.content}
         if self.missing:
-            return _json({**found, "missing": self.missing})
+            return _json({**data, "missing": self.missing})
         profiles: dict[tuple[str, ...], list[str]] = {}
-        for profile, digests in self.digests.items():  # equal ones are written once
+        for profile, digests in self.digests.items():  # equal digests are written once
             profiles.setdefault(digests, []).append(profile)
-        found |= {
+        data |= {
             "runs": self.runs,
             "inputs": [[list(i.shape), i.low, i.high, i.scale] for i in self.inputs],
             "kinds": _run_lengths(self.kinds),
             "digests": [[names, "".join(d), len(d)] for d, names in profiles.items()],
-            "sketches": [_packed(s) for s in self.sketches],
+            "sketches": [_pack(s) for s in self.sketches],
             "limit_db": self.limit_db,
         }
-        return _json(found)
+        return _json(data)
 
     def __str__(self) -> str:
         if self.missing:
@@ -104,12 +104,12 @@ class SelfTest:
         )
 
     def metadata(self) -> dict[str, str]:
-        """Key and value for the file."""
+        """Return key and value for the file."""
         return {_KEY: self.text()}
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> SelfTest | None:
-        """The test of a file; None where it carries none.
+        """Read the test of a model, None without one.
 
         Raises:
             VerificationError: it is damaged, or of a newer format.
@@ -118,13 +118,13 @@ class SelfTest:
         if text is None:
             return None
         try:
-            found = json.loads(text)
-            if found["format"] != _FORMAT:
+            data = json.loads(text)
+            if data["format"] != _FORMAT:
                 raise VerificationError(
-                    f"the self-test in the file has format {found['format']!r}; this version of "
+                    f"the self-test in the file has format {data['format']!r}; this version of "
                     f"qtool reads format {_FORMAT}. Use a newer qtool"
                 )
-            return _parsed(found)
+            return _parse(data)
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise VerificationError(
                 f"the self-test in the file's metadata is damaged ({error!r}); take a fresh copy "
@@ -133,18 +133,18 @@ class SelfTest:
 
 
 def attach(path: Path, test: SelfTest) -> None:
-    """Adds a self-test to a file that carries none.
+    """Add a self-test to a file without one.
 
-    Nothing is parsed: protobuf merges messages that stand behind each other.
+    Nothing is parsed: protobuf merges concatenated messages.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     entry = onnx.StringStringEntryProto(key=_KEY, value=test.text())
     more = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
     try:
         if path.stat().st_size + len(more) > LIMIT:
-            return  # one message holds no more
+            return  # the message would exceed its limit
         with path.open("ab") as file:
             file.write(more)
     except OSError as error:
@@ -155,49 +155,49 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _parsed(found: Mapping[str, Any]) -> SelfTest:
-    if "missing" in found:
-        return SelfTest(str(found["content"]), missing=str(found["missing"]))
-    sizes = [prod(map(int, shape)) for shape, *_ in found["inputs"]]
-    counts = [int(count) for _, count in found["kinds"]] + [int(n) for *_, n in found["digests"]]
-    if max(sizes, default=0) > _MOST_ELEMENTS or sum(counts) + int(found["runs"]) > _MOST_TENSORS:
+def _parse(data: Mapping[str, Any]) -> SelfTest:
+    if "missing" in data:
+        return SelfTest(str(data["content"]), missing=str(data["missing"]))
+    sizes = [prod(map(int, shape)) for shape, *_ in data["inputs"]]
+    counts = [int(count) for _, count in data["kinds"]] + [int(n) for *_, n in data["digests"]]
+    if max(sizes, default=0) > _MOST_ELEMENTS or sum(counts) + int(data["runs"]) > _MOST_TENSORS:
         raise ValueError("sizes beyond all that qtool writes")
     digests = {
         str(name): tuple(text[len(text) // count * i :][: len(text) // count] for i in range(count))
-        for names, text, count in found["digests"]
+        for names, text, count in data["digests"]
         for name in names
     }
     inputs = (
         InputSpec(tuple(map(int, shape)), int(low), int(high), float(scale))
-        for shape, low, high, scale in found["inputs"]
+        for shape, low, high, scale in data["inputs"]
     )
     return SelfTest(
-        str(found["content"]),
+        str(data["content"]),
         tuple(inputs),
-        int(found["runs"]),
-        "".join(str(letter) * int(count) for letter, count in found["kinds"]),
+        int(data["runs"]),
+        "".join(str(letter) * int(count) for letter, count in data["kinds"]),
         digests,
-        tuple(_unpacked(*each) for each in found["sketches"]),
-        float(found["limit_db"]),
+        tuple(_unpack(*each) for each in data["sketches"]),
+        float(data["limit_db"]),
     )
 
 
 def _run_lengths(kinds: str) -> list[list[Any]]:
-    found: list[list[Any]] = []
+    runs: list[list[Any]] = []
     for letter in kinds:
-        if found and found[-1][0] == letter:
-            found[-1][1] += 1
+        if runs and runs[-1][0] == letter:
+            runs[-1][1] += 1
         else:
-            found.append([letter, 1])
-    return found
+            runs.append([letter, 1])
+    return runs
 
 
-def _packed(sketch: Sketch) -> list[Any]:
-    """Little-endian float32 in base64."""
+def _pack(sketch: Sketch) -> list[Any]:
+    """Return tensor index and little-endian float32 in base64."""
     numbers = np.array([sketch.energy, *sketch.projections], "<f4")
     return [sketch.tensor, base64.b64encode(numbers.tobytes()).decode("ascii")]
 
 
-def _unpacked(tensor: int, text: str) -> Sketch:
+def _unpack(tensor: int, text: str) -> Sketch:
     energy, *projections = np.frombuffer(base64.b64decode(text, validate=True), "<f4").tolist()
     return Sketch(int(tensor), energy, tuple(projections))

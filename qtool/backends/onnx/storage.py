@@ -1,13 +1,13 @@
-"""Models on the disk: one file, or a model file and its weights in another one beside it.
+"""ONNX models on disk: one file, or a model file and a second file with its weights.
 
-An ONNX file is one message of at most 2 GiB. What passes that is written as external data: every
-weight as it is, at a multiple of 4,096 bytes, so that runtimes map it; the message names file,
-offset and length. Weights are written one by one, and never are all of them in one message.
+An ONNX file is one protobuf message of at most 2 GiB. Larger models are written with external data:
+each weight unchanged, at a multiple of 4,096 bytes so that runtimes can map it; the message states
+file, offset and length. Weights are written one by one, never all of them in one message.
 
-A pair of files cannot be replaced in one step, so data is called after its digest: while it is
-written, the model that was there and its data stay as they are; then the model file is replaced,
-in one step, by one that names the new data; then the old data goes. So a model file never names
-data that is not whole or belongs to another one. (Two processes that write one path take turns.)
+Two files cannot be replaced in one step, so the data file is named after its digest. While it is
+written, the previous model and its data stay; then the model file is replaced, in one step, by one
+that names the new data; then the previous data is deleted. So a model file never names incomplete
+data or that of another model. (Two processes must not write one path at the same time.)
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from qtool.core.graph.expansion_limits import function_expansion_error
 from qtool.core.paths import is_special_file
 
 LIMIT = 2**31 - 1
-"""Bytes of one message."""
+"""Bytes of one protobuf message."""
 _PAGE = 4096
 _SMALL = 1024
-"""Bytes up to which a tensor stays in the model: sizes, scales, what shapes are computed from."""
+"""Bytes up to which a tensor stays in the model: sizes, scales, operands of shape arithmetic."""
 _HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
 
 Places = Mapping[str, tuple[int, int]]
@@ -43,10 +43,10 @@ Places = Mapping[str, tuple[int, int]]
 
 
 def load(path: str | Path) -> onnx.ModelProto:
-    """A model with its weights, wherever they are stored; its nodes in topological order.
+    """Load a model with its weights, its nodes in topological order.
 
     Raises:
-        FileError: it is no ONNX file, or the data that it names is not there.
+        FileError: not an ONNX file, or its external data is missing.
     """
     _check_ordinary(path)
     try:
@@ -58,11 +58,12 @@ def load(path: str | Path) -> onnx.ModelProto:
 
 
 def load_outline(path: str | Path) -> onnx.ModelProto:
-    """A model whose weights stay in the second file, if they stand in one; but for small tensors,
-    which shapes may be computed from. Its nodes are in topological order.
+    """Load a model without external weights, its nodes in topological order.
+
+    Small tensors are loaded, since shapes may be computed from them.
 
     Raises:
-        FileError: it is no ONNX file, or the data that it names is not there.
+        FileError: not an ONNX file, or its external data is missing.
     """
     _check_ordinary(path)
     try:
@@ -70,13 +71,15 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         _check_text(model)
         sort_nodes(model.graph)
         for tensor in model.graph.initializer:
-            apart = tensor.data_location == TensorProto.EXTERNAL
-            if apart and tensor_bytes(tensor) <= _SMALL:
+            external = tensor.data_location == TensorProto.EXTERNAL
+            if external and tensor_bytes(tensor) <= _SMALL:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
-    except TypeError as error:  # onnx fails while it words its own error
-        raise FileError(f"{path}: not a readable ONNX file (its data is elsewhere)") from error
+    except TypeError as error:  # onnx fails while it formats its own error
+        raise FileError(
+            f"{path}: not a readable ONNX file (its external data is missing)"
+        ) from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     if (bomb := function_expansion_error(model)) is not None:
@@ -86,11 +89,11 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
 
 def _check_ordinary(path: str | Path) -> None:
     if is_special_file(path):
-        raise FileError(f"{path}: not a readable ONNX file (it is no ordinary file; name one)")
+        raise FileError(f"{path}: not a readable ONNX file (not a regular file)")
 
 
 def _check_text(model: onnx.ModelProto) -> None:
-    """That words are text: protobuf gives what is damaged as bytes, or raises."""
+    """Raise TypeError unless names are text: protobuf returns damaged text as bytes."""
     graph = model.graph
     named = (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info, *graph.node)
     words = [each.name for each in named]
@@ -101,17 +104,19 @@ def _check_text(model: onnx.ModelProto) -> None:
         words += [each.name for each in node.attribute]
     for word in words:
         if not isinstance(word, str):
-            raise TypeError(f"a name in it is no text: {word!r}")
+            raise TypeError(f"a name is not text: {word!r}")
 
 
 def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> None:
-    """Writes a model into a folder where nobody else looks; see `published` for others.
+    """Write a model into a folder that no other process uses; see `atomic_save` for others.
 
     Args:
-        external: weights go into `<path>.data` even where one message could hold them.
+        model: the model.
+        path: the file to write.
+        external: write weights to `<path>.data` even if one message could hold them.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     path = Path(path)
     places = _places(model, external)
@@ -126,18 +131,20 @@ def save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> No
 
 @contextmanager
 def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False) -> Iterator[Path]:
-    """The model under a temporary path, for a look at it; in place of `path` after that.
+    """Write a model to a temporary path, and move it to `path` when the block ends.
 
-    On a failure what was there before stays, and nothing is left beside it.
+    On a failure the previous file stays, and no temporary file is left.
 
     Args:
-        external: weights go into `<path>.<digest>.data` even where one message could hold them.
+        model: the model.
+        path: the file to write.
+        external: write weights to `<path>.<digest>.data` even if one message could hold them.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     with atomic_path(path) as temporary:
-        path = Path(path).resolve()  # weights lie beside the file itself, not beside a link to it
+        path = Path(path).resolve()  # weights lie next to the file, not next to a link to it
         places, before = _places(model, external), _data_of(path)
         data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
         try:
@@ -145,7 +152,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
                 with atomic_path(data) as part:
                     _write_weights(model, places, part)
             _write_message(model, places, temporary, data.name)
-            del model  # whoever looks may need the memory
+            del model  # the caller may need the memory
             yield temporary
         except BaseException as error:
             if data not in before:
@@ -158,12 +165,13 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
 
 
 def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
-    """Writes the weights of a model into a file that holds others, from `end` on.
+    """Write the weights of a model into a data file of several models, from offset `end` on.
 
-    Returns the model without them, which names the file, and where its weights end.
+    Returns:
+        The model without weights, which names the data file; the end of its weights.
 
     Raises:
-        OSError: it cannot be written; what stands before `end` is as it was.
+        OSError: the file cannot be written; bytes before `end` are unchanged.
     """
     places, places_end = _placed(model, end)
     with data.open("r+b" if data.exists() else "wb") as file:
@@ -179,46 +187,50 @@ def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.M
 
 
 def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
-    """Gives a model that stands beside its data, both aside, their names: in place of `path`, with
-    `<path>.<digest>.data`. Whatever ends it, doing it again ends as well.
+    """Move a model and its data file to `path` and `<path>.<digest>.data`.
+
+    If it is interrupted, calling it again completes the move.
 
     Args:
-        data: on the same file system; it may have its name already.
+        model: its tensors name the data.
+        path: the model file.
+        data: on the same file system; it may have its final name already.
+        digest: of the data.
 
     Raises:
-        FileError: they cannot be moved there.
+        FileError: the files cannot be moved.
     """
     with atomic_path(path) as temporary:
         path = Path(path).resolve()
-        before, kept = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
+        before, final = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
         for tensor in model.graph.initializer:
             for entry in tensor.external_data:
                 if entry.key == "location":
-                    entry.value = kept.name
+                    entry.value = final.name
         temporary.write_bytes(model.SerializeToString())
         if data.exists():
-            data.replace(kept)
-    for old in before - {kept}:
+            data.replace(final)
+    for old in before - {final}:
         old.unlink(missing_ok=True)
 
 
 def model_files(path: str | Path) -> list[Path]:
-    """The model file, and those with its weights.
+    """Return the model file and those with its weights.
 
     Raises:
-        FileError: it is no ONNX file.
+        FileError: not an ONNX file.
     """
     path = Path(path)
     try:
         stored = onnx.load(path, load_external_data=False).graph.initializer
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    told = (e.value for t in stored for e in t.external_data if e.key == "location")
-    return [path, *(path.parent / name for name in dict.fromkeys(told))]
+    names = (e.value for t in stored for e in t.external_data if e.key == "location")
+    return [path, *(path.parent / name for name in dict.fromkeys(names))]
 
 
 def outline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its weights as inputs: all that a check or an inference of shapes looks at.
+    """Return the model with its weights as inputs, enough for checks and shape inference.
 
     Small tensors stay, since shapes may be computed from them. Nothing large is copied.
     """
@@ -233,14 +245,14 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def fits_one_message(model: onnx.ModelProto) -> bool:
-    """Whether one message holds the model with its weights."""
+    """Return whether one message can hold the model with its weights."""
     stored = model.graph.initializer
     weights = sum(tensor_bytes(t) + len(t.name) + _SMALL for t in stored)
     return int(with_initializers(model, ()).ByteSize()) + weights <= LIMIT
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """What the numbers of a tensor take; 0 for text."""
+    """Return the size of the data of a tensor; 0 for text."""
     if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
         return 0
     if tensor.data_type in _HALF_BYTES:
@@ -249,14 +261,14 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _places(model: onnx.ModelProto, external: bool) -> Places:
-    """Where the weights go that leave the model; empty where all stay."""
+    """Return the places of the weights in external data; empty if all stay in the model."""
     if not external and fits_one_message(model):
         return {}
     return _placed(model, 0)[0]
 
 
 def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
-    """Where weights go from `end` on, and where they end."""
+    """Return the places of the weights from offset `end` on, and their end."""
     places = {}
     for tensor in model.graph.initializer:
         length = tensor_bytes(tensor)
@@ -282,7 +294,7 @@ def _write_message(model: onnx.ModelProto, places: Places, path: Path, data: str
 
 
 def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelProto:
-    """The model without the weights that lie in a file of that name."""
+    """Return the model with references to the weights in a data file."""
     stored = [
         _reference(t, data, places[t.name]) if t.name in places else t
         for t in model.graph.initializer
@@ -291,17 +303,17 @@ def _referring(model: onnx.ModelProto, data: str, places: Places) -> onnx.ModelP
 
 
 def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> onnx.TensorProto:
-    found = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    found.data_location = TensorProto.EXTERNAL
+    reference = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    reference.data_location = TensorProto.EXTERNAL
     for key, value in (("location", data), ("offset", place[0]), ("length", place[1])):
-        found.external_data.add(key=key, value=str(value))
-    return found
+        reference.external_data.add(key=key, value=str(value))
+    return reference
 
 
 def with_initializers(
     model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """A copy with these initializers, made without copying those of the model."""
+    """Return a copy with other initializers; those of the model are not copied."""
     bare = onnx.ModelProto()
     _copy_all_but(model, bare, "graph")
     _copy_all_but(model.graph, bare.graph, "initializer")
@@ -322,7 +334,7 @@ def _copy_all_but(source: Any, into: Any, field: str) -> None:
 
 
 def _digest(model: onnx.ModelProto, places: Places) -> str:
-    """Of the weights that go out, and where each goes."""
+    """Return a digest of the external weights and their places."""
     digest = hashlib.sha256(repr(dict(places)).encode())
     for tensor in model.graph.initializer:
         if tensor.name in places:
@@ -331,6 +343,6 @@ def _digest(model: onnx.ModelProto, places: Places) -> str:
 
 
 def _data_of(path: Path) -> set[Path]:
-    """Data that `published` wrote for a path."""
+    """Return the data files that `atomic_save` wrote for a path."""
     name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}\.data")
     return {file for file in path.parent.iterdir() if name.fullmatch(file.name)}

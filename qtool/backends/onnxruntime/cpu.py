@@ -1,9 +1,10 @@
-"""Whose arithmetic ONNX Runtime has on this processor: the runtime itself is asked.
+"""Which numerics profile ONNX Runtime has on this processor, found by running it.
 
 A model of two nodes is run once per process. Its product saturates where pairs of products are
-added in 16 bits, and its addition has codes that are halfway between two, which the kernels of
-every family round differently. Flags of the processor are not read: emulators and virtual machines
-state others than they have, and the runtime decides by more than flags.
+added
+in 16 bits, and its addition has results halfway between two codes, which the kernels of each
+processor family round differently. Flags of the processor are not read: emulators and virtual
+machines report wrong ones, and the runtime decides by more than flags.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qtool.core.types import INT8, UINT8, Array, QuantParams
 from qtool.planning.targets import Target
 
 DEFAULT_PROFILE = "onnxruntime-x64"
-"""What is assumed where no profile gives the runtime's results."""
+"""Assumed where no profile returns the results of the runtime."""
 
 _ADD = ((0.0865, 91), (0.0865, 180), (0.0346, 188))
 """Scale and zero point of the operands and of the result: ratios of 5/2 make halves."""
@@ -30,7 +31,7 @@ _ADD = ((0.0865, 91), (0.0865, 180), (0.0346, 188))
 
 @cache
 def machine_profile() -> str:
-    """The name of ONNX Runtime's numerics profile on this CPU (see `qtool.backends.profiles`)."""
+    """Return the name of the numerics profile of ONNX Runtime on this CPU."""
     product, total = _run_probe()
     for name, profile in PROFILES.items():
         if profile.family == "onnxruntime" and _reproduces(profile, product, total):
@@ -39,7 +40,7 @@ def machine_profile() -> str:
 
 
 def runs_here(chosen: Target) -> bool:
-    """Whether this machine's ONNX Runtime has the kernels that a target is for."""
+    """Return whether ONNX Runtime on this machine has the kernels that a target is for."""
     fits = not chosen.machines or machine_profile() in chosen.machines
     return chosen.runtime == "onnxruntime" and fits
 
@@ -63,7 +64,7 @@ _PAIRS = tuple(np.divmod(np.arange(1 << 16), 256)[i].astype(np.uint8) for i in (
 
 
 def _run_probe() -> Sequence[Array]:
-    """The product and the sum in the runtime."""
+    """Run the model in ONNX Runtime and return the product and the sum."""
     inputs = {"x": _CODES, "a": _PAIRS[0], "b": _PAIRS[1]}
     stored = {"w": _WEIGHT}
     for name, (scale, zero) in zip("abc", _ADD, strict=True):
@@ -98,5 +99,5 @@ def _run_probe() -> Sequence[Array]:
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    found: Sequence[Array] = session.run(["product", "total"], inputs)
-    return found
+    outputs: Sequence[Array] = session.run(["product", "total"], inputs)
+    return outputs

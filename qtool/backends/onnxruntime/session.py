@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: made the same way everywhere, their optimised graph read back."""
+"""ONNX Runtime sessions, and the optimised graph that the runtime executes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
 
 RUNTIME = f"onnxruntime {ort.__version__}"
-SILENT = 4  # fatal errors only: what matters is raised
-_WEIGHTS_APART = "session.optimized_model_external_initializers"
+SILENT = 4  # fatal errors only: others are raised
+_EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers"
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _SUFFIX = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
 
@@ -31,21 +31,21 @@ def session(
     once: bool = False,
     outputs: Sequence[str] = (),
 ) -> ort.InferenceSession:
-    """A CPU session of a file.
+    """Open a CPU session of a file.
 
     Args:
         path: the ONNX file.
         optimise: False runs the graph as written, node by node.
         threads: intra-op threads; 0 lets the runtime choose.
-        save_to: where the runtime writes the graph that it really runs, for `read_graph`.
-        once: for a run or two: memory is asked for and given back each time, not held in reserve.
-        outputs: tensors to give out besides the outputs of the file, behind those.
+        save_to: where the runtime writes the graph that it executes, for `read_graph`.
+        once: for one or two runs: memory is freed after each run instead of held in an arena.
+        outputs: names of tensors to return after the outputs of the file.
 
     Raises:
-        VerificationError: the runtime does not accept the file; with its own words.
+        VerificationError: the runtime refuses the file; with its message.
     """
     if is_special_file(path):
-        raise VerificationError(f"{path}: it is no ordinary file; name one")
+        raise VerificationError(f"{path}: not a regular file")
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
@@ -64,8 +64,10 @@ def session(
 
 
 def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:
-    """The file with more outputs. Nothing is parsed: protobuf merges messages that stand behind
-    each other. Weights in a second file stay there."""
+    """Return the file with more outputs, as bytes.
+
+    Nothing is parsed: protobuf merges concatenated messages. Weights in a second file stay there.
+    """
     graph = onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in outputs])
     options.add_session_config_entry(_DATA_FOLDER, str(Path(path).resolve().parent))
     more: bytes = onnx.ModelProto(graph=graph).SerializeToString()
@@ -73,14 +75,14 @@ def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.Session
 
 
 def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Arrays in order of the session's inputs, by name."""
+    """Return input name -> array, for arrays in the order of the inputs."""
     return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
 
 
 def run(
     model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """Outputs for one batch; arrays in order of the session's inputs."""
+    """Run one batch and return the outputs; arrays in the order of the inputs."""
     try:
         outputs: list[np.ndarray[Any, Any]] = model.run(None, feeds(model, arrays))
     except Exception as error:
@@ -89,8 +91,7 @@ def run(
 
 
 def optimised_graph(path: str | Path) -> onnx.ModelProto:
-    """The graph that the runtime executes for a file, after all of its optimisations; without its
-    weights."""
+    """Return the graph that the runtime executes after its optimisations, without weights."""
     with scratch_folder() as folder:
         saved = folder / "optimised.onnx"
         session(path, save_to=saved)
@@ -98,20 +99,22 @@ def optimised_graph(path: str | Path) -> onnx.ModelProto:
 
 
 def write_graph(options: ort.SessionOptions, path: Path) -> None:
-    """Has the runtime write the graph that it really runs: the weights into a file beside it, since
-    they may be more than one message holds."""
+    """Make the runtime write the graph that it executes.
+
+    Weights go into a file next to it, since they may exceed one message.
+    """
     options.optimized_model_filepath = str(path)
     for key, value in (("file_name", f"{path.name}.data"), ("min_size_in_bytes", "1024")):
-        options.add_session_config_entry(f"{_WEIGHTS_APART}_{key}", value)
+        options.add_session_config_entry(f"{_EXTERNAL_WEIGHTS}_{key}", value)
 
 
 def read_graph(path: Path) -> onnx.ModelProto:
-    """What `write_graph` had written, without the weights."""
+    """Return the graph of `write_graph`, without weights."""
     return onnx.load(path, load_external_data=False)
 
 
 def without_suffix(name: str) -> str:
-    """The name that a node or tensor of the optimised graph had in the file."""
+    """Return the name in the file of a node or tensor of the optimised graph."""
     return _SUFFIX.sub("", name)
 
 

@@ -86,10 +86,10 @@ def test_a_subgraph_reads_for_the_node_that_holds_it() -> None:
 
 def test_nodes_without_names_are_called_after_what_they_make() -> None:
     read = OnnxModel.of(model())
-    assert read.unnamed
+    assert read.has_unnamed_nodes
     assert [n.name for n in read.nodes] == ["product", "r", "choice", "top", "clip", "pad"]
     assert not read.outline.graph.node[1].name
-    assert not OnnxModel.of(named(model())).unnamed
+    assert not OnnxModel.of(named(model())).has_unnamed_nodes
 
 
 def named(file: onnx.ModelProto) -> onnx.ModelProto:
@@ -182,7 +182,7 @@ def test_data_that_is_not_there_or_lies_elsewhere_is_refused(apart: Path, tmp_pa
     inner = apart.rename(tmp_path / "other" / "inner.onnx")
     (tmp_path / "other" / data.name).rename(tmp_path / "moved")
     (tmp_path / "other" / data.name).symlink_to(tmp_path / "moved")
-    with pytest.raises(FileError, match="lies outside of its folder"):
+    with pytest.raises(FileError, match="is outside of its folder"):
         OnnxModel.of(inner)
 
 

@@ -1,7 +1,7 @@
-"""Operators of a QDQ file that give other codes on another CPU, from arithmetic alone.
+"""Operators of a QDQ file that return other codes on another CPU, by their arithmetic.
 
 No input is run: a product differs where a pair of its weights can saturate 16 bits, a sum of codes
-where two profiles differ in any of its 65,536 pairs. Float nodes are not looked at.
+where two profiles differ for any of the 65,536 pairs of codes. Float nodes are not examined.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class _Call:
     """A kernel with its parameters, bound when it is run.
 
     Attributes:
-        key: of the kernel. binder: of the profile that was asked.
-        arguments, options: what it is bound to.
+        key: of the kernel.
+        binder: of the profile of this CPU.
+        arguments, options: of the binder.
     """
 
     key: str
@@ -39,7 +40,7 @@ class _Call:
 
 
 def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for each profile, the nodes that give other codes there for some input.
+    """Return, for each profile, the nodes that return other codes there for some input.
 
     Args:
         model: a QDQ model of any tool.
@@ -57,11 +58,11 @@ def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str
 
 
 def _calls(file: OnnxModel, own: Profile) -> Iterator[tuple[str, _Call]]:
-    """(node, call) for each integer kernel of the program."""
+    """Yield (node, call) for each integer kernel of the program."""
     recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
-    for step in lower(file, recorder).instructions:
-        if isinstance(step.kernel, _Call):
-            yield step.name, step.kernel
+    for instruction in lower(file, recorder).instructions:
+        if isinstance(instruction.kernel, _Call):
+            yield instruction.name, instruction.kernel
 
 
 def _record(key: str, binder: Binder) -> Callable[..., _Call]:
@@ -69,15 +70,15 @@ def _record(key: str, binder: Binder) -> Callable[..., _Call]:
 
 
 def _differing(call: _Call, own: Profile, others: Sequence[Profile]) -> list[Profile]:
-    """The profiles under which a kernel gives other codes."""
+    """Return the profiles under which a kernel returns other codes."""
     if call.key in _WEIGHTS:
         saturating = [p for p in others if p.saturates is not own.saturates]
         return saturating if saturating and _can_saturate(call) else []
-    asked = [p for p in others if p.binders.get(call.key, call.binder) is not call.binder]
-    if not asked:
+    candidates = [p for p in others if p.binders.get(call.key, call.binder) is not call.binder]
+    if not candidates:
         return []
     here = _results(call, own)
-    return [p for p in asked if here is None or not torch.equal(here, _tensor(call, p))]
+    return [p for p in candidates if here is None or not torch.equal(here, _tensor(call, p))]
 
 
 def _tensor(call: _Call, chosen: Profile) -> Tensor:
@@ -87,7 +88,7 @@ def _tensor(call: _Call, chosen: Profile) -> Tensor:
 
 
 def _results(call: _Call, chosen: Profile) -> Tensor | None:
-    """All that a kernel can give under a profile; None where that is too much to compute."""
+    """Return all results of a kernel under a profile, None where these are too many."""
     if call.key in ("add", "mul"):
         return codes_of_pairs(chosen, call.key, *call.arguments)
     if call.key in _TABLES:
@@ -96,7 +97,7 @@ def _results(call: _Call, chosen: Profile) -> Tensor | None:
 
 
 def _can_saturate(call: _Call) -> bool:
-    """Whether any pair of the weights of a product can."""
+    """Return whether any pair of the weights of a product can saturate."""
     layers, x = _WEIGHTS[call.key](call.arguments), call.arguments[0]
     if call.key in _STATIC and x.qtype.signed:
         return False
@@ -110,7 +111,7 @@ def _can_saturate(call: _Call) -> bool:
 
 _TABLES = frozenset({"sigmoid", "tanh"})
 
-_STATIC = frozenset({"conv", "linear"})  # others round their input to uint8
+_STATIC = frozenset({"conv", "linear"})  # the others round their input to uint8
 
 _WEIGHTS: Mapping[str, Callable[[Sequence[Any]], Sequence[Tensor]]] = {
     "conv": lambda arguments: [arguments[3]],

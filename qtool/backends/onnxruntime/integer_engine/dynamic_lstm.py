@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM of a file: its weights, direction by direction, and the form of it."""
+"""DynamicQuantizeLSTM: binds the kernel to the weights of each direction."""
 
 from __future__ import annotations
 
@@ -22,12 +22,19 @@ _BACKWARDS: Mapping[str, tuple[bool, ...]] = {
     "reverse": (True,),
     "bidirectional": (False, True),
 }
-_TIME, _BATCH, _INPUTS, _HIDDEN = 3, 5, 13, 21  # of a form: no whole vectors
+_TIME, _BATCH, _INPUTS, _HIDDEN = 3, 5, 13, 21  # of a form: not multiples of a vector
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What decides how it computes. types, per_channel: of W and R."""
+    """What decides how a node computes.
+
+    Attributes:
+        direction: as in the file.
+        types, per_channel: of W and R.
+        bias: whether it has one.
+        states: whether initial states are inputs.
+    """
 
     direction: str
     types: tuple[str, str]
@@ -37,22 +44,28 @@ class _Kind:
 
 
 def dynamic_lstm(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    found, given = attributes_of(node), [input_at(node, i) is not None for i in range(12)]
+    """Return the kernel of a DynamicQuantizeLSTM, None for forms without one."""
+    attributes, present = attributes_of(node), [input_at(node, i) is not None for i in range(12)]
     stored = {i: array_of(input_at(node, i)) for i in _STORED}
-    if any(given[i] != (array is not None) for i, array in stored.items()):
-        return None  # what is computed
-    plain = not (found.keys() - {"hidden_size", "direction"} or given[_LENGTHS])
-    direction = found.get("direction", "forward")
-    if not plain or given[_PEEPHOLES] or given[_H] != given[_C] or direction not in _BACKWARDS:
+    if any(present[i] != (array is not None) for i, array in stored.items()):
+        return None  # computed at run time
+    plain = not (attributes.keys() - {"hidden_size", "direction"} or present[_LENGTHS])
+    direction = attributes.get("direction", "forward")
+    if (
+        not plain
+        or present[_PEEPHOLES]
+        or present[_H] != present[_C]
+        or direction not in _BACKWARDS
+    ):
         return None
 
     known = {i: torch.from_numpy(array) for i, array in stored.items() if array is not None}
     layers = [_part(known, *each) for each in enumerate(_BACKWARDS[direction])]
     kernel = profile.bind("dynamic_lstm", layers)
-    inputs = [node.inputs[i] for i in ((0, _H, _C) if given[_H] else (0,))]
+    inputs = [node.inputs[i] for i in ((0, _H, _C) if present[_H] else (0,))]
     types = str(layers[0].w.qtype), str(layers[0].r.qtype)
     per_channel = known[_W_SCALE].dim() > 1, known[_R_SCALE].dim() > 1
-    kind = _Kind(direction, types, per_channel, given[_B], given[_H])
+    kind = _Kind(direction, types, per_channel, present[_B], present[_H])
     if len(node.outputs) != 3:
         return None
     return BoundKernel(kernel, inputs, _form(kind))
@@ -83,7 +96,7 @@ def _form(kind: _Kind) -> NodeForm:
         for size, type_ in zip(sizes, kind.types, strict=True)
         for t, below in (("float32", None), (type_, 1))
     )
-    drawn = (
+    specs = (
         RandomInput((_TIME, _BATCH, _INPUTS), runtime_input=True),
         RandomInput((count, _INPUTS, 4 * _HIDDEN), kind.types[0]),
         RandomInput((count, _HIDDEN, 4 * _HIDDEN), kind.types[1]),
@@ -95,4 +108,4 @@ def _form(kind: _Kind) -> NodeForm:
         *numbers,
     )
     attributes = (("hidden_size", _HIDDEN), ("direction", kind.direction))
-    return NodeForm("DynamicQuantizeLSTM", drawn, "com.microsoft", attributes, outputs=3)
+    return NodeForm("DynamicQuantizeLSTM", specs, "com.microsoft", attributes, outputs=3)

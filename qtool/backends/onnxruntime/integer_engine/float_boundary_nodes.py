@@ -1,7 +1,7 @@
-"""Nodes between floats that compute in integers inside, and have a kernel of the engine's own.
+"""Nodes with float inputs that compute in integers inside and have a kernel of the engine.
 
-Their last bits depend on the processor. So each form is run once, small, beside the node in the
-runtime, and stays a node of the runtime where they differ.
+Their last bits depend on the processor. So each form is run once, small, in the kernel and in the
+runtime, and the node runs in the runtime where they differ.
 """
 
 from __future__ import annotations
@@ -33,20 +33,24 @@ from qtool.core.types import INT8, UINT8, QType, QuantParams
 
 _MICROSOFT = "com.microsoft"
 _ON_CODES = 4  # accuracy_level at which inputs are rounded to int8
-_ROWS, _OUTPUTS = 5, 21  # of a form: no whole groups, which kernels take at once
+_ROWS, _OUTPUTS = 5, 21  # of a form: not multiples of what kernels process at once
 
 
 def bind_node(
     node: ir.Node, file: OnnxModel, profile: Profile, as_written: bool = False
 ) -> BoundKernel | None:
-    """None where the engine has no kernel, or none that does as the runtime does here.
+    """Return the kernel of a node, None without one that returns the bits of the runtime here.
 
-    as_written: without those that stand for what the runtime makes of several nodes.
+    Args:
+        node: of the model.
+        file: the model.
+        profile: whose kernels are bound.
+        as_written: no kernels for what the runtime fuses from several nodes.
     """
-    found = None if as_written and node.op_type in PRODUCTS else _bind(node, file, profile)
-    if found is None or profile.name != machine_profile():
-        return found  # there is no runtime to compare with
-    return found if matches_runtime(found.form, lambda n, its: _bind(n, its, profile)) else None
+    bound = None if as_written and node.op_type in PRODUCTS else _bind(node, file, profile)
+    if bound is None or profile.name != machine_profile():
+        return bound  # no runtime to compare with here
+    return bound if matches_runtime(bound.form, lambda n, its: _bind(n, its, profile)) else None
 
 
 def _bind(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
@@ -55,42 +59,46 @@ def _bind(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | Non
 
 
 def _matmul_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    found = attributes_of(node)
+    attributes = attributes_of(node)
     packed, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 5))
-    given = [input_at(node, i) is not None for i in (3, 5)]
-    computed = [zeros is not None, bias is not None] != given
+    present = [input_at(node, i) is not None for i in (3, 5)]
+    computed = [zeros is not None, bias is not None] != present
     if packed is None or scale is None or computed or input_at(node, 4) is not None:
         return None
-    bits, block = found.get("bits", 4), found["block_size"]
+    bits, block = attributes.get("bits", 4), attributes["block_size"]
     types = (scale.dtype, torch.uint8 if zeros is None else zeros.dtype)
     known = types == (torch.float32, torch.uint8) and bits in (4, 8)
-    if not known or found.get("accuracy_level", 0) != _ON_CODES or found.get("weight_prepacked", 0):
+    if (
+        not known
+        or attributes.get("accuracy_level", 0) != _ON_CODES
+        or attributes.get("weight_prepacked", 0)
+    ):
         return None
-    shape = (found["N"], -(-found["K"] // block))
+    shape = (attributes["N"], -(-attributes["K"] // block))
     codes = unpack(packed.reshape(*shape, -1), block, bits)
     zero_point = torch.full(shape, 2 ** (bits - 1))
     if zeros is not None:
         zero_point = unpack(zeros.reshape(shape[0], -1), shape[1], bits)
     scales = scale.reshape(shape)
-    kernel = profile.bind("matmul_nbits", codes, scales, zero_point, found["K"], bits, bias)
-    return BoundKernel(kernel, node.inputs[:1], _blocks(bits, block, *given))
+    kernel = profile.bind("matmul_nbits", codes, scales, zero_point, attributes["K"], bits, bias)
+    return BoundKernel(kernel, node.inputs[:1], _blocks(bits, block, *present))
 
 
 def _product(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    found = match_product(node, file)
-    if found is None:
+    product = match_product(node, file)
+    if product is None:
         return None
-    tensors = (found.codes, found.scale, found.zero_point)
-    kernel = profile.bind("matmul_nbits", *tensors, found.inputs, BITS, found.bias)
-    form = _blocks(BITS, BLOCK, found.zeros, found.bias is not None)
+    tensors = (product.codes, product.scale, product.zero_point)
+    kernel = profile.bind("matmul_nbits", *tensors, product.inputs, BITS, product.bias)
+    form = _blocks(BITS, BLOCK, product.zeros, product.bias is not None)
     return BoundKernel(kernel, node.inputs[:1], form)
 
 
 def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> NodeForm:
-    """Steps of 128, and what does not fill one."""
+    """Return the form of MatMulNBits: steps of 128 elements, and a remainder."""
     inputs = 2 * 128 + 3 * block - 5
     blocks = -(-inputs // block)
-    drawn = (
+    specs = (
         RandomInput((_ROWS, inputs), runtime_input=True),
         RandomInput((_OUTPUTS, blocks, block * bits // 8), "uint8"),
         RandomInput((_OUTPUTS, blocks)),
@@ -100,27 +108,28 @@ def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> NodeForm:
     )
     sizes = {"K": inputs, "N": _OUTPUTS, "bits": bits, "block_size": block}
     attributes = {**sizes, "accuracy_level": _ON_CODES}
-    last = max(i for i, each in enumerate(drawn) if each is not None)
-    return NodeForm("MatMulNBits", drawn[: last + 1], _MICROSOFT, tuple(attributes.items()))
+    last = max(i for i, each in enumerate(specs) if each is not None)
+    return NodeForm("MatMulNBits", specs[: last + 1], _MICROSOFT, tuple(attributes.items()))
 
 
 def _gather_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    found, packed, scale = attributes_of(node), _constant(node, 0), input_at(node, 2)
+    attributes, packed, scale = attributes_of(node), _constant(node, 0), input_at(node, 2)
     if packed is None or packed.dtype != torch.uint8 or _type(file, scale) != TensorProto.FLOAT:
         return None
-    bits, block, last = found.get("bits", 4), found.get("block_size", 128), packed.dim() - 1
-    if found.get("gather_axis", 0) != 0 or found.get("quantize_axis", 1) not in (last, -1):
+    bits, block = attributes.get("bits", 4), attributes.get("block_size", 128)
+    last, axis = packed.dim() - 1, attributes.get("quantize_axis", 1)
+    if attributes.get("gather_axis", 0) != 0 or axis not in (last, -1):
         return None
     zeros, few = len(node.inputs) > 3, (3,) * (last - 1)
     blocks = 1 if last > 1 else 2
-    drawn = (
+    specs = (
         RandomInput((_ROWS, *few, blocks * block * bits // 8), "uint8"),
         RandomInput((7,), "int64", high=_ROWS, runtime_input=True),
         RandomInput((_ROWS, *few, blocks)),
         *([RandomInput((_ROWS, *few, -(-blocks * bits // 8)), "uint8")] if zeros else []),
     )
-    attributes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": last}
-    form = NodeForm("GatherBlockQuantized", drawn, _MICROSOFT, tuple(attributes.items()))
+    form_attributes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": last}
+    form = NodeForm("GatherBlockQuantized", specs, _MICROSOFT, tuple(form_attributes.items()))
     return BoundKernel(profile.bind("gather_nbits", packed, bits, block), node.inputs[1:], form)
 
 
@@ -133,8 +142,8 @@ def _dynamic_quantize(node: ir.Node, file: OnnxModel, profile: Profile) -> Bound
 
 def _dynamic_matmul(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     weight, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 4))
-    given = [input_at(node, i) is not None for i in (3, 4)]
-    computed = [zeros is not None, bias is not None] != given
+    present = [input_at(node, i) is not None for i in (3, 4)]
+    computed = [zeros is not None, bias is not None] != present
     if weight is None or scale is None or weight.dim() != 2 or computed:
         return None
     qtype, scale = INT8 if weight.dtype == torch.int8 else UINT8, scale.squeeze()
@@ -144,15 +153,15 @@ def _dynamic_matmul(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKe
     )
     kernel = profile.bind("dynamic_matmul", params, weight.t().contiguous(), bias)
     numbers = (_OUTPUTS,) if scale.dim() else ()
-    drawn = (
+    specs = (
         RandomInput((_ROWS, _OUTPUTS), runtime_input=True),
         RandomInput((_OUTPUTS, _OUTPUTS), str(qtype)),
         RandomInput(numbers),
-        RandomInput(numbers, str(qtype)) if given[0] else None,
-        RandomInput((_OUTPUTS,)) if given[1] else None,
+        RandomInput(numbers, str(qtype)) if present[0] else None,
+        RandomInput((_OUTPUTS,)) if present[1] else None,
     )
-    last = max(i for i, each in enumerate(drawn) if each is not None)
-    form = NodeForm("DynamicQuantizeMatMul", drawn[: last + 1], _MICROSOFT)
+    last = max(i for i, each in enumerate(specs) if each is not None)
+    form = NodeForm("DynamicQuantizeMatMul", specs[: last + 1], _MICROSOFT)
     return BoundKernel(kernel, node.inputs[:1], form)
 
 
@@ -173,14 +182,14 @@ def _matmul_integer(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKe
 
 
 def _integers(qtype: QType, x_zero: bool, w_zero: bool) -> NodeForm:
-    drawn = (
+    specs = (
         RandomInput((_ROWS, _OUTPUTS), "uint8", runtime_input=True),
         RandomInput((_OUTPUTS, _OUTPUTS), str(qtype)),
         RandomInput((), "uint8", runtime_input=True) if x_zero else None,
         RandomInput((), str(qtype)) if w_zero else None,
     )
-    last = max(i for i, each in enumerate(drawn) if each is not None)
-    return NodeForm("MatMulInteger", drawn[: last + 1])
+    last = max(i for i, each in enumerate(specs) if each is not None)
+    return NodeForm("MatMulInteger", specs[: last + 1])
 
 
 def _constant(node: ir.Node, index: int) -> torch.Tensor | None:
@@ -189,7 +198,7 @@ def _constant(node: ir.Node, index: int) -> torch.Tensor | None:
 
 
 def _type(file: OnnxModel, value: ir.Value | None) -> int:
-    """Its ONNX type, 0 where that is not known."""
+    """Return the ONNX type of a value, 0 if unknown."""
     array = array_of(value)
     if array is not None:
         return int(ir.DataType.from_numpy(array.dtype))

@@ -1,7 +1,7 @@
-"""Float steps of a program joined to islands that the runtime runs as one graph each.
+"""Float islands: float instructions that the runtime runs together as one graph.
 
-A step's level counts how often the way to it changes between the runtime's nodes and the engine's
-kernels. Nodes of one level have no kernel of the engine between them, on any way.
+The level of an instruction counts how often a path to it changes between nodes of the runtime and
+kernels of the engine. No kernel of the engine lies between two nodes of one level, on any path.
 """
 
 from __future__ import annotations
@@ -17,52 +17,54 @@ from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 
 
 def join_islands(
-    steps: tuple[Instruction, ...], nodes: Mapping[str, ir.Node], file: OnnxModel
+    instructions: tuple[Instruction, ...], nodes: Mapping[str, ir.Node], file: OnnxModel
 ) -> tuple[Instruction, ...]:
-    """The steps, with one for all float nodes of a level.
+    """Join the float instructions of each level to one.
 
     Args:
-        nodes: first output of a step -> its node, for those that the runtime could run: float
-            operators, and moves of tensors that are not in codes. A level of moves alone stays.
+        instructions: of a program.
+        nodes: first output of an instruction -> its node, for those that the runtime could run:
+            float operators, and moves of float tensors. A level of moves only stays as it is.
+        file: the model.
     """
-    levels = _levels(steps, nodes)
-    ordered = sorted(steps, key=lambda s: levels[s.output])  # stable: still runs in this order
+    levels = _levels(instructions, nodes)
+    ordered = sorted(instructions, key=lambda s: levels[s.output])  # stable: the order stays valid
     members: dict[int, list[Instruction]] = {}
-    for step in ordered:
-        if step.output in nodes:
-            members.setdefault(levels[step.output], []).append(step)
+    for instruction in ordered:
+        if instruction.output in nodes:
+            members.setdefault(levels[instruction.output], []).append(instruction)
     joined = list[Instruction]()
-    for step in ordered:
-        island = members.get(levels[step.output], []) if step.output in nodes else []
+    for instruction in ordered:
+        island = members.get(levels[instruction.output], []) if instruction.output in nodes else []
         if len(island) < 2 or all(s.kind != "float" for s in island):
-            joined.append(step)
-        elif step is island[0]:
-            joined.append(_island(island, steps, nodes, file))
+            joined.append(instruction)
+        elif instruction is island[0]:
+            joined.append(_join(island, instructions, nodes, file))
     return tuple(joined)
 
 
-def _levels(steps: tuple[Instruction, ...], nodes: Collection[str]) -> dict[str, int]:
-    """Output -> level of its step; inputs and constants have none."""
-    found: dict[str, tuple[int, bool]] = {}
-    for step in steps:
-        here = step.output in nodes
-        before = [found[n] for n in step.inputs if n in found]
+def _levels(instructions: tuple[Instruction, ...], nodes: Collection[str]) -> dict[str, int]:
+    """Return output -> level of its instruction; inputs and constants have none."""
+    levels: dict[str, tuple[int, bool]] = {}
+    for instruction in instructions:
+        here = instruction.output in nodes
+        before = [levels[n] for n in instruction.inputs if n in levels]
         level = max((at + (kind is not here) for at, kind in before), default=int(here))
-        found |= dict.fromkeys(step.outputs, (level, here))
-    return {name: level for name, (level, _) in found.items()}
+        levels |= dict.fromkeys(instruction.outputs, (level, here))
+    return {name: level for name, (level, _) in levels.items()}
 
 
-def _island(
+def _join(
     island: list[Instruction],
-    steps: tuple[Instruction, ...],
+    instructions: tuple[Instruction, ...],
     nodes: Mapping[str, ir.Node],
     file: OnnxModel,
 ) -> Instruction:
     inside = {id(s) for s in island}
-    wanted = {n for s in steps if id(s) not in inside for n in s.inputs} | set(
+    needed = {n for s in instructions if id(s) not in inside for n in s.inputs} | set(
         map(name_of, file.outputs)
     )
-    outputs = tuple(o for s in island for o in s.outputs if o in wanted)
+    outputs = tuple(o for s in island for o in s.outputs if o in needed)
     parts = [nodes[s.output] for s in island]
     kernel, inputs = runtime_graph(parts, file, outputs, file.value_info)
     count = sum(s.node_count for s in island if s.kind == "float")

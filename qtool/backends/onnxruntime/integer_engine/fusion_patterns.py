@@ -1,8 +1,9 @@
-"""The parts of a QDQ model that ONNX Runtime fuses into integer kernels.
+"""The patterns of a QDQ model that ONNX Runtime fuses into integer kernels.
 
-All data inputs of an operator come from codes, the result goes to one QuantizeLinear (a Relu or
-Clip between that the quantization makes redundant is dropped), and on x86 and in WebAssembly
-int8 codes only count where the runtime turns them into uint8 (`QdqGraph.becomes_uint8`).
+All data inputs of an operator are dequantized codes and its result goes to one QuantizeLinear. A
+Relu or Clip between them is dropped where the quantization makes it redundant. On x86 and in
+WebAssembly int8 codes match only where the runtime turns them into uint8
+(`QdqGraph.becomes_uint8`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from qtool.backends.kernels.params import same_params
 from qtool.backends.onnx.reading import array_of, input_at
 from qtool.backends.onnxruntime.integer_engine.moves import move_of
 from qtool.backends.onnxruntime.integer_engine.operators import (
     OPERATORS,
     SIGNED_OPERATORS,
     Operator,
-    equal_params,
 )
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.types import Bounds, QuantParams
@@ -32,9 +33,15 @@ _CLAMPS = ("Relu", "Clip")
 class IntegerOperator:
     """An operator that runs on codes.
 
-    inputs: codes of its data inputs. end: the QuantizeLinear behind it, None where the result is
-    float. bounds: of a clamp between. covered: the nodes behind the operator that it stands for.
-    twins: more of them that give the same codes, one for each reader; the runtime makes them one.
+    Attributes:
+        node: the operator.
+        operator: how it is bound to a kernel.
+        inputs: its data inputs.
+        quantizer: the QuantizeLinear behind it, None where the result is float.
+        out: parameters of the result.
+        bounds: of a clamp between.
+        absorbed: the nodes behind the operator that the kernel replaces.
+        duplicates: further QuantizeLinear nodes of equal codes; the runtime merges them.
     """
 
     node: ir.Node
@@ -59,44 +66,50 @@ class MoveOnCodes:
 
 
 def match_operator(graph: QdqGraph, node: ir.Node) -> IntegerOperator | None:
-    """The integer operator that `node` is the heart of, or None if it runs in float."""
+    """Return the integer operator around `node`, None if it runs in float."""
     operator = (SIGNED_OPERATORS if graph.signed else OPERATORS).get(node.op_type)
     if operator is None:
         return None
     inputs = _data_inputs(graph, node, operator)
     if inputs is None or not _constants_in_codes(graph, node, operator):
         return None
-    ends, bounds, passed = _quantized_by(graph, node)
-    if not ends:
-        whole = operator.float_output and _reads_integer_bias(graph, node) is not False
-        return IntegerOperator(node, operator, inputs, None, None, bounds, ()) if whole else None
-    end, *twins = ends
-    out = graph.params(end)
-    if not _counts(graph, end.outputs[0], out):
+    quantizers, bounds, clamps = _quantized_by(graph, node)
+    if not quantizers:
+        is_integer = operator.float_output and _reads_integer_bias(graph, node) is not False
+        return (
+            IntegerOperator(node, operator, inputs, None, None, bounds, ()) if is_integer else None
+        )
+    quantizer, *duplicates = quantizers
+    out = graph.params(quantizer)
+    if not _computes_on(graph, quantizer.outputs[0], out):
         return None
     types = {c.params.qtype.torch_dtype for c in inputs} | {out.qtype.torch_dtype}
     if not operator.fits(inputs[0].params, out) or (
         not graph.signed and len(types) > 1 and not operator.mixed_types
     ):
         return None
-    covered = (*passed, *ends)
-    return IntegerOperator(node, operator, inputs, end, out, bounds, covered, tuple(twins))
+    absorbed = (*clamps, *quantizers)
+    return IntegerOperator(
+        node, operator, inputs, quantizer, out, bounds, absorbed, tuple(duplicates)
+    )
 
 
 def match_move(graph: QdqGraph, node: ir.Node) -> MoveOnCodes | None:
-    """The move of codes that `node` is the heart of, or None."""
+    """Return the move of codes around `node`, or None."""
     codes = graph.codes(input_at(node, 0))
-    end = graph.model.only_reader(node.outputs[0]) if node.outputs else None
+    quantizer = graph.model.only_reader(node.outputs[0]) if node.outputs else None
     move = move_of(node)
-    if codes is None or codes.constant is not None or move is None or end is None:
+    if codes is None or codes.constant is not None or move is None or quantizer is None:
         return None
-    if end.op_type != "QuantizeLinear" or not equal_params(codes.params, graph.params(end)):
+    if quantizer.op_type != "QuantizeLinear" or not same_params(
+        codes.params, graph.params(quantizer)
+    ):
         return None
-    return MoveOnCodes(node, codes, move, end, graph.params(end))
+    return MoveOnCodes(node, codes, move, quantizer, graph.params(quantizer))
 
 
 def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
-    """Without an output quantization a float bias keeps the runtime's Gemm in float."""
+    """Return whether the bias is in codes: else a Gemm of float output stays float."""
     if len(node.inputs) < 3:
         return None
     return graph.codes(node.inputs[2]) is not None
@@ -105,18 +118,20 @@ def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
 def _data_inputs(
     graph: QdqGraph, node: ir.Node, operator: Operator
 ) -> list[QuantizedTensor] | None:
-    """The codes of every data input, or None if one is float."""
-    found = []
+    """Return every data input in codes, None if one is float."""
+    inputs = []
     for value in node.inputs[: operator.inputs]:
         codes = graph.codes(value)
         if codes is None or not (
-            codes.constant is not None or _counts(graph, codes.value, codes.params)
+            codes.constant is not None or _computes_on(graph, codes.value, codes.params)
         ):
             return None
-        found.append(codes)
-    if node.op_type == "MatMul" and found[1].constant is not None and found[1].constant.dim() == 2:
-        return found[:1]  # a weight
-    return found
+        inputs.append(codes)
+    if node.op_type == "MatMul":
+        weight = inputs[1].constant
+        if weight is not None and weight.dim() == 2:
+            return inputs[:1]
+    return inputs
 
 
 def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> bool:
@@ -126,30 +141,32 @@ def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> b
     return weight is not None and weight.constant is not None
 
 
-def _counts(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
-    """Whether the runtime computes on these codes: uint8, and int8 where it has kernels for that
-    (ARM) or makes uint8 of it."""
-    maker = codes.producer()
+def _computes_on(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
+    """Return whether the runtime computes on these codes.
+
+    It does on uint8, and on int8 where it has kernels for that (ARM) or converts it to uint8.
+    """
+    producer = codes.producer()
     unsigned = params is None or not params.qtype.signed
     if graph.signed or graph.int8_kernels or unsigned:
         return True
-    if maker is None or maker.op_type != "QuantizeLinear":
+    if producer is None or producer.op_type != "QuantizeLinear":
         return True
-    return graph.becomes_uint8(maker)
+    return graph.becomes_uint8(producer)
 
 
 def _quantized_by(
     graph: QdqGraph, node: ir.Node
 ) -> tuple[list[ir.Node], Bounds, tuple[ir.Node, ...]]:
-    """The QuantizeLinear behind a node (and its twins), the bounds of a clamp between, and that."""
+    """Return the QuantizeLinear nodes behind `node`, and the bounds and node of a clamp between."""
     reader, bounds = graph.model.only_reader(node.outputs[0]), (None, None)
-    passed: tuple[ir.Node, ...] = ()
+    clamps: tuple[ir.Node, ...] = ()
     if reader is not None and reader.op_type in _CLAMPS:
-        bounds, passed = _bounds(reader), (reader,)
-    ends = graph.quantizers(passed[0].outputs[0] if passed else node.outputs[0])
-    if not ends or (passed and not _redundant(graph.params(ends[0]), bounds)):
+        bounds, clamps = _bounds(reader), (reader,)
+    quantizers = graph.quantizers(clamps[0].outputs[0] if clamps else node.outputs[0])
+    if not quantizers or (clamps and not _redundant(graph.params(quantizers[0]), bounds)):
         return [], (None, None), ()
-    return ends, bounds, passed
+    return quantizers, bounds, clamps
 
 
 def _bounds(clamp: ir.Node) -> Any:
@@ -160,7 +177,7 @@ def _bounds(clamp: ir.Node) -> Any:
 
 
 def _redundant(params: QuantParams, bounds: Bounds) -> bool:
-    """Whether saturation of the codes does what the clamp does."""
+    """Return whether saturation of the codes implies the clamp."""
     low, high = bounds
     scale, zero, qtype = params.scale, int(params.zero_point), params.qtype
     below = low is None or int(torch.round(torch.tensor(low) / scale)) + zero <= qtype.qmin

@@ -14,9 +14,15 @@ from qtool.core.types import QuantParams
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One kernel call. kind: "integer", "move", "quantize", "dequantize" or "float".
+    """One kernel call of a program.
 
-    outputs: more than one only for a float part of the model, of so many `nodes`.
+    Attributes:
+        name: of the node.
+        kind: "integer", "move", "quantize", "dequantize" or "float".
+        kernel: takes the inputs, returns a tensor, or a tuple for several outputs.
+        inputs: names of tensors.
+        outputs: names of tensors; several only for a float part of the model.
+        node_count: the nodes of the model that it runs.
     """
 
     name: str
@@ -35,12 +41,18 @@ class Instruction:
 class Program:
     """A model in integers. Call it with float32 inputs, or with codes where inputs are quantized.
 
-    Returns one tensor per output: its codes (uint8 or int8) where the output is quantized, float32
-    where the last kernel gives float. Exact under the arithmetic of `profile` wherever no step is
-    of the kind "float".
+    A call returns one tensor per output: codes (uint8 or int8) where the output is quantized,
+    float32 where the last kernel returns float. The result is exact under the arithmetic of
+    `profile` wherever no instruction is of the kind "float".
 
-    params: what the codes of each quantized tensor mean. labels: tensor name -> the user's name.
-    lifted: tensors whose codes are int8 in the file, and uint8 here and in the runtime.
+    Attributes:
+        profile: name of the numerics profile.
+        inputs, outputs: names of tensors, in the order of the model.
+        instructions: in an order in which they can run.
+        constants: tensor name -> value.
+        params: tensor name -> quantization parameters.
+        labels: tensor name -> the user's name.
+        held_as_uint8: tensors whose codes are int8 in the file, and uint8 here and in the runtime.
     """
 
     profile: str
@@ -54,20 +66,20 @@ class Program:
 
     @property
     def float_nodes(self) -> int:
-        """How many nodes run in float, in the runtime's kernels."""
+        """The number of nodes that run in float, in the runtime's kernels."""
         return sum(s.node_count for s in self.instructions if s.kind == "float")
 
     @property
     def influenced_by_float(self) -> frozenset[str]:
-        """Tensors that a node in float has a part in."""
-        found: set[str] = set()
-        for step in self.instructions:
-            if step.kind == "float" or found & set(step.inputs):
-                found |= set(step.outputs)
-        return frozenset(found)
+        """Tensors that depend on a float node."""
+        names: set[str] = set()
+        for instruction in self.instructions:
+            if instruction.kind == "float" or names & set(instruction.inputs):
+                names |= set(instruction.outputs)
+        return frozenset(names)
 
     def from_file_codes(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """A tensor as the file has it, as this program has it."""
+        """Convert a tensor from its codes in the file to those of this program."""
         return (
             (values.to(torch.int16) + 128).to(torch.uint8) if name in self.held_as_uint8 else values
         )
@@ -77,31 +89,32 @@ class Program:
         return tuple(values[name] for name in self.outputs)
 
     def trace(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Every tensor of a run by the user's name: codes where it is quantized."""
+        """Return every tensor of a run by the user's name: codes where it is quantized."""
         values = self.values(*inputs)
         return {self.labels.get(name, name): t for name, t in values.items()}
 
     def values(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Every tensor of a run by its name in the file: codes where it is quantized."""
+        """Return every tensor of a run by its name in the file: codes where it is quantized."""
         return self._run(inputs, keep=True)
 
     @torch.inference_mode()
     def _run(self, inputs: Sequence[torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
         if len(inputs) != len(self.inputs):
             raise DataError(
-                f"{len(inputs)} inputs given, the program takes {len(self.inputs)}: "
+                f"the program takes {len(self.inputs)} inputs, not {len(inputs)}: "
                 f"{', '.join(self.inputs)}"
             )
         values = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
         last = {} if keep else self._last_use()
-        for i, step in enumerate(self.instructions):
-            arguments = [values[n] for n in step.inputs]
-            if step.kind == "quantize" and arguments[0].dtype == self._dtype(step.output):
-                values[step.output] = arguments[0]  # given in codes
+        for i, instruction in enumerate(self.instructions):
+            arguments = [values[n] for n in instruction.inputs]
+            output = instruction.output
+            if instruction.kind == "quantize" and arguments[0].dtype == self._dtype(output):
+                values[output] = arguments[0]  # the input is in codes
             else:
-                found = step.kernel(*arguments)
-                found = found if len(step.outputs) > 1 else (found,)
-                values |= dict(zip(step.outputs, found, strict=True))
+                results = instruction.kernel(*arguments)
+                results = results if len(instruction.outputs) > 1 else (results,)
+                values |= dict(zip(instruction.outputs, results, strict=True))
             for name in last.get(i, ()):
                 del values[name]
         return values
@@ -110,14 +123,14 @@ class Program:
         return self.params[name].qtype.torch_dtype
 
     def _last_use(self) -> dict[int, list[str]]:
-        """Step number -> tensors that nobody reads after it: memory is freed as the run goes."""
+        """Return instruction index -> tensors to free after it."""
         last: dict[str, int] = {}
-        for i, step in enumerate(self.instructions):
-            for name in (*step.inputs, *step.outputs):
+        for i, instruction in enumerate(self.instructions):
+            for name in (*instruction.inputs, *instruction.outputs):
                 last[name] = i
-        kept = {*self.outputs, *self.constants}
-        found: dict[int, list[str]] = {}
+        needed = {*self.outputs, *self.constants}
+        unused: dict[int, list[str]] = {}
         for name, i in last.items():
-            if name not in kept:
-                found.setdefault(i, []).append(name)
-        return found
+            if name not in needed:
+                unused.setdefault(i, []).append(name)
+        return unused

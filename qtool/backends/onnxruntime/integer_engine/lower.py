@@ -1,7 +1,7 @@
 """From a QDQ model to the integer program.
 
-Where the runtime fuses DequantizeLinear, an operator and QuantizeLinear into one integer kernel,
-the program has one integer step (see patterns.py); everything else runs as written.
+Where the runtime fuses DequantizeLinear, an operator and QuantizeLinear to one integer kernel, the
+program has one integer instruction (see fusion_patterns.py); all other nodes run as written.
 """
 
 from __future__ import annotations
@@ -39,34 +39,46 @@ from qtool.core.errors import KernelError
 from qtool.core.ops import kernel_of
 from qtool.core.types import Array, QuantParams
 
-_ON_CODES = ("QLinear", "QGemm")  # how the runtime's operators of the QOperator format begin
+_ON_CODES = ("QLinear", "QGemm")  # prefixes of operators in QOperator format
 
 
 @dataclass
 class _Lowering:
+    """The program while it is built.
+
+    Attributes:
+        graph: the quantized model.
+        profile: whose kernels are bound.
+        as_written: do not fuse a dequantized weight into a product of floats.
+        instructions: so far, in the order of the model.
+        constants: tensor name -> value.
+        dequantized: stored codes, dequantized where float operators read them.
+        params: tensor name -> quantization parameters.
+        absorbed: nodes that are part of an instruction of another node.
+        in_runtime: see `join_islands`.
+    """
+
     graph: QdqGraph
     profile: Any
     as_written: bool = False
     instructions: list[Instruction] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    dequantized: dict[str, QuantizedTensor] = field(
-        default_factory=dict
-    )  # dequantized where they are read as floats
+    dequantized: dict[str, QuantizedTensor] = field(default_factory=dict)
     params: dict[str, QuantParams] = field(default_factory=dict)
-    absorbed: set[ir.Node] = field(default_factory=set)  # nodes that are part of an integer step
-    in_runtime: dict[str, ir.Node] = field(default_factory=dict)  # see islands.py
+    absorbed: set[ir.Node] = field(default_factory=set)
+    in_runtime: dict[str, ir.Node] = field(default_factory=dict)
 
 
 def lower(model: Source, profile: str | Profile | None = None, as_written: bool = False) -> Program:
-    """The integer program of a QDQ model, made by qtool or by another tool.
+    """Return the integer program of a QDQ model, written by qtool or by another tool.
 
     Args:
         model: the model, read or not, or the path of its file.
         profile: the numerics profile (`qtool.backends.profiles.PROFILES`); by default that of ONNX
-            Runtime on this processor. Of x86, int8 codes are held as uint8 where the runtime does
-            so; of "tflite", uint8 codes are held as int8.
-        as_written: floats times a dequantized weight stay so, where the runtime would multiply
-            codes.
+            Runtime on this processor. x86 profiles hold int8 codes as uint8 where the runtime does;
+            "tflite" holds uint8 codes as int8.
+        as_written: products of floats and a dequantized weight stay so, where the runtime would
+            multiply codes.
 
     Raises:
         FileError: not a readable ONNX file.
@@ -78,41 +90,43 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     graph = QdqGraph(
         file, profile.signed, profile.int8_as_uint8, int8_kernels=not profile.int8_as_uint8
     )
-    work = _Lowering(graph, profile, as_written)
+    state = _Lowering(graph, profile, as_written)
     for node in file.nodes:
-        _lower_node(work, node)
+        _lower_node(state, node)
     for value in file.outputs:
-        if (constant := array_of(value)) is not None:  # the same whatever the input: anchors, say
-            work.constants[name_of(value)] = _tensor_of(value, constant.copy())
-    steps = join_islands(_needed(work), work.in_runtime, file)
-    labels = {o: value_names.tensor_of(o) for s in steps for o in s.outputs}
+        if (constant := array_of(value)) is not None:  # independent of the inputs, as anchors are
+            state.constants[name_of(value)] = _tensor_of(value, constant.copy())
+    instructions = join_islands(_needed(state), state.in_runtime, file)
+    labels = {o: value_names.tensor_of(o) for s in instructions for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
-    outputs = tuple(_output(work, value) for value in file.outputs)
+    outputs = tuple(_output(state, value) for value in file.outputs)
     lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.is_held_as_uint8(n))
     taken = frozenset(name_of(n.outputs[0]) for n in lifted)
-    return Program(profile.name, inputs, outputs, steps, work.constants, work.params, labels, taken)
+    return Program(
+        profile.name, inputs, outputs, instructions, state.constants, state.params, labels, taken
+    )
 
 
-def _lower_node(work: _Lowering, node: ir.Node) -> None:
-    if node in work.absorbed or all(map(is_constant, node.outputs)):
+def _lower_node(state: _Lowering, node: ir.Node) -> None:
+    if node in state.absorbed or all(map(is_constant, node.outputs)):
         return
     if node.op_type.startswith(_ON_CODES):
         raise KernelError(
-            f"{node.name} ({node.op_type}) is an operator of the QOperator format, a name for the "
-            "runtime's own kernel, and there is nothing to compare that with; give the model in "
-            "QDQ format"
+            f"{node.name} ({node.op_type}) is an operator of the QOperator format, which names "
+            "the runtime's own kernel and has no arithmetic to compare with; use the model in QDQ "
+            "format"
         )
     try:
         if node.op_type == "QuantizeLinear" and is_constant(input_at(node, 0)):
             return  # of a weight: see QdqGraph.codes
         if node.op_type == "QuantizeLinear":
-            params = work.graph.params(node)
-            kernel = work.profile.bind("quantize", params)
-            _add(work, node, "quantize", kernel, node.inputs[:1], params)
+            params = state.graph.params(node)
+            kernel = state.profile.bind("quantize", params)
+            _add(state, node, "quantize", kernel, node.inputs[:1], params)
         elif node.op_type == "DequantizeLinear":
-            _dequantize(work, node)
-        elif not any(lowers(work, node) for lowers in _WAYS):
-            _float(work, node)
+            _dequantize(state, node)
+        elif not any(lowers(state, node) for lowers in _LOWERINGS):
+            _float(state, node)
     except KernelError as error:
         message = str(error)
         if str(node.name) in message:
@@ -120,14 +134,14 @@ def _lower_node(work: _Lowering, node: ir.Node) -> None:
         raise KernelError(f"{node.name}: {message}") from error
 
 
-def _float(work: _Lowering, node: ir.Node) -> None:
-    """A node in the runtime's own kernel; one from outside in the kernel that came with it."""
+def _float(state: _Lowering, node: ir.Node) -> None:
+    """Add a node that runs in the runtime, or in the kernel that came with a custom operator."""
     outputs = [o for o in node.outputs if o.name and (o.uses() or o.is_graph_output())]
     own = kernel_of(node.domain, node.op_type)
     if own is not None:
         run = partial(_run_own, own, [i is not None for i in node.inputs], attributes_of(node))
         _add(
-            work,
+            state,
             node,
             "float",
             run,
@@ -135,109 +149,111 @@ def _float(work: _Lowering, node: ir.Node) -> None:
             outputs=node.outputs,
         )
     elif outputs:
-        file = work.graph.model
+        file = state.graph.model
         kernel, inputs = runtime_graph([node], file, [name_of(o) for o in outputs], {})
-        work.in_runtime[name_of(outputs[0])] = node
+        state.in_runtime[name_of(outputs[0])] = node
         made = tuple(map(name_of, outputs))
-        work.instructions.append(Instruction(str(node.name), "float", kernel, inputs, made))
+        state.instructions.append(Instruction(str(node.name), "float", kernel, inputs, made))
 
 
 def _run_own(
     kernel: Callable[..., Any],
-    given: Sequence[bool],
+    present: Sequence[bool],
     attributes: Mapping[str, Any],
     *values: torch.Tensor,
 ) -> Any:
-    """A kernel from outside: None for inputs that were left out, text for what a file holds as
-    bytes."""
-    left = iter(values)
+    """Call the kernel of a custom operator.
+
+    Omitted inputs are None, and bytes of the file are passed as text.
+    """
+    remaining = iter(values)
     texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-    return kernel(*(next(left) if here else None for here in given), **texts)
+    return kernel(*(next(remaining) if here else None for here in present), **texts)
 
 
-def _dequantize(work: _Lowering, node: ir.Node) -> None:
-    codes = work.graph.codes(node.outputs[0])
+def _dequantize(state: _Lowering, node: ir.Node) -> None:
+    codes = state.graph.codes(node.outputs[0])
     assert codes is not None
     if codes.constant is not None:
-        work.dequantized[name_of(node.outputs[0])] = codes
+        state.dequantized[name_of(node.outputs[0])] = codes
         return
-    kernel = work.profile.bind("dequantize", codes.params)
-    _add(work, node, "dequantize", kernel, [codes.value])
+    kernel = state.profile.bind("dequantize", codes.params)
+    _add(state, node, "dequantize", kernel, [codes.value])
 
 
-def _integer(work: _Lowering, node: ir.Node) -> bool:
-    found = match_operator(work.graph, node)
-    if found is None or (found.quantizer is None and not work.profile.float_results):
+def _integer(state: _Lowering, node: ir.Node) -> bool:
+    match = match_operator(state.graph, node)
+    if match is None or (match.quantizer is None and not state.profile.float_results):
         return False
-    call = OperatorCall(node, work.graph, work.profile, found.inputs, found.out)
-    kernel = found.operator.bind(call)
-    weight = found.operator.weight
-    inputs = [c.value for c in found.inputs if not (weight and c is not found.inputs[0])]
-    for codes in found.inputs:
+    call = OperatorCall(node, state.graph, state.profile, match.inputs, match.out)
+    kernel = match.operator.bind(call)
+    weight = match.operator.weight
+    inputs = [c.value for c in match.inputs if not (weight and c is not match.inputs[0])]
+    for codes in match.inputs:
         if codes.constant is not None:
-            work.constants[codes.name] = codes.constant
-    if found.quantizer is None:
-        _add(work, node, "integer", kernel, inputs)
+            state.constants[codes.name] = codes.constant
+    if match.quantizer is None:
+        _add(state, node, "integer", kernel, inputs)
         return True
-    work.absorbed |= set(found.absorbed)
-    _add(work, found.quantizer, "integer", kernel, inputs, found.out, name=node.name)
-    for twin in found.duplicates:
-        _add(work, twin, "move", _as_it_is, [found.quantizer.outputs[0]], found.out)
+    state.absorbed |= set(match.absorbed)
+    _add(state, match.quantizer, "integer", kernel, inputs, match.out, name=node.name)
+    for duplicate in match.duplicates:
+        _add(state, duplicate, "move", _identity, [match.quantizer.outputs[0]], match.out)
     return True
 
 
-def _inside(work: _Lowering, node: ir.Node) -> bool:
-    found = bind_node(node, work.graph.model, work.profile, work.as_written)
-    if found is None:
+def _bound_node(state: _Lowering, node: ir.Node) -> bool:
+    bound = bind_node(node, state.graph.model, state.profile, state.as_written)
+    if bound is None:
         return False
-    _add(work, node, "integer", found.kernel, found.inputs, outputs=node.outputs)
+    _add(state, node, "integer", bound.kernel, bound.inputs, outputs=node.outputs)
     return True
 
 
-def _as_it_is(codes: torch.Tensor) -> torch.Tensor:
+def _identity(codes: torch.Tensor) -> torch.Tensor:
     return codes
 
 
-def _moved_between(work: _Lowering, node: ir.Node) -> bool:
-    found = match_move(work.graph, node)
-    if found is None:
+def _fused_move(state: _Lowering, node: ir.Node) -> bool:
+    match = match_move(state.graph, node)
+    if match is None:
         return False
-    kernel = work.profile.bind("passthrough", found.codes.params, found.params, found.move)
-    work.absorbed.add(found.quantizer)
-    _add(work, found.quantizer, "move", kernel, [found.codes.value], found.params, name=node.name)
+    kernel = state.profile.bind("passthrough", match.codes.params, match.params, match.move)
+    state.absorbed.add(match.quantizer)
+    _add(state, match.quantizer, "move", kernel, [match.codes.value], match.params, name=node.name)
     return True
 
 
-def _moved(work: _Lowering, node: ir.Node) -> bool:
-    """A move as written, of codes or of floats; a Pad of codes."""
-    params = work.params.get(name_of(input_at(node, 0)))
+def _move(state: _Lowering, node: ir.Node) -> bool:
+    """Add a move as written, of codes or of floats; a Pad of codes."""
+    params = state.params.get(name_of(input_at(node, 0)))
     if node.op_type == "Pad" and params is not None:
-        kernel = _pad_codes(work, node, params)
+        kernel = _pad_codes(state, node, params)
     elif node.op_type in MOVES and (move := move_of(node)) is not None:
         kernel = move
         if params is None:
-            work.in_runtime[name_of(node.outputs[0])] = node
+            state.in_runtime[name_of(node.outputs[0])] = node
     else:
         return False
-    _add(work, node, "move", kernel, node.inputs[:1], params)
+    _add(state, node, "move", kernel, node.inputs[:1], params)
     return True
 
 
-_WAYS = (_integer, _inside, _moved_between, _moved)
+_LOWERINGS = (_integer, _bound_node, _fused_move, _move)
 
 
-def _pad_codes(work: _Lowering, node: ir.Node, params: QuantParams) -> Any:
+def _pad_codes(state: _Lowering, node: ir.Node, params: QuantParams) -> Any:
     pads, fill = (array_of(input_at(node, i)) for i in (1, 2))
     if pads is None or attributes_of(node).get("mode", "constant") != "constant":
         raise KernelError(f"{node.name}: only constant padding of codes has a kernel")
     value = 0 if fill is None else int(fill)
-    if work.graph.signed and node.op_type == "Pad":
+    if state.graph.signed and node.op_type == "Pad":
         value -= 128 if fill is None or fill.dtype == "uint8" else 0
-    return work.profile.bind("pad", params, params, pads=[int(p) for p in pads], value=value)
+    return state.profile.bind("pad", params, params, pads=[int(p) for p in pads], value=value)
 
 
 def _add(
-    work: _Lowering,
+    state: _Lowering,
     node: ir.Node,
     kind: str,
     kernel: Any,
@@ -248,17 +264,17 @@ def _add(
 ) -> None:
     for each in inputs:
         if (constant := array_of(each)) is not None:
-            work.constants.setdefault(name_of(each), _tensor_of(each, constant))
+            state.constants.setdefault(name_of(each), _tensor_of(each, constant))
     read, made = map(name_of, inputs), [name_of(o) for o in outputs or node.outputs[:1]]
     if params is not None:
-        work.params[made[0]] = params
-    work.instructions.append(
+        state.params[made[0]] = params
+    state.instructions.append(
         Instruction(name or str(node.name), kind, kernel, tuple(read), tuple(made))
     )
 
 
 def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
-    """A constant of a file; text and the types of ml_dtypes have no tensors."""
+    """Return a constant as a tensor; torch has no text and no types of ml_dtypes."""
     try:
         return torch.from_numpy(constant)
     except TypeError as error:
@@ -269,23 +285,23 @@ def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
         ) from error
 
 
-def _output(work: _Lowering, value: ir.Value) -> str:
-    """The codes behind a dequantized output, or the output itself."""
-    codes = work.graph.codes(value)
+def _output(state: _Lowering, value: ir.Value) -> str:
+    """Return the codes behind a dequantized output, or the output itself."""
+    codes = state.graph.codes(value)
     return codes.name if codes is not None and codes.constant is None else name_of(value)
 
 
-def _needed(work: _Lowering) -> tuple[Instruction, ...]:
-    """The steps that an output depends on: most dequantizations are part of integer steps."""
-    needed = {_output(work, value) for value in work.graph.model.outputs}
-    kept: list[Instruction] = []
-    for step in reversed(work.instructions):
-        if needed & set(step.outputs):
-            needed |= set(step.inputs)
-            kept.append(step)
-    for name, codes in work.dequantized.items():
+def _needed(state: _Lowering) -> tuple[Instruction, ...]:
+    """Return the instructions that an output depends on: most dequantizations are fused."""
+    needed = {_output(state, value) for value in state.graph.model.outputs}
+    reversed_: list[Instruction] = []
+    for instruction in reversed(state.instructions):
+        if needed & set(instruction.outputs):
+            needed |= set(instruction.inputs)
+            reversed_.append(instruction)
+    for name, codes in state.dequantized.items():
         if name in needed and codes.constant is not None:
-            work.constants[name] = codes.dequantize()
-    for name in set(work.constants) - needed:
-        del work.constants[name]
-    return tuple(reversed(kept))
+            state.constants[name] = codes.dequantize()
+    for name in set(state.constants) - needed:
+        del state.constants[name]
+    return tuple(reversed(reversed_))

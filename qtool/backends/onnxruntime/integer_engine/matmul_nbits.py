@@ -1,8 +1,8 @@
-"""Floats times stored codes of 8 bits, which ONNX Runtime takes for a MatMulNBits.
+"""Products of floats and stored 8-bit codes, which ONNX Runtime runs as MatMulNBits.
 
-A weight behind a DequantizeLinear that one MatMul or Gemm reads becomes one of 8 bits in blocks of
-32, whose kernel rounds what it multiplies to int8: nothing in the file says so. What is needed for
-that is the runtime's own rule (`DQMatMulNodeGroupSelector` there).
+The runtime turns a weight behind a DequantizeLinear that one MatMul or Gemm reads into 8-bit codes
+in blocks of 32, and that kernel rounds the other operand to int8, which the file does not state.
+The conditions are those of `DQMatMulNodeGroupSelector` in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
 
 BITS, BLOCK = 8, 32
-MAX_SHARED = 8  # so many floats of one content become one constant there
+MAX_SHARED = 8  # the runtime merges equal constants of up to so many floats
 PRODUCTS = ("MatMul", "Gemm")
 _PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 _LIFT = {torch.int8: 128, torch.uint8: 0}  # the kernel counts codes from 0
@@ -25,8 +25,15 @@ _LIFT = {torch.int8: 128, torch.uint8: 0}  # the kernel counts codes from 0
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """codes: uint8 [out, blocks, block]. scale, zero_point: [out, blocks]; zeros: whether the file
-    has such. bias: [out]."""
+    """A product that runs as MatMulNBits.
+
+    Attributes:
+        codes: uint8 [out, blocks, block].
+        scale, zero_point: [out, blocks].
+        inputs: the number of input features.
+        zeros: whether the file stores zero points.
+        bias: [out], None without one.
+    """
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -37,7 +44,7 @@ class Product:
 
 
 def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
-    """What the runtime makes of a MatMul or Gemm; None where it stays one of floats."""
+    """Return what the runtime makes of a MatMul or Gemm, None if it stays a product of floats."""
     weight = _weight_dequantizer(node, file)
     if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
         return None
@@ -57,30 +64,35 @@ def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     if any(computed) or (bias is not None and bias.shape != (outputs,)):
         return None
     blocks = (outputs, -(-inputs // BLOCK))
-    none = torch.zeros(()) if zero is None else zero
+    zero_points = torch.zeros(()) if zero is None else zero
     lifted = (codes.t().to(torch.int16) + lift).to(torch.uint8)
     filled = F.pad(lifted, (0, -inputs % BLOCK)).reshape(*blocks, BLOCK)
-    scales, zeros = (t.reshape(-1, 1).expand(blocks) for t in (scale, none.to(torch.int64) + lift))
-    given = zero is not None or lift == 0
-    return Product(filled, scales.contiguous(), zeros.contiguous(), inputs, given, bias)
+    scales, zeros = (
+        t.reshape(-1, 1).expand(blocks) for t in (scale, zero_points.to(torch.int64) + lift)
+    )
+    stores_zeros = zero is not None or lift == 0
+    return Product(filled, scales.contiguous(), zeros.contiguous(), inputs, stores_zeros, bias)
 
 
 def _weight_dequantizer(node: ir.Node, file: OnnxModel) -> ir.Node | None:
-    """The DequantizeLinear of the weight, where it is the only one in front of a product, and the
-    product its only reader."""
+    """Return the DequantizeLinear of the weight.
+
+    None if the other operand has one as well, or the product is not its only reader.
+    """
     weights = input_at(node, 1)
-    maker = None if weights is None else weights.producer()
+    producer = None if weights is None else weights.producer()
     data = input_at(node, 0)
-    if maker is None or weights is None or data is None:
+    if producer is None or weights is None or data is None:
         return None
     before = data.producer()
     alone = before is None or before.op_type != "DequantizeLinear"
-    fits = maker.op_type == "DequantizeLinear" and not attributes_of(maker).get("block_size", 0)
-    return maker if alone and fits and file.only_reader(weights) is node else None
+    blocks = attributes_of(producer).get("block_size", 0)
+    fits = producer.op_type == "DequantizeLinear" and not blocks
+    return producer if alone and fits and file.only_reader(weights) is node else None
 
 
 def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
-    """Whether another node reads a constant, or one that the runtime finds equal."""
+    """Return whether another node reads a constant, or one that the runtime finds equal."""
     if value is None or len(value.uses()) > 1:
         return True
     array = array_of(value)
@@ -93,34 +105,38 @@ def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
 
 
 def _is_plain(node: ir.Node, file: OnnxModel) -> bool:
-    """A product of matrices that no QuantizeLinear reads. A MatMul in front of an Add takes that
-    in, as its bias; such ones stay the runtime's."""
-    found = {**_PLAIN, **attributes_of(node)}
+    """Return whether a product of matrices has default attributes and no QuantizeLinear reads it.
+
+    An Add behind a MatMul becomes its bias; such products stay with the runtime.
+    """
+    attributes = {**_PLAIN, **attributes_of(node)}
     readers = {reader.op_type for reader in file.readers(node.outputs[0])}
     ends = {"QuantizeLinear", "Add"} if node.op_type == "MatMul" else {"QuantizeLinear"}
-    return not readers & ends and all(found[name] == value for name, value in _PLAIN.items())
+    return not readers & ends and all(attributes[name] == value for name, value in _PLAIN.items())
 
 
 def _absorbs_transpose(node: ir.Node, file: OnnxModel) -> bool:
-    """Whether a Gemm takes in the Transpose before it, or without a bias the one behind it
-    (`GemmTransposeFusion`, ahead of the rule here): the product is one of floats then."""
+    """Return whether a Gemm is fused with a Transpose before it, or behind it if it has no bias.
+
+    `GemmTransposeFusion` runs before the rule of this module: the product is one of floats then.
+    """
     if node.op_type != "Gemm":
         return False
-    given, behind = _without_reshapes(input_at(node, 0)), file.only_reader(node.outputs[0])
-    before = None if given is None else given.producer()
+    data, behind = _without_reshapes(input_at(node, 0)), file.only_reader(node.outputs[0])
+    before = None if data is None else data.producer()
     if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses()) == 1:
-        # the runtime removes a Reshape behind it where its order is said, and only there
-        return given is input_at(node, 0) or "perm" in attributes_of(before)
+        # the runtime removes a Reshape behind it only where it states its permutation
+        return data is input_at(node, 0) or "perm" in attributes_of(before)
     return behind is not None and behind.op_type == "Transpose" and input_at(node, 2) is None
 
 
 def _without_reshapes(value: ir.Value | None) -> ir.Value | None:
-    """What a value is without a Reshape to the sizes that it has, which the runtime removes."""
-    while value is not None and (maker := value.producer()) is not None:
-        source, sizes = input_at(maker, 0), value.shape
+    """Return a value before reshapes to its own sizes, which the runtime removes."""
+    while value is not None and (producer := value.producer()) is not None:
+        source, sizes = input_at(producer, 0), value.shape
         fixed = sizes is not None and sizes.is_static()
         same = source is not None and fixed and source.shape == sizes
-        if maker.op_type not in ("Identity", "Reshape") or not same:
+        if producer.op_type not in ("Identity", "Reshape") or not same:
             break
         value = source
     return value

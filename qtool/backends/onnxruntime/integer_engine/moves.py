@@ -18,7 +18,7 @@ Constants = Sequence[np.ndarray[Any, Any] | None]
 
 
 def move_of(node: ir.Node) -> Move | None:
-    """What the node does to its first input; None if it is no move, or has computed arguments."""
+    """Return what a node does to its first input; None for no move, or computed arguments."""
     maker = MOVES.get(node.op_type)
     constants = [array_of(v) for v in node.inputs[1:]]
     unknown = [
@@ -70,7 +70,7 @@ def _unsqueeze(attributes: Attributes, constants: Constants) -> Move:
 
 
 _TO_THE_END = (2**31 - 1, 2**63 - 1)
-"""Ends of a Slice that stand for the end in the direction of its steps, as the runtime has it."""
+"""Ends of a Slice that mean the end in the direction of its steps, as in the runtime."""
 
 
 def _slice(attributes: Attributes, constants: Constants) -> Move:
@@ -105,8 +105,8 @@ def _gather(attributes: Attributes, constants: Constants) -> Move:
 
     def move(x: Tensor) -> Tensor:
         at = axis % x.dim()
-        found = x.index_select(at, flat % x.shape[at])
-        return found.reshape((*x.shape[:at], *indices.shape, *x.shape[at + 1 :]))
+        rows = x.index_select(at, flat % x.shape[at])
+        return rows.reshape((*x.shape[:at], *indices.shape, *x.shape[at + 1 :]))
 
     return move
 
@@ -139,7 +139,7 @@ def _tile(attributes: Attributes, constants: Constants) -> Move:
 
 
 def _resize(attributes: Attributes, constants: Constants) -> Move | None:
-    """Nearest neighbours, the lower one, at positions that are multiples of the input's size."""
+    """Bind nearest-neighbour resizing with asymmetric positions, rounded down; None for others."""
     floor = attributes.get("nearest_mode") == "floor"
     asymmetric = attributes.get("coordinate_transformation_mode") == "asymmetric"
     if attributes.get("mode", "nearest") != "nearest" or not (floor and asymmetric):
@@ -149,10 +149,10 @@ def _resize(attributes: Attributes, constants: Constants) -> Move | None:
     def move(x: Tensor) -> Tensor:
         for i, axis in enumerate(attributes.get("axes", range(x.dim()))):
             count = x.shape[axis]
-            wanted = int(sizes[i]) if sizes is not None else 0
-            step = scales[i] if scales is not None else np.float32(wanted / count)
-            wanted = wanted or int(np.float32(count) * step)
-            at = np.floor(np.arange(wanted, dtype=np.float32) / step).astype(np.int64)
+            size = int(sizes[i]) if sizes is not None else 0
+            step = scales[i] if scales is not None else np.float32(size / count)
+            size = size or int(np.float32(count) * step)
+            at = np.floor(np.arange(size, dtype=np.float32) / step).astype(np.int64)
             x = x.index_select(axis, torch.from_numpy(at.clip(0, count - 1)))
         return x
 

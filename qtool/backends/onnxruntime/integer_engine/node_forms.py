@@ -1,4 +1,4 @@
-"""Forms of a node, each run once and small in the engine's kernel and in the runtime's."""
+"""Forms of a node: each is run once, small, in the engine's kernel and in the runtime's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ _matches: dict[NodeForm, bool] = {}
 
 @dataclass(frozen=True)
 class RandomInput:
-    """A tensor of random values. type: "float32" or of integers. below: of indices; 1 for zeros.
-    fed: it comes in when the model runs, and is not stored. size: of floats, about."""
+    """A tensor of random values.
+
+    Attributes:
+        shape: its shape.
+        type: "float32" or an integer type.
+        high: exclusive upper bound of indices; 1 for zeros.
+        runtime_input: it is an input of the model, not stored.
+        std: standard deviation of floats.
+    """
 
     shape: tuple[int, ...]
     type: str = "float32"
@@ -31,22 +38,22 @@ class RandomInput:
     std: float = 1.0
 
     def values(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-        """The first row of integers is as high as they are: sums that saturate are seen."""
+        """Draw the values; the first row of integers is the maximum, so that saturation shows."""
         if self.type == "float32":
-            drawn = generator.standard_normal(self.shape, np.float32) * np.float32(self.std)
-            return np.asarray(drawn)
+            normal = generator.standard_normal(self.shape, np.float32)
+            return np.asarray(normal * np.float32(self.std))
         if self.high is not None:
             return generator.integers(self.high, size=self.shape).astype(self.type)
         low, high = np.iinfo(self.type).min, np.iinfo(self.type).max
-        found = generator.integers(low, high + 1, self.shape)
-        if found.ndim > 1:
-            found[0] = high
-        return found.astype(self.type)
+        values = generator.integers(low, high + 1, self.shape)
+        if values.ndim > 1:
+            values[0] = high
+        return values.astype(self.type)
 
 
 @dataclass(frozen=True)
 class NodeForm:
-    """What decides how a node computes: its operator and attributes, and what it reads."""
+    """What decides how a node computes: operator, attributes and types of inputs."""
 
     op: str
     inputs: tuple[RandomInput | None, ...]
@@ -57,7 +64,13 @@ class NodeForm:
 
 @dataclass(frozen=True, eq=False)
 class BoundKernel:
-    """A kernel, what it reads of its node's inputs, and the form that it is known by."""
+    """A kernel bound to a node.
+
+    Attributes:
+        kernel: takes `inputs`.
+        inputs: the inputs of the node that it reads.
+        form: of the node.
+    """
 
     kernel: Callable[..., Any]
     inputs: Sequence[ir.Value | None]
@@ -68,8 +81,10 @@ Bind = Callable[[ir.Node, OnnxModel], BoundKernel | None]
 
 
 def matches_runtime(form: NodeForm, bind: Bind) -> bool:
-    """Whether the kernels that `bind` makes for nodes of a form give the bits that the runtime
-    gives, here; found out once."""
+    """Return whether the kernels of a form return the bits of the runtime on this CPU.
+
+    The result is computed once for each form. `bind` binds a kernel to a node of the form.
+    """
     if form not in _matches:
         _matches[form] = _run(form, bind)
     return _matches[form]
@@ -78,37 +93,37 @@ def matches_runtime(form: NodeForm, bind: Bind) -> bool:
 def _run(form: NodeForm, bind: Bind) -> bool:
     file, values = _model(form)
     node = file.nodes[0]
-    mine = bind(node, file)
-    if mine is None:
+    bound = bind(node, file)
+    if bound is None:
         return False
     try:
         run, names = runtime_graph([node], file, [name_of(o) for o in node.outputs], {})
         expected = _tensors(run(*(values[name] for name in names)))
     except KernelError:
         return False
-    found = _tensors(mine.kernel(*(values[name_of(i)] for i in mine.inputs)))
-    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    results = _tensors(bound.kernel(*(values[name_of(i)] for i in bound.inputs)))
+    return all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
-def _tensors(found: Any) -> Sequence[torch.Tensor]:
-    return [found] if isinstance(found, torch.Tensor) else found
+def _tensors(results: Any) -> Sequence[torch.Tensor]:
+    return [results] if isinstance(results, torch.Tensor) else results
 
 
 def _model(form: NodeForm) -> tuple[OnnxModel, dict[str, torch.Tensor]]:
-    """The node by itself, and the values of its inputs."""
+    """Return a model of the node only, and the values of its inputs."""
     generator, values = np.random.default_rng(0), dict[str, np.ndarray[Any, Any]]()
     stored, inputs = [], list[ValueInfoProto]()
-    for index, drawn in enumerate(form.inputs):
-        if drawn is None:
+    for index, spec in enumerate(form.inputs):
+        if spec is None:
             continue
-        array = values[f"i{index}"] = drawn.values(generator)
-        if drawn.runtime_input:
+        array = values[f"i{index}"] = spec.values(generator)
+        if spec.runtime_input:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             inputs.append(helper.make_tensor_value_info(f"i{index}", kind, array.shape))
         else:
             stored.append(numpy_helper.from_array(array, f"i{index}"))
     made, numbers = [f"o{index}" for index in range(form.outputs)], dict[str, Any](form.attributes)
-    names = [f"i{index}" if drawn else "" for index, drawn in enumerate(form.inputs)]
+    names = [f"i{index}" if spec else "" for index, spec in enumerate(form.inputs)]
     node = helper.make_node(form.op, names, made, "form", domain=form.domain, **numbers)
     outputs = [ValueInfoProto(name=name) for name in made]
     graph = helper.make_graph([node], "form", inputs, outputs, stored)

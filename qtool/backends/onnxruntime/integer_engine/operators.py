@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from qtool.backends.kernels.params import same_params
 from qtool.backends.onnx.reading import array_of, attributes_of, input_at
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
@@ -18,9 +19,14 @@ from qtool.core.types import INT32, QuantParams
 
 @dataclass(frozen=True, eq=False)
 class OperatorCall:
-    """One operator with everything around it: what a binder needs.
+    """One operator with all that a binder needs.
 
-    inputs: codes of its data inputs. out: parameters of its output, None where that is float.
+    Attributes:
+        node: the operator.
+        graph: the quantized graph around it.
+        profile: whose kernels are bound.
+        inputs: its data inputs.
+        out: parameters of its output, None where that is float.
     """
 
     node: ir.Node
@@ -37,7 +43,7 @@ class OperatorCall:
         return self.profile.bind(op, *args, **kwargs)
 
     def bias(self, index: int, weight: QuantizedTensor) -> torch.Tensor | None:
-        """Bias codes; a float constant is quantized as the runtime does it."""
+        """Return the codes of the bias; a float constant is quantized as the runtime does it."""
         value = input_at(self.node, index)
         if value is None:
             return None
@@ -55,9 +61,17 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class Operator:
-    """inputs: how many leading inputs are data (None: all). float_output: may go without a Q.
-    alike: its output has to have the parameters of its input; output: scale and zero point that it
-    has to have. With others it is no integer operator."""
+    """How an operator is bound, and what an integer kernel requires.
+
+    Attributes:
+        bind: returns the kernel of a call.
+        inputs: the number of leading inputs that are data; None for all.
+        weight: the second input is a weight.
+        float_output: the kernel may return float, without a QuantizeLinear.
+        same_params: requires equal input and output parameters.
+        fixed_output: required scale and zero point of the output.
+        mixed_types: inputs and output may have different types.
+    """
 
     bind: Callable[[OperatorCall], Callable[..., Any]]
     inputs: int | None = 1
@@ -68,18 +82,8 @@ class Operator:
     mixed_types: bool = False
 
     def fits(self, x: QuantParams, out: QuantParams) -> bool:
-        given = (float(out.scale), int(out.zero_point))
-        return (not self.same_params or equal_params(x, out)) and self.fixed_output in (None, given)
-
-
-def equal_params(a: QuantParams, b: QuantParams | None) -> bool:
-    """Whether equal codes mean equal values."""
-    return (
-        b is not None
-        and a.qtype is b.qtype
-        and torch.equal(a.scale, b.scale)
-        and torch.equal(a.zero_point, b.zero_point)
-    )
+        output = (float(out.scale), int(out.zero_point))
+        return (not self.same_params or same_params(x, out)) and self.fixed_output in (None, output)
 
 
 def _weight(call: OperatorCall) -> QuantizedTensor:
@@ -90,13 +94,13 @@ def _weight(call: OperatorCall) -> QuantizedTensor:
 
 
 def _spatial(call: OperatorCall, rank: int) -> dict[str, Any]:
-    found = call.attributes
-    if found.get("auto_pad", "NOTSET") != "NOTSET":
+    attributes = call.attributes
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
         raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
     return {
-        "stride": found.get("strides", [1] * rank),
-        "pads": found.get("pads", [0] * 2 * rank),
-        "dilation": found.get("dilations", [1] * rank),
+        "stride": attributes.get("strides", [1] * rank),
+        "pads": attributes.get("pads", [0] * 2 * rank),
+        "dilation": attributes.get("dilations", [1] * rank),
     }
 
 
@@ -116,12 +120,16 @@ def _conv(call: OperatorCall) -> Callable[..., Any]:
 
 
 def _gemm(call: OperatorCall) -> Callable[..., Any]:
-    found = call.attributes
-    if found.get("alpha", 1.0) != 1.0 or found.get("beta", 1.0) != 1.0 or found.get("transA", 0):
+    attributes = call.attributes
+    if (
+        attributes.get("alpha", 1.0) != 1.0
+        or attributes.get("beta", 1.0) != 1.0
+        or attributes.get("transA", 0)
+    ):
         raise KernelError(
             f"{call.node.name}: Gemm with alpha, beta or transA has no integer kernel"
         )
-    return _linear(call, transposed=bool(found.get("transB", 0)), bias_at=2)
+    return _linear(call, transposed=bool(attributes.get("transB", 0)), bias_at=2)
 
 
 def _matmul(call: OperatorCall) -> Callable[..., Any]:
@@ -161,51 +169,53 @@ def _global_average(call: OperatorCall) -> Callable[..., Any]:
 
 
 def _average(call: OperatorCall) -> Callable[..., Any]:
-    found = call.attributes
-    padded = any(found.get("pads", ())) or found.get("ceil_mode", 0)
-    counted = bool(found.get("count_include_pad", 0) and padded)
-    if counted and found.get("ceil_mode", 0):
+    attributes = call.attributes
+    padded = any(attributes.get("pads", ())) or attributes.get("ceil_mode", 0)
+    counted = bool(attributes.get("count_include_pad", 0) and padded)
+    if counted and attributes.get("ceil_mode", 0):
         raise KernelError(f"{call.node.name}: ceil_mode with counted padding has no integer kernel")
-    spatial = _spatial(call, len(found["kernel_shape"]))
+    spatial = _spatial(call, len(attributes["kernel_shape"]))
     dilation = spatial.pop("dilation")
 
     def pool(pads: Sequence[int]) -> Callable[..., Any]:
         options = {**spatial, "pads": pads, "count_include_pad": counted}
         params = call.inputs[0].params
-        return call.bind("average_pool", params, call.out, kernel=found["kernel_shape"], **options)
+        return call.bind(
+            "average_pool", params, call.out, kernel=attributes["kernel_shape"], **options
+        )
 
-    return _windows(found, {**spatial, "dilation": dilation}, pool)
+    return _windows(attributes, {**spatial, "dilation": dilation}, pool)
 
 
 def _max(call: OperatorCall) -> Callable[..., Any]:
-    found = call.attributes
-    spatial = _spatial(call, len(found["kernel_shape"]))
+    attributes = call.attributes
+    spatial = _spatial(call, len(attributes["kernel_shape"]))
 
     def pool(pads: Sequence[int]) -> Callable[..., Any]:
         options = {**spatial, "pads": pads}
         if all(d == 1 for d in options["dilation"]):
             del options["dilation"]  # not every profile has it
         params = call.inputs[0].params
-        return call.bind("max_pool", params, call.out, kernel=found["kernel_shape"], **options)
+        return call.bind("max_pool", params, call.out, kernel=attributes["kernel_shape"], **options)
 
-    return _windows(found, spatial, pool)
+    return _windows(attributes, spatial, pool)
 
 
 def _windows(
-    found: Mapping[str, Any],
+    attributes: Mapping[str, Any],
     spatial: Mapping[str, Any],
     pool: Callable[[Sequence[int]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """The pool itself; with ceil_mode, one with as much padding at the end as the input needs."""
-    if not found.get("ceil_mode", 0):
+    """Return the pool; with ceil_mode, one that pads the end as the size of its input requires."""
+    if not attributes.get("ceil_mode", 0):
         return pool(spatial["pads"])
-    made: dict[tuple[int, ...], Callable[..., Any]] = {}
+    pools: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def run(codes: torch.Tensor) -> Any:
         sizes = tuple(codes.shape[2:])
-        if sizes not in made:
-            made[sizes] = pool(_ceil_pads(sizes, found["kernel_shape"], spatial))
-        return made[sizes](codes)
+        if sizes not in pools:
+            pools[sizes] = pool(_ceil_pads(sizes, attributes["kernel_shape"], spatial))
+        return pools[sizes](codes)
 
     return run
 
@@ -213,8 +223,10 @@ def _windows(
 def _ceil_pads(
     sizes: Sequence[int], kernel: Sequence[int], spatial: Mapping[str, Any]
 ) -> list[int]:
-    """Pads (begins, ends) with which flooring gives the windows of ceil_mode: the last one may hang
-    over the end, if it begins inside the input or the padding before it."""
+    """Return pads (begins, ends) with which rounding down gives the windows of ceil_mode.
+
+    The last window may extend past the end, if it begins inside the input or the padding before it.
+    """
     rank, pads = len(sizes), list(spatial["pads"])
     for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
         stride, begin, end = spatial["stride"][axis], pads[axis], pads[axis + rank]
@@ -227,11 +239,13 @@ def _ceil_pads(
 
 
 def _softmax(call: OperatorCall) -> Callable[..., Any]:
-    """Before opset 13 it is taken over all axes from the given one on."""
-    found, opset = call.attributes, call.graph.model.model.opset_imports.get("", 13)
+    """Bind Softmax; before opset 13 it is taken over all axes from the given one on."""
+    attributes, opset = call.attributes, call.graph.model.model.opset_imports.get("", 13)
     if opset >= 13:
-        return call.bind("softmax", call.inputs[0].params, call.out, axis=found.get("axis", -1))
-    over, axis = call.bind("softmax", call.inputs[0].params, call.out), found.get("axis", 1)
+        return call.bind(
+            "softmax", call.inputs[0].params, call.out, axis=attributes.get("axis", -1)
+        )
+    over, axis = call.bind("softmax", call.inputs[0].params, call.out), attributes.get("axis", 1)
 
     def run(codes: torch.Tensor) -> Any:
         return over(codes.flatten(axis % codes.dim())).reshape(codes.shape)
@@ -262,7 +276,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Softmax": Operator(_softmax),
 }
 
-SIGNED_OPERATORS: Mapping[str, Operator] = {  # what a runtime with int8 activations has besides
+SIGNED_OPERATORS: Mapping[str, Operator] = {  # for a runtime with int8 activations
     **OPERATORS,
     "AveragePool": Operator(_average, same_params=True),
     "Sigmoid": Operator(_table("sigmoid"), fixed_output=(1 / 256, -128)),

@@ -18,10 +18,13 @@ _QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor:
-    """A quantized tensor: where it stands, what its codes mean, and the codes if they are
-    constant.
+    """A quantized tensor.
 
-    node: the DequantizeLinear that reads them.
+    Attributes:
+        value: its codes in the graph.
+        params: what the codes mean.
+        constant: the codes, if they are constant.
+        node: the DequantizeLinear that reads them.
     """
 
     value: ir.Value
@@ -34,7 +37,7 @@ class QuantizedTensor:
         return str(self.value.name)
 
     def dequantize(self) -> torch.Tensor:
-        """The float32 values of constant codes: per tensor, per channel or in blocks.
+        """Return the float32 values of constant codes: per tensor, per channel or in blocks.
 
         Raises:
             KernelError: the shape of the scales does not fit that of the codes.
@@ -66,7 +69,7 @@ class QuantizedTensor:
 
 
 def _scale_sizes(sizes: list[int], axis: int, block: int) -> list[int]:
-    """The shape that ONNX demands of scales along an axis."""
+    """Return the shape that ONNX requires of scales along an axis."""
     if not block:
         return [sizes[axis]]
     blocked = list(sizes)
@@ -76,13 +79,14 @@ def _scale_sizes(sizes: list[int], axis: int, block: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class QdqGraph:
-    """What is quantized in a model that was read. Tensors of stored codes are views, which nobody
-    writes into.
+    """The quantized tensors of a model. Stored codes are read-only views.
 
-    signed: uint8 codes are read as int8 (minus 128).
-    lifts: int8 codes that one operator reads are taken for uint8 (plus 128), as ONNX Runtime does
-        on x86: its kernels add the zero point before they round.
-    int8: the runtime computes on int8 codes however many operators read them, as on ARM.
+    Attributes:
+        model: the model.
+        signed: uint8 codes are read as int8 (minus 128).
+        int8_as_uint8: int8 codes with one reader are read as uint8 (plus 128), as ONNX Runtime does
+            on x86: its kernels add the zero point before they round.
+        int8_kernels: the runtime computes on int8 codes with any number of readers, as on ARM.
     """
 
     model: OnnxModel
@@ -91,7 +95,7 @@ class QdqGraph:
     int8_kernels: bool = False
 
     def params(self, node: ir.Node) -> QuantParams:
-        """The parameters of a QuantizeLinear or DequantizeLinear node.
+        """Return the parameters of a QuantizeLinear or DequantizeLinear node.
 
         Raises:
             KernelError: they are computed at run time, or of a type without kernels.
@@ -100,9 +104,11 @@ class QdqGraph:
         if scale is None:
             raise KernelError(f"{node.name}: its scale is computed at run time")
         least = 0 if is_constant(input_at(node, 0)) else np.finfo(np.float32).smallest_subnormal
-        odd = scale[~(np.isfinite(scale) & (scale >= least))].reshape(-1)
-        if odd.size:  # weights of zeros alone may have 0
-            raise KernelError(f"{node.name}: its scale is {odd[0]}; a scale is a positive number")
+        invalid = scale[~(np.isfinite(scale) & (scale >= least))].reshape(-1)
+        if invalid.size:  # weights of zeros alone may have 0
+            raise KernelError(
+                f"{node.name}: its scale is {invalid[0]}; a scale is a positive number"
+            )
         if zero is None:
             codes = array_of(input_at(node, 0)) if node.op_type == "DequantizeLinear" else None
             zero = np.zeros(scale.shape, np.uint8 if codes is None else codes.dtype)
@@ -113,30 +119,32 @@ class QdqGraph:
         if scale.size > 1:
             axis = int(attributes_of(node).get("axis", 1))
         shape = (-1,) if axis is not None else ()
-        shift, held = 0, qtype
+        shift, stored_type = 0, qtype
         if self.signed and qtype is UINT8:
-            shift, held = -128, INT8
+            shift, stored_type = -128, INT8
         elif self.is_held_as_uint8(node):
-            shift, held = 128, UINT8
+            shift, stored_type = 128, UINT8
         return QuantParams(
-            held,
+            stored_type,
             torch.from_numpy(scale.astype(np.float32).reshape(shape)),
             torch.from_numpy(zero.astype(np.int64).reshape(shape)) + shift,
             axis,
         )
 
     def is_held_as_uint8(self, node: ir.Node) -> bool:
-        """Whether the int8 codes of a Quantize- or DequantizeLinear are taken for uint8."""
+        """Return whether the int8 codes of a Quantize- or DequantizeLinear are read as uint8."""
         return self.int8_as_uint8 and self.becomes_uint8(node)
 
     def becomes_uint8(self, node: ir.Node) -> bool:
-        """Whether ONNX Runtime on x86 makes a pair of uint8 of a Quantize- or DequantizeLinear of
-        int8 and the other one: there is one of each, and one operator reads the result."""
+        """Return whether ONNX Runtime on x86 converts a pair of int8 Q and DQ to uint8.
+
+        It does where there is one of each and one operator reads the result.
+        """
         codes = node.outputs[0] if node.op_type == "QuantizeLinear" else input_at(node, 0)
-        maker = None if codes is None else codes.producer()
-        if codes is None or maker is None or maker.op_type != "QuantizeLinear":
+        producer = None if codes is None else codes.producer()
+        if codes is None or producer is None or producer.op_type != "QuantizeLinear":
             return False
-        source, zero = input_at(maker, 0), array_of(input_at(maker, 2))
+        source, zero = input_at(producer, 0), array_of(input_at(producer, 2))
         if source is None or is_constant(source) or zero is None or zero.dtype != np.int8:
             return False
         if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
@@ -148,36 +156,38 @@ class QdqGraph:
         )
 
     def quantizers(self, value: ir.Value) -> list[ir.Node]:
-        """What alone reads a tensor: a QuantizeLinear, or several that give equal codes, which the
-        runtime makes one of. Nothing where others read it."""
+        """Return the QuantizeLinear nodes that read a tensor; nothing where other nodes read it.
+
+        Several have to return equal codes: the runtime merges them.
+        """
         readers = self.model.readers(value)
         if value.is_graph_output() or any(r.op_type != "QuantizeLinear" for r in readers):
             return []
-        given = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
-        alike = all(_equal(a, b) for g in given for a, b in zip(g, given[0], strict=True))
-        return readers if alike else []
+        params = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
+        equal = all(_equal(a, b) for each in params for a, b in zip(each, params[0], strict=True))
+        return readers if equal else []
 
     def codes(self, value: ir.Value | None) -> QuantizedTensor | None:
-        """The codes behind a float tensor, if it is made by a DequantizeLinear."""
-        maker = None if value is None else value.producer()
-        if maker is None or maker.op_type != "DequantizeLinear":
+        """Return the codes behind a float tensor, if a DequantizeLinear produces it."""
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type != "DequantizeLinear":
             return None
-        source = maker.inputs[0]
+        source = producer.inputs[0]
         assert source is not None
-        return QuantizedTensor(source, self.params(maker), self._stored(source), maker)
+        return QuantizedTensor(source, self.params(producer), self._stored(source), producer)
 
     def _stored(self, codes: ir.Value) -> torch.Tensor | None:
-        """Codes that are constant: stored, or quantized from what is."""
-        maker, array = codes.producer(), array_of(codes)
+        """Return constant codes: stored, or quantized from a constant."""
+        producer, array = codes.producer(), array_of(codes)
         if array is not None:
             constant = torch.from_numpy(array)
             if self.signed and array.dtype == np.uint8:
                 constant = (constant.to(torch.int16) - 128).to(torch.int8)
             return constant
-        if maker is None or maker.op_type != "QuantizeLinear":
+        if producer is None or producer.op_type != "QuantizeLinear":
             return None
-        real = array_of(input_at(maker, 0))
-        return None if real is None else self.params(maker).quantize(torch.from_numpy(real))
+        real = array_of(input_at(producer, 0))
+        return None if real is None else self.params(producer).quantize(torch.from_numpy(real))
 
 
 def _equal(a: Array | None, b: Array | None) -> bool:

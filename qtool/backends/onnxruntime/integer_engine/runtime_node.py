@@ -1,4 +1,4 @@
-"""Nodes that stay in float run in ONNX Runtime's own kernels, together as the runtime has them.
+"""Float nodes run in ONNX Runtime's own kernels, as the graph that the runtime would fuse.
 
 The runtime fuses float operators with each other (an add and the LayerNorm behind it), and a fused
 kernel rounds in other places than its parts. So a float part of a model runs as one graph.
@@ -21,48 +21,51 @@ from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_rea
 from qtool.core.errors import KernelError
 
 _SMALL = 1 << 16
-"""Bytes up to which a constant stands in the graph itself."""
+"""Bytes up to which a constant is stored in the graph."""
 Known = Mapping[str, onnx.ValueInfoProto]
 
 
 def runtime_graph(
     nodes: Sequence[ir.Node], file: OnnxModel, outputs: Sequence[str], known: Known
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """A function that runs some nodes of a model in the runtime, and the names of its inputs.
+    """Return a function that runs nodes of a model in the runtime, and the names of its inputs.
+
+    The function raises KernelError if the runtime refuses the nodes.
 
     Args:
         nodes: in an order in which they can run.
-        outputs: what the function returns: a tensor, or a tuple where it is several.
+        file: the model.
+        outputs: what the function returns: a tensor, or a tuple if there are several.
         known: types and shapes of the model's tensors, as far as they are known; the runtime does
-            not fuse what it knows no shapes of.
-
-    The function raises KernelError where the runtime does not take the nodes.
+            not fuse nodes of unknown shapes.
     """
-    made = dict.fromkeys(name_of(o) for n in nodes for o in n.outputs)
+    produced = dict.fromkeys(name_of(o) for n in nodes for o in n.outputs)
     read = {
-        name_of(v): array_of(v) for n in nodes for v in values_read(n) if name_of(v) not in made
+        name_of(v): array_of(v) for n in nodes for v in values_read(n) if name_of(v) not in produced
     }
     computed = tuple(n for n, array in read.items() if array is None)
     held = {n: array for n, array in read.items() if array is not None}
     opsets, functions = file.outline.opset_import, file.outline.functions
     version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
-    inside = [known[n] for n in made if n in known and n not in outputs]
+    inside = [known[n] for n in produced if n in known and n not in outputs]
     sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
         if types not in sessions:
             inputs = [_input(known, n, *t) for n, t in zip(computed, types, strict=True)]
-            given = [
+            output_infos = [
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
             options = ort.SessionOptions()
             stored = _stored(held, options)
-            body = helper.make_graph(parts, "float", inputs, given, stored, value_info=inside)
+            body = helper.make_graph(
+                parts, "float", inputs, output_infos, stored, value_info=inside
+            )
             model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = version
             options.log_severity_level = 4
             options.intra_op_num_threads = 1
-            options.enable_cpu_mem_arena = False  # one for each part would keep what it once needed
+            options.enable_cpu_mem_arena = False  # an arena per part would keep its peak memory
             sessions[types] = ort.InferenceSession(
                 model.SerializeToString(),
                 options,
@@ -71,22 +74,22 @@ def runtime_graph(
             )
         return sessions[types]
 
-    if (foreseen := _foreseen(computed, known)) is not None:
-        with suppress(Exception):  # said when it is run
-            session(foreseen)  # before there are activations: between them it would split memory
+    if (types := _expected_types(computed, known)) is not None:
+        with suppress(Exception):  # raised by the run
+            session(types)  # before activations exist, which it would fragment
 
     def run(*values: torch.Tensor) -> Any:
         arrays = [v.contiguous().numpy() for v in values]
         types = tuple((a.dtype, _declared(a)) for a in arrays)
         try:
-            found = session(types).run(None, dict(zip(computed, arrays, strict=True)))
+            results = session(types).run(None, dict(zip(computed, arrays, strict=True)))
         except Exception as error:
             names = ", ".join(f"{n.name} ({n.op_type})" for n in nodes[:3])
             more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-            raise KernelError(f"{names}{more} cannot be run alone: {error}") from error
-        if any(not isinstance(f, np.ndarray) for f in found):
-            raise KernelError(f"{nodes[-1].name} gives a sequence, not a tensor")
-        tensors = tuple(map(torch.from_numpy, found))
+            raise KernelError(f"{names}{more} cannot be run: {error}") from error
+        if any(not isinstance(f, np.ndarray) for f in results):
+            raise KernelError(f"{nodes[-1].name} returns a sequence, not a tensor")
+        tensors = tuple(map(torch.from_numpy, results))
         return tensors[0] if len(tensors) == 1 else tensors
 
     return run, computed
@@ -95,8 +98,11 @@ def runtime_graph(
 def _stored(
     arrays: Mapping[str, np.ndarray[Any, Any]], options: ort.SessionOptions
 ) -> list[onnx.TensorProto]:
-    """What a graph says of its constants. Those of some size are shared with the session, so that
-    they are neither copied nor part of a message that would hold at most 2 GiB."""
+    """Return the tensors of a graph's constants.
+
+    Large constants are shared with the session: neither copied nor part of the message, which
+    holds at most 2 GiB.
+    """
     tensors, shared = [], dict[str, ort.OrtValue]()
     for name, array in arrays.items():
         if array.nbytes <= _SMALL or array.dtype.kind not in "fiub":
@@ -113,9 +119,9 @@ def _stored(
     return tensors
 
 
-def _foreseen(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
-    """The types that a run will have, as far as the model tells them."""
-    found: list[tuple[Any, ...]] = []
+def _expected_types(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
+    """Return the types that a run will have, None if the model does not state them."""
+    types: list[tuple[Any, ...]] = []
     for name in names:
         if name not in known or not known[name].type.tensor_type.HasField("shape"):
             return None
@@ -124,14 +130,14 @@ def _foreseen(names: Sequence[str], known: Known) -> tuple[Any, ...] | None:
         if len(sizes) == 1 and dtype == np.int64:
             if not sizes[0].dim_value:
                 return None
-            found.append((dtype, (sizes[0].dim_value,)))
+            types.append((dtype, (sizes[0].dim_value,)))
         else:
-            found.append((dtype, (None,) * len(sizes)))
-    return tuple(found)
+            types.append((dtype, (None,) * len(sizes)))
+    return tuple(types)
 
 
 def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> Any:
-    """What is known of an input of this type, else the shape that its values have."""
+    """Return the stated input of this type, else one of the shape that its values have."""
     kind, info = helper.np_dtype_to_tensor_dtype(dtype), known.get(name)
     sizes = any(size is not None for size in shape)
     if info is not None and info.type.tensor_type.elem_type == kind and not sizes:
@@ -140,6 +146,6 @@ def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> 
 
 
 def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
-    """Of any sizes; but a vector of sizes (Resize's) is as long as it is."""
+    """Return the shape to declare: open sizes, but the length of a vector of sizes (Resize)."""
     is_sizes = array.ndim == 1 and array.dtype == np.int64
     return array.shape if is_sizes else (None,) * array.ndim

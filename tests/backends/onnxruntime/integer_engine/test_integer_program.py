@@ -47,5 +47,5 @@ def test_nothing_is_kept_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_number_of_inputs_is_refused() -> None:
-    with pytest.raises(DataError, match="takes 1: x"):
+    with pytest.raises(DataError, match="takes 1 inputs, not 0: x"):
         lower(model("concat"))()

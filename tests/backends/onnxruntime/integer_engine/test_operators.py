@@ -16,10 +16,9 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
     OPERATORS,
     SIGNED_OPERATORS,
     Operator,
-    equal_params,
 )
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, UINT8, QType, QuantParams
+from qtool.core.types import UINT8, QType, QuantParams
 from qtool.verification import compare_codes
 
 SHAPE = (3, 4, 7, 6)
@@ -163,9 +162,3 @@ def test_parameters_that_a_row_asks_for() -> None:
     assert not fixed.fits(params(0.1, 0), params(0.5, 4))
     assert alike.fits(params(0.1, 0), params(0.1, 0))
     assert not alike.fits(params(0.1, 0), params(0.1, 1))
-
-
-def test_what_is_the_same() -> None:
-    assert equal_params(params(0.1, 3), params(0.1, 3))
-    assert not equal_params(params(0.1, 3), params(0.1, 3, INT8))
-    assert not equal_params(params(0.1, 3), None)
