@@ -1,7 +1,7 @@
-"""What a search has found out, kept on disk as it is found: a kill loses what it was at, no more.
+"""Trials of a search on disk: an interruption loses at most the evaluation in progress.
 
-One folder, one search: `tune.json` says of which model, data and options it is, and whoever comes
-with others is refused. Every evaluation is a file of JSON, by the key of its recipe.
+A folder belongs to one search: `tune.json` holds hashes of its model, data and options, and a
+search with others is refused. Each trial is a JSON file named by the key of its recipe.
 """
 
 from __future__ import annotations
@@ -30,12 +30,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration as a file that was run.
+    """One evaluated configuration.
 
-    number: when it was evaluated, from 1. accuracy: of its recipe. choices: of each group.
-    speedup: time of the float model over its own, with the interval. size: bytes. share: of the
-    MACs in integers. seconds: what finding out took. predicted_noise, predicted_time: what the
-    additive model said before.
+    Attributes:
+        key: of its recipe.
+        number: order of evaluation, from 1.
+        accuracy: accuracy level of its recipe.
+        choices: precision of each group.
+        speedup, speedup_low, speedup_high: float time / its time, with the interval.
+        size: bytes of the file.
+        share: share of the MACs in integer kernels.
+        seconds: duration of the evaluation.
+        predicted_noise, predicted_time: by the cost model before the evaluation.
     """
 
     key: str
@@ -54,15 +60,15 @@ class Trial:
 
 
 class Archive:
-    """Without a folder all is kept in memory alone."""
+    """Trials and measurements of a search; in memory only if there is no folder."""
 
     def __init__(self, folder: Path | None, marks: Mapping[str, str]) -> None:
         """
         Args:
-            marks: what the results depend on, by a word for it.
+            marks: what the results depend on: description -> hash or value.
 
         Raises:
-            FileError: the folder holds results of something else, or cannot be written.
+            FileError: the folder holds results of another search, or cannot be written.
         """
         self.folder = folder
         self.trials: dict[str, Trial] = {}
@@ -71,36 +77,38 @@ class Archive:
             self.trials = dict(_evaluations(folder))
 
     def store(self, key: str) -> Store:
-        """Where measurements lie that only hold under a key."""
+        """Return the store for measurements that depend on `key`."""
         return Store(None if self.folder is None else self.folder / "measured", key)
 
     def path(self, name: str) -> Path | None:
+        """Return the path of a file in the archive, or None if it is in memory."""
         return None if self.folder is None else self.folder / name
 
-    def add(self, found: Trial) -> None:
-        self.trials[found.key] = found
+    def add(self, trial: Trial) -> None:
+        """Add a trial and write it to the folder."""
+        self.trials[trial.key] = trial
         if self.folder is not None:
-            text = json.dumps(to_json(found), indent=1)
-            write_atomic(self.folder / f"{found.key}.json", text.encode())
+            text = json.dumps(to_json(trial), indent=1)
+            write_atomic(self.folder / f"{trial.key}.json", text.encode())
 
 
 def _open(folder: Path, marks: Mapping[str, str]) -> None:
     head = resolve(folder) / _HEAD
     try:
         if folder.is_dir() and any(folder.iterdir()) and not head.exists():
-            raise FileError(f"{folder} is no archive of a search; name a new folder")
+            raise FileError(f"{folder} is not an archive of a search; choose a new folder")
         folder.mkdir(parents=True, exist_ok=True)
-        kept = json.loads(head.read_text("utf-8")) if head.exists() else None
+        stored = json.loads(head.read_text("utf-8")) if head.exists() else None
     except (OSError, ValueError) as error:
         raise FileError(f"{folder} cannot be used as an archive ({error})") from error
-    if kept is None:
+    if stored is None:
         write_atomic(head, json.dumps(dict(marks), indent=1).encode())
         return
-    other = [what for what in marks if kept.get(what) != marks[what]]
+    other = [what for what in marks if stored.get(what) != marks[what]]
     if other:
         raise FileError(
-            f"{folder} holds results of another {' and '.join(other)}; name another folder, or "
-            "remove this one to begin anew"
+            f"{folder} holds results of another {' and '.join(other)}; choose another folder, or "
+            "remove this one to start again"
         )
 
 
@@ -108,19 +116,19 @@ def _evaluations(folder: Path) -> Iterable[tuple[str, Trial]]:
     for path in sorted(folder.glob("*.json")):
         if path.name != _HEAD:
             try:
-                found = from_json(Trial, json.loads(path.read_text("utf-8")))
+                trial = from_json(Trial, json.loads(path.read_text("utf-8")))
             except (OSError, KeyError, TypeError, ValueError) as error:
-                raise FileError(f"{path} is damaged ({error!r}); remove it to go on") from error
-            yield found.key, found
+                raise FileError(f"{path} is damaged ({error!r}); remove it to continue") from error
+            yield trial.key, trial
 
 
 def recipe_key(recipe: Recipe) -> str:
-    """What an evaluation is found by: 16 digits."""
+    """Return the key of a recipe: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(recipe.digest_json()).encode()).hexdigest()[:16]
 
 
 def data_digest(data: Iterable[Any], labels: Array | None = None) -> str:
-    """A hash of all values, in order. Reads the data once."""
+    """Return a hash of all values, in order. Reads the data once."""
     digest = hashlib.sha256()
     for batch in batches(data):
         for name, tensor in batch.tensors():

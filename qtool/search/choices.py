@@ -1,7 +1,7 @@
-"""What a search chooses from: groups of layers, and the schemes that each may have.
+"""Search space of mixed precision: groups of layers, and the precisions that each may have.
 
-Whether a choice is one is asked of the planner: a scheme that leads to the same plan as another, or
-to none, is no choice of that layer on that target.
+The planner decides which choices exist: a scheme that leads to the same plan as another one, or to
+no plan, is not a choice for that layer on that target.
 """
 
 from __future__ import annotations
@@ -33,19 +33,24 @@ CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "float": {"scheme": "float"},
     }
 )
-"""A choice -> what a rule of a recipe says for it."""
+"""Fields of a recipe rule, by the name of the choice."""
 
 FLOAT = "float"
 
 Config = tuple[int, ...]
-"""The number of the choice of each group."""
+"""Index of the choice of each group."""
 
 _QUANTIZED = (Execution.INTEGER, Execution.DYNAMIC, Execution.WEIGHTS)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that are quantized alike. choices: names of `CHOICES`; float is the last."""
+    """Layers with the same precision.
+
+    Attributes:
+        op, macs: operator and MACs of the layers.
+        choices: keys of `CHOICES`; the default first, float last.
+    """
 
     name: str
     layers: tuple[str, ...]
@@ -56,10 +61,12 @@ class Group:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """All that can be chosen for one graph.
+    """Groups of layers of one graph with their choices.
 
-    recipe: what holds for everything that is not chosen. graph, target, observer, seen: what a plan
-    is made from. always: whether something is quantized that is not chosen for.
+    Attributes:
+        recipe: for everything that is not chosen.
+        graph, target, observer, observers: arguments of the planner.
+        has_fixed: True if a layer that is not chosen is quantized.
     """
 
     groups: tuple[Group, ...]
@@ -71,8 +78,7 @@ class SearchSpace:
     has_fixed: bool = False
 
     def recipe_of(self, config: Config) -> Recipe:
-        """A recipe as a person would write it: a rule for each layer that is not as the recipe of
-        the whole model has it."""
+        """Return the recipe of a configuration, with a rule for each layer not at its default."""
         rules = [
             rule
             for group, number in zip(self.groups, config, strict=True)
@@ -83,11 +89,11 @@ class SearchSpace:
 
     @property
     def default_config(self) -> Config:
-        """What the recipe of the whole model says."""
+        """Configuration of the recipe of the whole model."""
         return (0,) * len(self.groups)
 
     def is_float(self, config: Config) -> bool:
-        """Whether nothing at all is quantized: a model of which there is no plan."""
+        """Return True if nothing is quantized, so that there is no plan."""
         return not self.has_fixed and config == self.config(FLOAT)
 
     def plan(self, recipe: Recipe) -> QuantPlan:
@@ -95,42 +101,42 @@ class SearchSpace:
         return make_plan(self.graph.graph, target, self.observer, recipe, self.observers)
 
     def config(self, choice: str) -> Config:
-        """The same choice for every group that has it, the first one for the others."""
+        """Return the same choice for every group that has it, the default for the others."""
         return tuple(g.choices.index(choice) if choice in g.choices else 0 for g in self.groups)
 
     @property
     def alternating(self) -> tuple[Config, Config]:
-        """Every other group in float: neighbours are unlike each other."""
-        found = [
+        """Two configurations with every other group in float."""
+        configs = [
             tuple(len(g.choices) - 1 if (i + k) % 2 else 0 for i, g in enumerate(self.groups))
             for k in range(2)
         ]
-        return found[0], found[1]
+        return configs[0], configs[1]
 
     def choice_names(self, config: Config) -> tuple[str, ...]:
-        """The names of the choices."""
+        """Return the names of the choices."""
         return tuple(g.choices[i] for g, i in zip(self.groups, config, strict=True))
 
     def config_of(self, names: Sequence[str]) -> Config:
-        """The opposite of `named`."""
+        """Return the configuration with these choices."""
         return tuple(g.choices.index(n) for g, n in zip(self.groups, names, strict=True))
 
 
 def search_space(
     graph: FloatGraph,
     plan: QuantPlan,
-    seen: Mapping[str, ObserverSpec],
+    observers: Mapping[str, ObserverSpec],
     choices: Sequence[str],
     groups: Sequence[str] = (),
 ) -> SearchSpace:
-    """The groups of a plan's layers with their choices.
+    """Return the groups of a plan's layers with their choices.
 
     Args:
-        graph, plan: the float graph, and what its recipe makes of it. A layer that a rule of the
-            recipe speaks of is not chosen for.
-        choices: names of `CHOICES`; float is always one.
-        groups: globs; the layers that one selects are chosen for together. By default those of
-            one operator that read the same tensor: queries, keys and values.
+        graph, plan: the float graph and its plan. Layers that a rule of the recipe selects are
+            not chosen.
+        choices: keys of `CHOICES`; float is always allowed.
+        groups: globs; layers that match the same glob get the same precision. By default linear
+            layers that read the same tensor do: queries, keys and values.
 
     Raises:
         PlanError: an unknown choice, a glob that selects no layer, or nothing is quantized.
@@ -142,26 +148,26 @@ def search_space(
     ruled = _layers_with_rules(plan)
     layers = {d.node: d for d in plan.nodes if _is_layer(d) and d.node not in ruled}
     if not layers:
-        raise PlanError("there is nothing to choose: no layer is quantized that no rule speaks of")
+        raise PlanError("nothing to search: every quantized layer is fixed by a recipe rule")
     always = any(_is_layer(d) and d.node not in layers for d in plan.nodes)
-    space = SearchSpace((), plan.recipe, graph, plan.target, plan.observer, seen, always)
+    space = SearchSpace((), plan.recipe, graph, plan.target, plan.observer, observers, always)
     nodes = {G.name_of(n): n for n in graph.graph.nodes}
-    found = []
+    selected = []
     for members in _layer_groups(layers, nodes, groups):
         op, macs = layers[members[0]].op, sum(layers[m].macs for m in members)
         group = Group(members[0] if len(members) == 1 else _common(members), members, op, macs, ())
-        found.append(replace(group, choices=_choices(space, group, choices)))
-    return replace(space, groups=tuple(g for g in found if len(g.choices) > 1))
+        selected.append(replace(group, choices=_choices(space, group, choices)))
+    return replace(space, groups=tuple(g for g in selected if len(g.choices) > 1))
 
 
 def _is_layer(decision: Decision) -> bool:
-    """Whether a node is worth quantizing for itself; others follow."""
+    """Return True for nodes with MACs or weights, which are chosen; other nodes follow them."""
     heavy = decision.macs or any(i.endswith(".weight") for i in decision.inputs)
     return bool(heavy) and decision.execution in _QUANTIZED
 
 
 def observers_of(plan: QuantPlan) -> dict[str, ObserverSpec]:
-    """By which observer each tensor is ranged."""
+    """Return the observer of each tensor."""
     return {p.name: p.spec.observer for p in plan.observed() if isinstance(p.spec, Observed)}
 
 
@@ -173,28 +179,28 @@ def _layers_with_rules(plan: QuantPlan) -> set[str]:
 def _layer_groups(
     layers: Mapping[str, Decision], nodes: Mapping[str, fx.Node], globs: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """The layers of each group, in order of computation."""
+    """Return the layers of each group, in order of computation."""
     keys: dict[object, list[str]] = {}
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in layers):
-            raise PlanError(f"the group '{glob}' selects no layer that can be chosen for")
+            raise PlanError(f"the group '{glob}' selects no layer of the search space")
     for name in layers:
-        said = next((g for g in globs if fnmatchcase(name, g)), None)
-        alike = (nodes[name].args[0], "linear") if layers[name].op == "linear" else name
-        keys.setdefault(alike if said is None else ("glob", said), []).append(name)
+        group = next((g for g in globs if fnmatchcase(name, g)), None)
+        own = (nodes[name].args[0], "linear") if layers[name].op == "linear" else name
+        keys.setdefault(own if group is None else ("glob", group), []).append(name)
     return [tuple(members) for members in keys.values()]
 
 
 def _common(names: Sequence[str]) -> str:
-    """What names have in common, and how many they are: encoder.0.attention.* (3)."""
+    """Return the common prefix and the number of names: encoder.0.attention.* (3)."""
     start = names[0]
     while not all(n.startswith(start) for n in names):
         start = start[:-1]
     return f"{start}* ({len(names)})"
 
 
-def _choices(space: SearchSpace, group: Group, asked: Sequence[str]) -> tuple[str, ...]:
-    """Those that differ in the plan: what the recipe of the whole model says first, float last."""
+def _choices(space: SearchSpace, group: Group, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the choices with different plans, the default first, float last."""
 
     def digest(name: str) -> str:
         rules = (*space.recipe.rules, *_rules(group, name))
@@ -203,10 +209,10 @@ def _choices(space: SearchSpace, group: Group, asked: Sequence[str]) -> tuple[st
         except PlanError:  # nothing is quantized then
             return ""
 
-    found = {digest(FLOAT): FLOAT}
-    for name in (MODES[space.recipe.mode], *asked):
-        found.setdefault(digest(name), name)
-    return (*(name for name in found.values() if name != FLOAT), FLOAT)
+    by_plan = {digest(FLOAT): FLOAT}
+    for name in (MODES[space.recipe.mode], *allowed):
+        by_plan.setdefault(digest(name), name)
+    return (*(name for name in by_plan.values() if name != FLOAT), FLOAT)
 
 
 def _rules(group: Group, choice: str) -> list[Rule]:
@@ -214,5 +220,5 @@ def _rules(group: Group, choice: str) -> list[Rule]:
 
 
 def exact_selector(name: str) -> str:
-    """What selects this name alone."""
+    """Return a selector that matches only this name."""
     return "re:" + re.escape(name) if set(name) & set("*?[") or name.startswith("re:") else name

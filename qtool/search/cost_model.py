@@ -1,11 +1,11 @@
-"""The additive model: what any choice is reckoned to lose and to cost, without making it.
+"""The additive cost model: predicted error, time and size of a mixed-precision configuration.
 
-A plan consists of points that round tensors and of nodes that are run in one form or another. Each
-of them is there because some layer needs it, so that the plan of any choice is the union of what
-its layers need alone (the others in float): points and forms are looked up in as many plans as
-there are choices. Errors of points add up, since roundings are nearly independent; times of nodes
-add up, and so do those of the places where codes become floats or floats codes, which follow from
-the forms on both sides of a tensor. All is arithmetic on matrices of configurations x items.
+A plan consists of items: quantization points, and nodes with the form they are executed in. Each
+item is needed by some layer, so the plan of a configuration is the union of what its layers need
+alone (the others in float); one plan per choice gives all items. Errors of points add up, since
+rounding errors are nearly independent. Times of nodes add up, and so do those of the boundaries
+between integers and floats, which follow from the forms on both sides of a tensor. Everything is
+arithmetic on matrices of configurations x items.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ _INTEGER_FORMS = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
 _NOT_TIMED = (Execution.FLOAT, Execution.SHAPE)
 
 Item = tuple[str, str]
-"""A point's name and what it rounds to, or a node's name and its form."""
+"""A point and the type it rounds to, or a node and its form."""
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What the configurations of a space consist of.
+    """Items of the configurations of a space.
 
-    points, nodes: all items. wants_points, wants_nodes: [choices of all groups, items], whether a
-    choice needs an item by itself. tensors: see `_tensors`.
+    Attributes:
+        points, nodes: all items.
+        choice_points, choice_nodes: [choices of all groups, items] 1 if a choice needs the item.
+        fixed_points, fixed_nodes: [items] 1 if every configuration has the item.
+        tensors: see `_boundary_matrices`.
     """
 
     space: SearchSpace
@@ -51,26 +54,26 @@ class Items:
 
     @cached_property
     def digest(self) -> str:
-        """What measurements of the items depend on, beside the model and the data."""
+        """Hash of what measurements of the items depend on, except model and data."""
         text = json.dumps([self.points, self.nodes, [g.choices for g in self.space.groups]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def one_hot(self, configs: Array) -> Array:
-        """[n, groups] numbers of choices as [n, choices of all groups] of zeros and ones."""
+        """Return [n, choices of all groups] zeros and ones for [n, groups] indices of choices."""
         starts = np.cumsum([0, *(len(g.choices) for g in self.space.groups)])
-        found = np.zeros((len(configs), starts[-1]), np.float32)
+        encoded = np.zeros((len(configs), starts[-1]), np.float32)
         rows = np.arange(len(configs))[:, None]
-        found[rows, configs + starts[:-1]] = 1
-        return found
+        encoded[rows, configs + starts[:-1]] = 1
+        return encoded
 
 
 def form_of(execution: Execution, points: Sequence[str]) -> str:
-    """How a node is run, in a word: what its time is looked up by."""
+    """Return the form of a node: its execution and the types of its weights."""
     return f"{execution.value} {' '.join(points)}".strip()
 
 
 def point_items(plan: QuantPlan) -> set[Item]:
-    """The points of a plan that round anything; what a bias loses cannot be measured."""
+    """Return the points of a plan that round; the error of a bias is too small to measure."""
     return {
         (p.name, describe_spec(p.spec).split(",")[0])
         for p in plan.placed
@@ -88,7 +91,7 @@ def _node_items(plan: QuantPlan) -> set[Item]:
 
 
 def _plan_items(space: SearchSpace, config: Config) -> tuple[set[Item], set[Item]]:
-    """Points and nodes of the plan of a configuration; none where all of it is float."""
+    """Return points and nodes of the plan of a configuration; none if all of it is float."""
     if space.is_float(config):
         return set(), set()
     plan = space.plan(space.recipe_of(config))
@@ -96,7 +99,7 @@ def _plan_items(space: SearchSpace, config: Config) -> tuple[set[Item], set[Item
 
 
 def find_items(space: SearchSpace) -> Items:
-    """Finds what each choice needs, from one plan each."""
+    """Return the items of a space, from one plan per choice."""
     nothing = space.config(FLOAT)
     always = _plan_items(space, nothing)
     alone: list[tuple[set[Item], set[Item]]] = []
@@ -108,7 +111,7 @@ def find_items(space: SearchSpace) -> Items:
             alone.append(_plan_items(space, (*nothing[:i], number, *nothing[i + 1 :])))
     points = tuple(sorted(set().union(always[0], *(p for p, _ in alone))))
     nodes = tuple(sorted(set().union(always[1], *(n for _, n in alone))))
-    found = Items(
+    items = Items(
         space,
         points,
         nodes,
@@ -117,26 +120,28 @@ def find_items(space: SearchSpace) -> Items:
         _incidence([always[0]], points)[0],
         _incidence([always[1]], nodes)[0],
     )
-    return replace(found, tensors=_boundary_matrices(found))
+    return replace(items, tensors=_boundary_matrices(items))
 
 
 def extra_points(space: SearchSpace) -> tuple[Point, ...]:
-    """The points whose ranges any choice needs, beyond those of the recipe of the whole model: of
-    a tensor, say, that shares its parameters with others as long as they are in codes."""
+    """Return the points whose ranges some choice needs, but not the recipe of the whole model.
+
+    For example those of a tensor that shares its parameters only while others are quantized.
+    """
     own = {p.name for p in space.plan(space.recipe).observed()}
     nothing = space.config(FLOAT)
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     alone = [
-        tuple(number if i == k else (other if lifted else 0) for k, other in enumerate(nothing))
+        tuple(number if i == k else (other if in_float else 0) for k, other in enumerate(nothing))
         for i, group in enumerate(space.groups)
         for number in range(len(group.choices))
-        for lifted in (True, False)
+        for in_float in (True, False)
     ]
     for config in (*alone, *space.alternating):
         if not space.is_float(config):
             for point in space.plan(space.recipe_of(config)).observed():
-                found.setdefault(point.name, point)
-    return tuple(p for name, p in found.items() if name not in own)
+                points.setdefault(point.name, point)
+    return tuple(p for name, p in points.items() if name not in own)
 
 
 def _incidence(sets: Sequence[set[Item]], items: Sequence[Item]) -> Array:
@@ -146,10 +151,11 @@ def _incidence(sets: Sequence[set[Item]], items: Sequence[Item]) -> Array:
 
 
 def _boundary_matrices(items: Items) -> dict[str, Array]:
-    """Where codes may meet floats: each tensor that is ever rounded.
+    """Return the matrices of boundaries between integers and floats, of each quantized tensor.
 
-    elements: of one sample. point: [tensors, points]; maker: [tensors, nodes] the forms in which
-    its maker gives codes; reader: [tensors x readers, nodes]; of: which tensor a reader reads.
+    elements: [tensors] of one sample. point: [tensors, points]. maker: [tensors, nodes] forms in
+    which its producer returns integers. reader: [consumers, nodes] forms in which a consumer reads
+    integers. of: [consumers] the tensor that it reads.
     """
     graph = items.space.graph.graph
     nodes = {G.name_of(n): n for n in graph.nodes}
@@ -184,13 +190,17 @@ def _elements(node: fx.Node) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """Predictions.
+    """Predicts error, time and size of configurations.
 
-    errors: [points] noise of the outputs over their signal, when only this tensor is rounded.
-    times: [nodes] microseconds that a form costs more than float. float_time: of the float model.
-    edge, element: microseconds of a place where codes meet floats, and for each element there.
-    sizes: [choices of all groups] bytes that a choice adds to float_size.
-    trust: [groups] factors of errors, hurry: a factor of times; as evaluations have corrected them.
+    Attributes:
+        errors: [points] noise-to-signal ratio of the outputs when only this tensor is rounded.
+        times: [nodes] microseconds of a form minus those of float.
+        float_time: microseconds of the float model.
+        boundary_us, boundary_element_us: microseconds of a boundary between integers and floats,
+            and of each element there.
+        sizes: [choices of all groups] bytes that a choice adds to float_size.
+        error_scales: [groups] scale factors of errors, fitted to evaluations.
+        time_scale: scale factor of times, fitted to evaluations.
     """
 
     items: Items
@@ -205,7 +215,7 @@ class CostModel:
     time_scale: float = 1.0
 
     def predict(self, configs: Array) -> tuple[Array, Array, Array]:
-        """(noise over signal, microseconds, bytes) of [n, groups] configurations."""
+        """Return [n] noise-to-signal ratio, microseconds, bytes of [n, groups] configurations."""
         spread = self.items.one_hot(configs)
         points = ((spread @ self.items.choice_points + self.items.fixed_points) > 0).astype(
             np.float32
@@ -221,31 +231,31 @@ class CostModel:
         )
 
     def count_boundaries(self, points: Array, nodes: Array) -> tuple[Array, Array]:
-        """How many places there are where codes meet floats, and their elements."""
+        """Return the number of boundaries between integers and floats, and their elements."""
         t = self.items.tensors
         rounded = points @ t["point"].T > 0
-        made = nodes @ t["maker"].T > 0
-        read = nodes @ t["reader"].T > 0
-        unread = np.zeros((len(points), len(t["elements"])), np.float32)
-        np.add.at(unread.T, t["of"], (~read).T.astype(np.float32))
-        begin, end = rounded & ~made, rounded & made & (unread > 0)
-        meets = begin.astype(np.float64) + end
-        return meets.sum(1), meets @ t["elements"]
+        produced = nodes @ t["maker"].T > 0
+        consumed = nodes @ t["reader"].T > 0
+        float_readers = np.zeros((len(points), len(t["elements"])), np.float32)
+        np.add.at(float_readers.T, t["of"], (~consumed).T.astype(np.float32))
+        begin, end = rounded & ~produced, rounded & produced & (float_readers > 0)
+        boundaries = begin.astype(np.float64) + end
+        return boundaries.sum(1), boundaries @ t["elements"]
 
     @cached_property
     def owning_group(self) -> Array:
-        """[points] the first group that needs a point; the first of all for one that is always."""
+        """[points] first group that needs a point; the first group for a fixed one."""
         groups = np.repeat(
             np.arange(len(self.items.space.groups)),
             [len(g.choices) for g in self.items.space.groups],
         )
-        found: Array = groups[self.items.choice_points.argmax(0)]
-        return found
+        owning: Array = groups[self.items.choice_points.argmax(0)]
+        return owning
 
     def group_noise(self, config: Config) -> Array:
-        """[groups] the predicted noise of the tensors that each group owns."""
+        """Return [groups] predicted noise of the points that each group owns."""
         spread = self.items.one_hot(np.array([config]))
         points = (spread @ self.items.choice_points + self.items.fixed_points)[0] > 0
         noise = points * self.errors * self.error_scales[self.owning_group]
-        found: Array = np.bincount(self.owning_group, noise, len(self.items.space.groups))
-        return found
+        total: Array = np.bincount(self.owning_group, noise, len(self.items.space.groups))
+        return total

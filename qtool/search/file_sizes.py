@@ -1,7 +1,7 @@
-"""What each choice adds to the bytes of a file.
+"""Bytes that each choice adds to a file.
 
-What is stored is known from the plan; what names and nodes take beside it is the same for every
-layer of a choice, and is found from one whole file of it.
+The size of weights follows from the plan. Names and nodes add the same number of bytes for every
+layer of a choice, which is measured on one file with that choice for all layers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ def choice_sizes(
     whole: Mapping[Config, int],
     float_size: int,
 ) -> Array:
-    """[choices of all groups] bytes more than in float.
+    """Return [choices of all groups] bytes of a choice minus those of float.
 
     Args:
-        models: one in which each group has each of its choices. whole: bytes of their files.
+        models: by configuration; together they have every choice of every group.
+        whole: bytes of their files.
     """
     starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])
-    found = np.zeros(starts[-1])
+    sizes = np.zeros(starts[-1])
     known = np.zeros(starts[-1], bool)
     for config, model in models.items():
         stored = _weight_bytes(model)
@@ -39,17 +40,17 @@ def choice_sizes(
         for i, group in enumerate(space.groups):
             places.append(starts[i] + config[i])
             added.append(sum(stored.get(layer, 0.0) for layer in group.layers))
-        beside = (whole[config] - float_size - sum(added)) / len(added)
+        overhead = (whole[config] - float_size - sum(added)) / len(added)
         for place, bytes_ in zip(places, added, strict=True):
             if not known[place]:
-                found[place], known[place] = bytes_ + beside, True
-    return found
+                sizes[place], known[place] = bytes_ + overhead, True
+    return sizes
 
 
 def _weight_bytes(model: Quantized) -> dict[str, float]:
-    """Layer -> bytes that its weights take more than in float; fewer as a rule."""
+    """Return bytes of the weights of each layer minus those in float; mostly negative."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for point in model.plan:
         if point.kind is not Kind.WEIGHT or not isinstance(point.spec, Observed):
             continue
@@ -57,5 +58,6 @@ def _weight_bytes(model: Quantized) -> dict[str, float]:
         qtype, params = point.spec.qtype, model.parameters[point.name]
         bits = elements * (qtype.bits - FLOAT_BITS)
         bits += params.scale.numel() * (SCALE_BITS + qtype.bits)
-        found[point.edges[0].user] = found.get(point.edges[0].user, 0.0) + bits / 8
-    return found
+        layer = point.edges[0].user
+        sizes[layer] = sizes.get(layer, 0.0) + bits / 8
+    return sizes

@@ -1,8 +1,8 @@
-"""The finalists beside each other: what is chosen among near equals is timed in the same sessions.
+"""Final timing: files that might be the fastest are timed together, in the same sessions.
 
-A file is timed beside float when it is evaluated. Both see the same machine then, but another load
-may change what one gains over the other, and two files of the same kernels, timed minutes apart,
-may differ by a tenth with narrow intervals. So those that might be the fastest run again, in turns.
+Each file is timed against the float model when it is evaluated. Under another load the speed-up may
+differ: two files with the same kernels, timed minutes apart, may differ by 10 % with narrow
+intervals. So the candidates for the fastest file run again, in turns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.search.archive import Trial
 from qtool.search.goals import TuneGoals
 
-COST_MARGIN = 1.25  # of the least cost: what two sessions may differ by, and a little more
+COST_MARGIN = 1.25  # of the least cost: more than sessions differ by
 MAX_FINALISTS = 6
 
 
 @dataclass(frozen=True)
 class FinalSpeeds:
-    """Speeds beside float, and so beside each other, with the ends of their intervals."""
+    """Speed-ups over float of the finalists: median, low and high end of the interval."""
 
     speeds: tuple[tuple[float, float, float], ...]
 
@@ -30,35 +30,36 @@ class FinalSpeeds:
         return cls(tuple((r.median, r.low, r.high) for r in ratios))
 
 
-def finalists(goals: TuneGoals, evaluated: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Those among which time decides; none where there is nothing to decide."""
+def finalists(goals: TuneGoals, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials among which time decides; () if there are fewer than two."""
     if goals.smallest:
         return ()
-    near = sorted(replace(goals, min_speedup=None).nearest(evaluated), key=goals.cost)
-    alike = [e for e in near if goals.cost(e) <= goals.cost(near[0]) * COST_MARGIN][:MAX_FINALISTS]
-    return tuple(alike) if len(alike) > 1 else ()
+    nearest = sorted(replace(goals, min_speedup=None).nearest(trials), key=goals.cost)
+    limit = goals.cost(nearest[0]) * COST_MARGIN
+    close = [t for t in nearest if goals.cost(t) <= limit][:MAX_FINALISTS]
+    return tuple(close) if len(close) > 1 else ()
 
 
 def time_finalists(
     goals: TuneGoals,
-    evaluated: Sequence[Trial],
+    trials: Sequence[Trial],
     store_of: Callable[[str], Store],
-    timed: Callable[[Sequence[Trial]], Sequence[Ratio]],
+    time_trials: Callable[[Sequence[Trial]], Sequence[Ratio]],
 ) -> tuple[Trial, ...]:
-    """The finalists with speeds of the same sessions, which the archive keeps; none where there is
-    nothing to decide.
+    """Return the finalists with speed-ups from the same sessions; () if there are none.
 
     Args:
-        store_of: a place for what holds under a key. timed: files beside float, in turns.
+        store_of: returns the store of a key, which keeps the speed-ups.
+        time_trials: times files against the float model, in turns.
     """
-    found = finalists(goals, evaluated)
-    if not found:
+    contenders = finalists(goals, trials)
+    if not contenders:
         return ()
-    store = store_of(" ".join(e.key for e in found))
-    beside = store.load_or_make(
-        "finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(timed(found))
+    store = store_of(" ".join(e.key for e in contenders))
+    final = store.load_or_make(
+        "finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(time_trials(contenders))
     )
     return tuple(
         replace(e, speedup=speed, speedup_low=low, speedup_high=high)
-        for e, (speed, low, high) in zip(found, beside.speeds, strict=True)
+        for e, (speed, low, high) in zip(contenders, final.speeds, strict=True)
     )

@@ -1,9 +1,9 @@
-"""What each layer costs in each form: microseconds on this machine's runtime.
+"""Time of each node in each form, in microseconds of the runtime on this machine.
 
-A file is written for each scheme that all layers can have, and the runtime's own profile of it
-says what each node takes; the sums are brought to what the whole file takes without a profile. What
-it costs where codes meet floats (rounding, and the other layout that float kernels want) stands in
-no single kernel: it is what two files of neighbours unlike each other take beyond their nodes.
+One file per choice, with the same choice for all layers, is profiled by the runtime; the node times
+are scaled to the latency of the file without a profile. Boundaries between integers and floats
+(rounding, and the layout of float kernels) have no kernel of their own: their cost is the time of
+two files with alternating choices minus that of their nodes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ MIN_ROUNDS = 11
 
 @dataclass(frozen=True)
 class NodeCosts:
-    """float_time: microseconds of the float model. times: by the items of nodes, what a form costs
-    more than float. edge, element: of a place where codes meet floats, and of each element there.
+    """Measured times in microseconds.
+
+    Attributes:
+        float_time: of the float model.
+        times: of each node item, minus its time in float.
+        edge, element: of a boundary between integers and floats, and of each element there.
     """
 
     float_time: float
@@ -39,7 +43,7 @@ class NodeCosts:
 
 
 def uniform_configs(items: Items) -> list[Config]:
-    """The configurations to time beside float: each choice for all groups that have it."""
+    """Return one configuration per choice, with that choice for all groups that have it."""
     space = items.space
     names = dict.fromkeys(c for g in space.groups for c in g.choices)
     return [space.config(name) for name in names if name != FLOAT]
@@ -52,12 +56,12 @@ def measure_costs(
     inputs: Sequence[np.ndarray[Any, Any]],
     seconds: float,
 ) -> NodeCosts:
-    """Times files of a space.
+    """Time files of a space.
 
     Args:
-        write: makes the file of a configuration.
-        inputs: of one run, as arrays.
-        seconds: to time each file for.
+        write: returns the file of a configuration.
+        inputs: arrays of one run.
+        seconds: to time each file.
 
     Raises:
         VerificationError: the runtime refuses a file.
@@ -91,28 +95,31 @@ def measure_costs(
 
 
 def _shares(table: Sequence[NodeTime]) -> Array:
-    """[nodes, files] of what each file takes."""
+    """Return [nodes, files] share of the time of each file."""
     spent = np.array([row.microseconds for row in table])
-    found: Array = spent / spent.sum(0)
-    return found
+    shares: Array = spent / spent.sum(0)
+    return shares
 
 
 def _form_times(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
-    """What each form takes in the first file that has it, beyond float."""
-    found = np.zeros(len(items.nodes))
+    """Return the time of each form in the first file that has it, minus its time in float."""
+    times = np.zeros(len(items.nodes))
     for number, config in reversed(list(enumerate(pure, 1))):
         spread = items.one_hot(np.array([config]))
         there = (spread @ items.choice_nodes + items.fixed_nodes)[0] > 0
         for i in np.flatnonzero(there):
             took = spent.get(items.nodes[i][0])
             if took is not None:
-                found[i] = took[number] - took[0]
-    return found
+                times[i] = took[number] - took[0]
+    return times
 
 
 def _boundary_costs(flat: CostModel, mixed: Sequence[Config], whole: Array) -> tuple[float, float]:
-    """Shares what the files take beyond their nodes between the places and their elements, half
-    each; at least nothing."""
+    """Return the cost of a boundary and of each element there.
+
+    The time of the files beyond that of their nodes, at least 0, is divided in half between the
+    boundaries and their elements.
+    """
     items, configs = flat.items, np.array(mixed)
     spread = items.one_hot(configs)
     points, nodes = (
@@ -123,8 +130,8 @@ def _boundary_costs(flat: CostModel, mixed: Sequence[Config], whole: Array) -> t
         )
     )
     edges, elements = flat.count_boundaries(points, nodes)
-    _, reckoned, _ = flat.predict(configs)
-    beyond = max(0.0, float((whole - reckoned).sum()))
+    _, predicted, _ = flat.predict(configs)
+    beyond = max(0.0, float((whole - predicted).sum()))
     if not edges.sum():
         return 0.0, 0.0
     return beyond / 2 / float(edges.sum()), beyond / 2 / float(max(1.0, elements.sum()))

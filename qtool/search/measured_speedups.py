@@ -1,10 +1,9 @@
-"""How fast files are beside float: the middle of as many short sessions as the time allows.
+"""Speed-up of files over the float model: the median of as many short sessions as the time allows.
 
-Within a session the interval is narrow, but where its memory lies and what else the machine does
-then moves the ratio of two files by about 5 % from one session to the next, and now and then by a
-fifth. More runs of one session do not help, more sessions do: of a network of a tenth of a
-millisecond the middle of fifteen, made in half a second, is off by half a percent, and no odd one
-moves it. Large networks get the least number.
+Within a session the interval is narrow, but memory placement and other load move the ratio of two
+files by about 5 % between sessions, and sometimes by 20 %. More sessions help, more runs in one do
+not: for a network of 0.1 ms the median of 15 sessions, taken in half a second, is off by 0.5 %, and
+outliers do not move it. Large networks get the minimum number of sessions.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from qtool.evaluation.latency.interleaved_timing import (
 )
 
 MIN_SESSIONS, MAX_SESSIONS = 3, 15  # sessions
-MIN_ROUNDS = 5  # in each of them
+MIN_ROUNDS = 5  # in each session
 
-Found = TypeVar("Found")
+Measured = TypeVar("Measured")
 
 
-def repeat_sessions(one: Callable[[], Found], seconds: float) -> list[Found]:
-    """What each of some sessions says: as many as fit into the seconds, within bounds."""
+def repeat_sessions(one: Callable[[], Measured], seconds: float) -> list[Measured]:
+    """Return the measurements of as many sessions as fit into the seconds, within the limits."""
     start = time.perf_counter()
-    found = [one() for _ in range(MIN_SESSIONS)]
-    while len(found) < MAX_SESSIONS and time.perf_counter() - start < seconds:
-        found.append(one())
-    return found
+    sessions = [one() for _ in range(MIN_SESSIONS)]
+    while len(sessions) < MAX_SESSIONS and time.perf_counter() - start < seconds:
+        sessions.append(one())
+    return sessions
 
 
 def measure_speedups(
@@ -45,26 +44,25 @@ def measure_speedups(
     inputs: Sequence[np.ndarray[Any, Any]],
     seconds: float,
 ) -> tuple[Ratio, ...]:
-    """Files beside the reference, in turns.
+    """Return the speed-up of each file over the reference, timed in turns.
 
     Args:
-        seconds: for each file, in all sessions together.
+        seconds: per file, in all sessions together.
     """
     both, whole = [reference, *files], seconds * len(files)
 
     def one() -> Sequence[Ratio]:
         each = whole / MAX_SESSIONS
-        found = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, clock=thread_clock)
-        return found.ratios[1:]
+        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, clock=thread_clock)
+        return timing.ratios[1:]
 
     with track_task("timing"):
-        found = repeat_sessions(one, whole)
-    return tuple(map(_middle, zip(*found, strict=True)))
+        sessions = repeat_sessions(one, whole)
+    return tuple(map(_median, zip(*sessions, strict=True)))
 
 
-def _middle(ratios: Sequence[Ratio]) -> Ratio:
-    """The medians' median, with the ends that most sessions leave open: what is open is mostly
-    between them."""
+def _median(ratios: Sequence[Ratio]) -> Ratio:
+    """Return the median of the medians, with lower and upper ends from the sessions' intervals."""
     return Ratio(
         float(np.median([r.median for r in ratios])),
         median_interval(np.array([r.low for r in ratios]))[0],

@@ -1,7 +1,7 @@
-"""The error that rounding each single tensor makes in the outputs, from one pass over some samples.
+"""Error of the outputs when only one tensor is quantized, from one pass over some samples.
 
-The float values of every tensor are computed once for a chunk of samples. With one point switched
-on, only the part of the network behind it is computed again: half of it for an average tensor.
+The float values of every tensor are computed once per chunk of samples. With one point switched on,
+only the part of the network after it is computed again: half of it for an average tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtool.evaluation.measure.layer_facts import signal_and_noise
 from qtool.search.cost_model import Item, point_items
 
 SECONDS = 120.0
-"""After so many the samples so far have to do; at least one chunk is run."""
+"""Time limit, after which the samples so far are used; at least one chunk is run."""
 
 
 def point_errors(
@@ -32,29 +32,29 @@ def point_errors(
     store: Store,
     seconds: float = SECONDS,
 ) -> dict[Item, float]:
-    """Noise of the outputs over their signal, with each of these points alone.
+    """Return the noise-to-signal ratio of the outputs with each of these points alone.
 
     Args:
-        models: quantized in all the ways that the items come from; each item is measured in the
-            first that has it. An item that none has is left out.
+        models: quantized models; an item is measured in the first that has it, and left out if
+            none has it.
         chunks: samples as the graph takes them, few at a time: all values of a chunk are held.
-        store: keeps the sums; an interrupted pass goes on behind the chunks that it has done.
+        store: for the sums; an interrupted pass resumes after the last complete chunk.
     """
-    asked: dict[Item, int] = {}
+    model_of: dict[Item, int] = {}
     for number, model in enumerate(models):
         for item in sorted(point_items(model.plan) & set(wanted)):
-            asked.setdefault(item, number)
-    items = list(asked)
+            model_of.setdefault(item, number)
+    items = list(model_of)
     sums, done = np.zeros((len(items), 2)), 0
-    if (kept := store.load("errors")) is not None:
-        sums, done = kept["sums"], int(kept["done"])
+    if (stored := store.load("errors")) is not None:
+        sums, done = stored["sums"], int(stored["done"])
     executors = [Executor(replace(m.graph, module=m.module)) for m in models]
     start = time.monotonic()
     for number, chunk in enumerate(track("errors of single tensors", chunks, len(chunks))):
         if number < done or (done and time.monotonic() - start > seconds):
             continue
         for which, executor in enumerate(executors):
-            own = {i: item for i, item in enumerate(items) if asked[item] == which}
+            own = {i: item for i, item in enumerate(items) if model_of[item] == which}
             sums += _signal_noise_sums(executor, chunk, own, len(items))
         done = number + 1
         store.save("errors", {"sums": sums, "done": np.array(done)})

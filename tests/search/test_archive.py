@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import key_of
+from qtool.search.archive import recipe_key
 
 
 def test_keys_of_recipes_hold_the_former_names_of_steps() -> None:
@@ -14,4 +14,4 @@ def test_keys_of_recipes_hold_the_former_names_of_steps() -> None:
     stored = {"mode": "static", "accuracy": "fast", "recover": ["equalize", "round"], "rules": []}
     key = hashlib.sha256(json.dumps(stored).encode()).hexdigest()[:16]
     for steps in (("equalize", "round"), ("cross-layer-equalization", "gptq")):
-        assert key_of(Recipe(accuracy="fast", recover=steps)) == key
+        assert recipe_key(Recipe(accuracy="fast", recover=steps)) == key
