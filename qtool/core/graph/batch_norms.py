@@ -12,18 +12,18 @@ from qtool.core import graph as G
 
 aten = torch.ops.aten
 
-EPS_POSITION: Mapping[Any, int] = {  # where it stands among the arguments, in each spelling
+EPS_POSITION: Mapping[Any, int] = {  # position of the argument
     aten.batch_norm.default: 7,
     aten._native_batch_norm_legit_no_training.default: 6,
 }
 
 
 def batch_norms(module: fx.GraphModule) -> list[fx.Node]:
-    """The BatchNorms of a captured graph that hold statistics."""
+    """Return the BatchNorms of a captured graph that use running statistics."""
     return [
         node
         for node in G.calls(module.graph)
         if node.target in EPS_POSITION
-        and not (node.target is aten.batch_norm.default and node.args[5])  # of the batch
+        and not (node.target is aten.batch_norm.default and node.args[5])  # batch statistics
         and all(isinstance(n, fx.Node) and n.op == "get_attr" for n in node.args[3:5])
     ]

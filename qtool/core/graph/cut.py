@@ -1,13 +1,13 @@
-"""Cutting a graph into blocks where least is alive, so that each can be computed by itself.
+"""Cutting a graph into blocks where the least data is live, so that each can run by itself.
 
-Sizes are no values that go from block to block: each block reads them off a tensor that it has.
+Sizes are not passed from block to block: each block reads them from a tensor that it has.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -23,60 +23,64 @@ _NEVER = 10**30  # bytes
 
 
 class Block:
-    """Some calls of a graph, in order.
+    """Consecutive calls of a graph.
 
-    inputs, outputs: the tensors, as nodes of the whole graph, that go in and out.
+    Attributes:
+        whole: the graph.
+        calls: its nodes in this block.
+        inputs: nodes of the whole graph whose tensors the block reads.
+        outputs: nodes of the block whose tensors later blocks or the caller read.
     """
 
     def __init__(self, whole: FloatGraph, calls: Sequence[fx.Node]) -> None:
         self.whole, self.calls = whole, tuple(calls)
-        self.inputs = self._reads()
+        self.inputs = self._find_inputs()
         self.outputs: tuple[fx.Node, ...] = ()
 
-    def _reads(self) -> tuple[fx.Node, ...]:
+    def _find_inputs(self) -> tuple[fx.Node, ...]:
         own = set(self.calls)
         outside = {n for c in self.calls for n in c.all_input_nodes if n not in own}
         tensors = [n for n in outside if n.op != "get_attr" and not _is_size(n)]
         symbols = {str(value(s)) for n in outside if _is_size(n) for s in _roots(n) if s not in own}
         known = {str(size) for n in tensors for size in shape(n)}
-        for given in placeholders(self.whole.graph):
-            missing = {str(size) for size in shape(given)} & (symbols - known)
-            if missing and given not in tensors:
-                tensors.append(given)
+        for placeholder in placeholders(self.whole.graph):
+            missing = {str(size) for size in shape(placeholder)} & (symbols - known)
+            if missing and placeholder not in tensors:
+                tensors.append(placeholder)
                 known |= missing
-        if lost := symbols - known:
+        if unknown := symbols - known:
             raise CaptureError(
-                f"the size {min(lost)} is known inside of the model alone, so that it cannot "
-                "be taken block by block; convert it as a whole"
+                f"the size {min(unknown)} is computed inside the model, so it cannot be converted "
+                "block by block; convert it as a whole"
             )
         order = {n: i for i, n in enumerate(self.whole.graph.nodes)}
         return tuple(sorted(tensors, key=order.__getitem__))
 
     @property
     def only_outputs(self) -> bool:
-        """Whether nothing but outputs of the whole come of it, and it has no weights: nothing waits
-        for its values."""
-        stored = any(a.op == "get_attr" for c in self.calls for a in c.all_input_nodes)
-        given = set(output_nodes(self.whole.graph))
+        """True if the block has no weights and feeds only graph outputs."""
+        has_weights = any(a.op == "get_attr" for c in self.calls for a in c.all_input_nodes)
+        graph_outputs = set(output_nodes(self.whole.graph))
         inside = {*self.calls, self.whole.graph.output_node()}
         return (
-            not stored
-            and given.issuperset(self.outputs)
+            not has_weights
+            and graph_outputs.issuperset(self.outputs)
             and all(inside.issuperset(n.users) for n in self.outputs)
         )
 
     @property
     def name(self) -> str:
-        """Its first and last layer."""
+        """The names of its first and last layer."""
         layers = [n for n in self.calls if any(a.op == "get_attr" for a in n.all_input_nodes)]
         ends = layers or list(self.calls)
         return f"{name_of(ends[0])} ... {name_of(ends[-1])}"
 
     def graph(self, read: Callable[[fx.Node], torch.Tensor], example: Sequence[Any]) -> FloatGraph:
-        """A graph of its own.
+        """Return the block as a graph.
 
         Args:
-            read: the values of a get_attr node. example: those of `reads`.
+            read: get_attr node -> its tensor.
+            example: values of `inputs`.
         """
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         tensors = {
@@ -105,11 +109,11 @@ class Block:
         inputs = tuple(self._input(n) for n in self.inputs)
         outputs = tuple(self.tensor_name(n) for n in self.outputs)
         whole = self.whole
-        called = (tuple(example), dict[str, Any]())
-        return FloatGraph(module, inputs, outputs, called, whole.constraints, whole.dims)
+        arguments = (tuple(example), dict[str, Any]())
+        return FloatGraph(module, inputs, outputs, arguments, whole.constraints, whole.dims)
 
     def tensor_name(self, node: fx.Node) -> str:
-        """A tensor between blocks: as the whole graph's input or output, or its node."""
+        """Return the name of a tensor: of the whole graph's output, or of its node."""
         ends = zip(output_nodes(self.whole.graph), self.whole.outputs, strict=True)
         return next((name for end, name in ends if end is node), name_of(node))
 
@@ -120,7 +124,7 @@ class Block:
         return Input(self.tensor_name(node), dtype, tuple(dims.get(str(s), s) for s in sizes))
 
     def _size(self, graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> None:
-        """A size of the whole graph, read off a tensor that goes in here."""
+        """Copy the computation of a size, from the sizes of this block's inputs."""
         if node in copies:
             return
         if node.target is not aten.sym_size.int:
@@ -136,19 +140,20 @@ class Block:
         copies[node].meta = dict(node.meta)
 
 
-def cut(whole: FloatGraph, most: int, alone: Container[fx.Node] = ()) -> list[Block]:
-    """The blocks of a graph: of all ways to cut it into blocks with at most `most` bytes of weights
-    (or of one call) the one in which the tensors that go from block to block are smallest.
+def cut(whole: FloatGraph, max_bytes: int, alone: Container[fx.Node] = ()) -> list[Block]:
+    """Cut a graph into blocks so that the tensors between them are smallest in total.
 
     Args:
+        whole: the graph.
+        max_bytes: of the weights of a block; a block of one call may have more.
         alone: calls that are a block each.
 
     Raises:
-        CaptureError: the model decides sizes by the values of its data.
+        CaptureError: a size depends on values.
     """
     calls = [n for n in whole.graph.nodes if n.op == "call_function" and not _is_size(n)]
     weights = [inf if n in alone else weight_bytes(n) for n in calls]
-    places = _cheapest(_alive(calls), weights, most)
+    places = _cheapest(_live_bytes(calls), weights, max_bytes)
     blocks = [Block(whole, calls[i:j]) for i, j in itertools.pairwise(places)]
     ends = dict.fromkeys(output_nodes(whole.graph))
     for index, block in enumerate(blocks):
@@ -158,13 +163,13 @@ def cut(whole: FloatGraph, most: int, alone: Container[fx.Node] = ()) -> list[Bl
 
 
 def weight_bytes(node: fx.Node) -> int:
-    """Bytes of the stored tensors that a call reads, in float32."""
+    """Return the bytes of the weights and constants that a call reads, in float32."""
     stored = (value(n) for n in node.all_input_nodes if n.op == "get_attr")
     return sum(4 * t.numel() for t in stored)
 
 
-def _alive(calls: Sequence[fx.Node]) -> list[int]:
-    """Bytes of what is read across each place between two calls: behind call 0, 1, ..."""
+def _live_bytes(calls: Sequence[fx.Node]) -> list[int]:
+    """Return the bytes that are live behind call 0, 1, ..."""
     at = {n: i for i, n in enumerate(calls)}
     changes = [0] * (len(calls) + 1)
     for node, i in at.items():
@@ -180,30 +185,29 @@ def _readers(node: fx.Node) -> Iterable[fx.Node]:
 
 
 def _bytes(node: fx.Node) -> int:
-    """Of the node's tensor; several in one value cannot be kept. Whole numbers, of which sums and
-    differences are exact."""
-    found = value(node)
-    if not isinstance(found, torch.Tensor):
+    """Return the bytes of the node's tensor, a large number for a tuple, which no cut may cross.
+
+    Integers, so that sums and differences are exact.
+    """
+    tensor = value(node)
+    if not isinstance(tensor, torch.Tensor):
         return _NEVER
-    elements = 1
-    for size in found.shape:
-        elements *= hint(size)
-    return elements * found.element_size()
+    return prod(hint(size) for size in tensor.shape) * tensor.element_size()
 
 
-def _cheapest(alive: Sequence[float], weights: Sequence[float], most: int) -> list[int]:
-    """Where blocks begin and end; by dynamic programming over the last cut."""
+def _cheapest(live: Sequence[float], weights: Sequence[float], max_bytes: int) -> list[int]:
+    """Return where blocks begin and end, by dynamic programming over the last cut."""
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(weights) + 1):
-        found, held = (inf, 0), 0.0
+        cheapest, block_bytes = (inf, 0), 0.0
         for start in range(end - 1, -1, -1):
-            held += weights[start]
-            if held > most and start < end - 1:
+            block_bytes += weights[start]
+            if block_bytes > max_bytes and start < end - 1:
                 break
-            cost = best[start][0] + alive[end - 1]
-            if cost < found[0]:
-                found = cost, start
-        best.append(found)
+            cost = best[start][0] + live[end - 1]
+            if cost < cheapest[0]:
+                cheapest = cost, start
+        best.append(cheapest)
     places = [len(weights)]
     while places[-1]:
         places.append(best[places[-1]][1])
@@ -211,12 +215,12 @@ def _cheapest(alive: Sequence[float], weights: Sequence[float], most: int) -> li
 
 
 def _is_size(node: fx.Node) -> bool:
-    """A number that a graph computes of sizes."""
+    """Return whether the node is a number computed from sizes."""
     return node.op == "call_function" and isinstance(value(node), torch.SymInt | int | float | bool)
 
 
 def _roots(node: fx.Node) -> list[fx.Node]:
-    """The sizes of tensors that a size is computed of."""
+    """Return the sizes of tensors that a size is computed from."""
     if node.target is aten.sym_size.int:
         return [node]
     return [root for source in node.all_input_nodes for root in _roots(source)]

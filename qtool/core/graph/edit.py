@@ -1,4 +1,4 @@
-"""Editing a graph: new calls and tensors with names and fake values, copies, clean-up."""
+"""Editing a graph: calls and tensors with names and fake values, copies, clean-up."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qtool.core.graph.nodes import NAME, tensor, value
 
 
 def fake_mode(graph: fx.Graph) -> Any:
+    """Return the FakeTensorMode of a captured graph."""
     for node in graph.nodes:
         mode = getattr(value(node), "fake_mode", None)
         if mode is not None:
@@ -23,14 +24,14 @@ def fake_mode(graph: fx.Graph) -> Any:
 
 
 def infer(node: fx.Node) -> fx.Node:
-    """Sets the fake value of a new call_function node from those of its arguments."""
+    """Set the fake value of a new call_function node from those of its arguments."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
     mode = fake_mode(node.graph)
     # kernels look at sizes to choose an algorithm: that must not pin a dynamic dimension
     env = mode.shape_env
     guards = env.suppress_guards() if env is not None else nullcontext()
     fresh = env.ignore_fresh_unbacked_symbols() if env is not None else nullcontext()
-    # C++ compositions (pad) want plain sizes
+    # C++ compositions (pad) require plain sizes
     with enable_python_dispatcher(), mode, guards, fresh:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
     return node
@@ -44,10 +45,16 @@ def add_call(
     like: fx.Node | None = None,
     value_from: fx.Node | None = None,
 ) -> fx.Node:
-    """A new call before `anchor`, named; provenance is taken from `like`.
+    """Insert a call before `anchor`.
 
-    Its value is that of `valued`, a node of the same shape and dtype. Without one it is inferred,
-    which runs the operator on symbolic sizes and takes milliseconds.
+    Args:
+        anchor: node of the graph.
+        target: operator.
+        args: its arguments.
+        name: readable name of the node.
+        like: node whose module and stack trace the call takes over.
+        value_from: node of the same shape and dtype, whose fake value it gets. Without one the
+            value is inferred, which takes milliseconds.
     """
     with anchor.graph.inserting_before(anchor):
         node = anchor.graph.call_function(target, tuple(args))
@@ -62,9 +69,9 @@ def add_call(
 
 
 def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name: str) -> fx.Node:
-    """A new attribute holding `data` (a parameter if it is one) and its get_attr before `anchor`.
+    """Register `data` as a buffer or parameter of the module; insert its get_attr before `anchor`.
 
-    The attribute is made at the top level under a free name; the readable name is `name`.
+    The attribute has a free name at the top level; the node's readable name is `name`.
     """
     attribute = free_name(module, name)
     if isinstance(data, torch.nn.Parameter):
@@ -79,22 +86,23 @@ def add_tensor(module: fx.GraphModule, anchor: fx.Node, data: torch.Tensor, name
 
 
 def set_tensor(module: fx.GraphModule, node: fx.Node, data: torch.Tensor) -> None:
-    """Another tensor of the same shape behind a get_attr node; a parameter stays one."""
+    """Replace the tensor of a get_attr node by one of the same shape; a parameter stays one."""
     owner, _, name = str(node.target).rpartition(".")
     holder = module.get_submodule(owner)
     old = getattr(holder, name)
-    kept = isinstance(old, torch.nn.Parameter)
-    setattr(holder, name, torch.nn.Parameter(data, old.requires_grad) if kept else data)
+    if isinstance(old, torch.nn.Parameter):
+        data = torch.nn.Parameter(data, old.requires_grad)
+    setattr(holder, name, data)
 
 
 def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
-    """Sets the fake value of a get_attr node from the tensor it reads."""
+    """Set the fake value of a get_attr node from its tensor."""
     mode = fake_mode(node.graph)
     node.meta["val"] = mode.from_tensor(tensor(module, node).detach(), static_shapes=True)
 
 
 def free_name(module: torch.nn.Module, wanted: str) -> str:
-    """An attribute name made from `wanted` that the module does not use yet."""
+    """Return an attribute name made from `wanted` that the module does not have."""
     base = "".join(c if c.isalnum() else "_" for c in wanted) or "t"
     base = base if base[0].isalpha() and not iskeyword(base) else "t_" + base
     name, k = base, 1
@@ -104,13 +112,13 @@ def free_name(module: torch.nn.Module, wanted: str) -> str:
 
 
 def replace(old: fx.Node, new: fx.Node) -> None:
-    """`new` takes over the users of `old`, which is erased."""
+    """Replace all uses of `old` by `new`, and erase it."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
 
 
 def clone(module: fx.GraphModule) -> fx.GraphModule:
-    """An independent graph over the same tensors (tensors are shared, not copied)."""
+    """Return a copy of the graph that shares its tensors."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     result = graph.graph_copy(module.graph, env)
@@ -122,7 +130,7 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def clone_with_parameters(module: fx.GraphModule) -> fx.GraphModule:
-    """A clone with parameters of its own, so that training it leaves the others alone."""
+    """Return a clone with copies of the parameters, for training."""
     module = clone(module)
     for node in module.graph.nodes:
         if node.op != "get_attr":
@@ -136,10 +144,11 @@ def clone_with_parameters(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def finish(module: fx.GraphModule, recompile: bool = True) -> None:
-    """Removes dead nodes and unused tensors, checks the graph and recompiles it.
+    """Remove dead nodes and unused tensors, check the graph and recompile it.
 
-    `runs`: False leaves the compiling out, which takes longest: the module is edited on before it
-    is called again.
+    Args:
+        module: edited in place.
+        recompile: False skips the recompilation, which takes longest, if more edits follow.
     """
     module.graph.eliminate_dead_code()
     module.graph.lint()

@@ -1,4 +1,4 @@
-"""A hash that tells one captured model from another: its graph and its weights."""
+"""Hashes of a captured model: of its graph and weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtool.core import graph as G
 
 
 def fingerprint(module: fx.GraphModule) -> str:
-    """SHA-256 (hex, 32 digits) of operators, wiring, constants and weights; not of names."""
+    """Return a SHA-256 (32 hex digits) of operators, edges, constants and weights, not of names."""
     digest = hashlib.sha256()
     for node, wiring in _wired(module.graph):
         digest.update(wiring.encode())
@@ -27,7 +27,7 @@ def fingerprint(module: fx.GraphModule) -> str:
 
 
 def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
-    """Each node, and what it does to which others."""
+    """Yield each node and a text of its operator and arguments."""
     numbers = {n: i for i, n in enumerate(graph.nodes)}
 
     def stable(argument: Any) -> Any:
@@ -40,19 +40,19 @@ def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
 
 
 def _stable_name(target: object) -> str:
-    """A name that is the same in every process; that of a plain function holds its address."""
+    """Return a name that is equal in every process: the str of a function has its address."""
     if isinstance(target, FunctionType):
         return f"{target.__module__}.{target.__qualname__}"
     return str(target)
 
 
 def state_hash(module: fx.GraphModule) -> str:
-    """Tells a model with points from itself with other points, weights or scales."""
+    """Return a SHA-256 (hex) of the graph, points, weights and scales of a module with points."""
     digest = hashlib.sha256()
     for _, wiring in _wired(module.graph):
         digest.update(wiring.encode())
     for name, part in module.named_modules():
-        digest.update(f"{name} {part.extra_repr()}\n".encode())  # of a point its type
+        digest.update(f"{name} {part.extra_repr()}\n".encode())  # a point's has its type
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():

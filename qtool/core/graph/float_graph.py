@@ -1,8 +1,8 @@
-"""The float graph: what capture gives, what passes rewrite, what everything else reads.
+"""The float graph: captured from a model, rewritten by passes, read by everything else.
 
-An ATen `fx.GraphModule` with parameters as attributes, callable exactly as the user's model.
-Every node carries `meta["val"]` (a fake tensor: shape, dtype, device) and a stable, readable name
-made from the user's module path.
+An ATen `fx.GraphModule` with parameters as attributes, callable as the user's model. Every node has
+`meta["val"]` (a fake tensor: shape, dtype, device) and a stable, readable name made from the user's
+module path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from qtool.core.errors import DataError
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor input: dynamic dimensions are names, fixed ones sizes."""
+    """One tensor input.
+
+    Attributes:
+        name: as in the ONNX file.
+        dtype: "float32", "int64" ...
+        shape: names of dynamic dimensions, sizes of fixed ones.
+    """
 
     name: str
     dtype: str
@@ -35,12 +41,15 @@ class Input:
 class FloatGraph:
     """A captured model.
 
-    module: the graph, callable as the user's model was (same arguments, same output structure).
-    inputs, outputs: names in order, as they will stand in the ONNX file.
-    example: positional and keyword arguments the graph was captured with.
-    constraints: ranges of the symbolic dimensions, as torch.export found them.
-    dims: symbol -> the name a person gave that dimension ("batch").
-    decided: in sentences, what has to hold of the sizes besides, since the model decides by them.
+    Attributes:
+        module: the graph, with the arguments and the output structure of the user's model.
+        inputs: in order, with their names in the ONNX file.
+        outputs: names in the ONNX file, in order.
+        example: positional and keyword arguments of the capture.
+        constraints: symbol -> range of a dynamic dimension, from torch.export.
+        dims: symbol -> name that the user gave the dimension ("batch").
+        size_conditions: sentences on further conditions that sizes must meet, because the model
+            branches on them.
     """
 
     module: fx.GraphModule
@@ -56,83 +65,86 @@ class FloatGraph:
         return self.module.graph
 
     def tensors_of(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The tensors of a bound batch, in the order of the inputs."""
+        """Return the tensors of a bound batch in the order of the inputs."""
         kwargs = {k: batch.kwargs[k] for k in self.example[1]}
         leaves = pytree.tree_leaves((batch.args, kwargs))
         return tuple(t for t in leaves if isinstance(t, torch.Tensor))
 
     def leaves_of(self, batch: Batch) -> list[Any]:
-        """The arguments of a bound batch, tensors or not, one to a placeholder."""
+        """Return the arguments of a bound batch, tensors or not, one per placeholder."""
         leaves = pytree.tree_leaves((batch.args, {k: batch.kwargs[k] for k in self.example[1]}))
-        places = sum(node.op == "placeholder" for node in self.graph.nodes)
-        return leaves if len(leaves) == places else [x for x in leaves if x is not None]
+        n_inputs = sum(node.op == "placeholder" for node in self.graph.nodes)
+        return leaves if len(leaves) == n_inputs else [x for x in leaves if x is not None]
 
     def call_of(self, tensors: Sequence[torch.Tensor]) -> Batch:
-        """The inverse of `tensors_of`; what is no tensor is as in the example."""
+        """Return the batch with these tensors; other arguments are those of the example."""
         leaves, spec = pytree.tree_flatten(self.example)
-        given = iter(tensors)
-        filled = [next(given) if isinstance(x, torch.Tensor) else x for x in leaves]
+        remaining = iter(tensors)
+        filled = [next(remaining) if isinstance(x, torch.Tensor) else x for x in leaves]
         return Batch(*pytree.tree_unflatten(filled, spec))
 
     def head(self, batch: Batch, count: int) -> Batch:
-        """At most so many samples of a bound batch; all of it where `any_number` does not hold."""
+        """Return at most `count` samples of a bound batch; all of it without `any_batch_size`."""
         if not self.any_batch_size:
             return batch
         count = max(count, self.batch_size_range()[0])
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
-        return self.call_of([t[:count] if _is_open(i) else t for i, t in tensors])
+        return self.call_of([t[:count] if _has_dynamic_batch(i) else t for i, t in tensors])
 
     def smaller(self, batch: Batch, count: int) -> Batch:
-        """As `head`, of what it runs with: all of a batch in which an input, or what is stored,
-        counts the samples of another, as the edges of a graph do its nodes."""
+        """Return `head`, or the whole batch if the model does not run with less: one input may
+        index the samples of another, as the edges of a graph its nodes."""
         few = self.head(batch, count)
         if few.size >= batch.size:
             return batch
-        open_ = all(map(_is_open, self.inputs))
-        doubtful = [n for n in self.graph.nodes if not open_ or _takes_by_number(n)]
-        return few if not doubtful or self._computes(doubtful, few) else batch
+        all_dynamic = all(map(_has_dynamic_batch, self.inputs))
+        to_check = [n for n in self.graph.nodes if not all_dynamic or _is_indexing(n)]
+        return few if not to_check or self._runs(to_check, few) else batch
 
-    def _computes(self, nodes: Iterable[fx.Node], batch: Batch) -> bool:
-        """Whether these nodes can be computed; nothing is that none of them needs."""
+    def _runs(self, nodes: Iterable[fx.Node], batch: Batch) -> bool:
+        """Return whether these nodes, and those they need, run on a batch."""
         try:
             with torch.no_grad():
-                _Part(self.module, nodes).run(*self.leaves_of(batch), enable_io_processing=False)
+                _Subgraph(self.module, nodes).run(
+                    *self.leaves_of(batch), enable_io_processing=False
+                )
         except Exception:  # noqa: BLE001  # torch's, or the runtime's, by operator
             return False
         return True
 
     @property
     def any_batch_size(self) -> bool:
-        """Whether it takes any number of samples: not where that is fixed, or where inputs have
-        numbers of their own."""
-        return len({i.shape[0] for i in self.inputs if _is_open(i)}) == 1
+        """True if the batch size is dynamic and common to all inputs that have one."""
+        return len({i.shape[0] for i in self.inputs if _has_dynamic_batch(i)}) == 1
 
     @property
     def can_split_batches(self) -> bool:
-        """Whether a batch may be cut into parts of any number of samples: as `any_number`, and not
-        where something counts them (see `fewer`)."""
+        """True if a batch may be split: `any_batch_size`, and no input indexes the samples of
+        another (see `smaller`)."""
         example = Batch(*self.example)
         return self.any_batch_size and (
             example.size < MIN_SAMPLES or self.smaller(example, 1) is not example
         )
 
     def restrictions(self) -> tuple[str, ...]:
-        """In sentences, which numbers of samples it was not captured for."""
+        """Return sentences on the batch sizes and other sizes that the file does not support."""
         first = next((i for i in self.inputs if i.shape), None)
-        if first is not None and not any(map(_is_open, self.inputs)):
+        if first is not None and not any(map(_has_dynamic_batch, self.inputs)):
             only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
             return (f"{only}: the model computes with it in a way that no graph holds",)
         fewest, most = self.batch_size_range()
-        told: tuple[str, ...] = ()
+        batch_size: tuple[str, ...] = ()
         if most is not None:
-            told = (f"the file is right for {fewest} to {most} samples: the model decides by that",)
+            batch_size = (
+                f"the file is right for {fewest} to {most} samples: the model decides by that",
+            )
         elif fewest > MIN_SAMPLES:
-            told = (f"the file is right from {fewest} samples on: the model decides by that",)
-        return (*told, *self.size_conditions)
+            batch_size = (f"the file is right from {fewest} samples on: the model decides by that",)
+        return (*batch_size, *self.size_conditions)
 
     def batch_size_range(self) -> tuple[int, int | None]:
-        """The fewest and the most samples that the graph is right for; None: any number."""
-        names = {i.shape[0] for i in self.inputs if _is_open(i)}
+        """Return the smallest and the largest batch size of the graph; None: no limit."""
+        names = {i.shape[0] for i in self.inputs if _has_dynamic_batch(i)}
         for symbol, bounds in self.constraints.items():
             if self.dims.get(str(symbol), str(symbol)) in names:
                 most = bounds.upper
@@ -140,18 +152,22 @@ class FloatGraph:
         return 0, None
 
     def bind(self, batch: Batch, index: int = 0) -> Batch:
-        """The batch as arguments of this graph, checked against its inputs.
+        """Return the batch as arguments of this graph, checked against its inputs.
+
+        Args:
+            batch: arguments by position or name.
+            index: of the batch, for messages.
 
         Raises:
-            DataError: missing or unknown inputs, a wrong dtype, rank or fixed size; says which.
+            DataError: an input is missing or unknown, or has a wrong dtype, rank or fixed size.
         """
         args, kwargs = self.example
         if len(batch.args) != len(args) or set(batch.kwargs) != set(kwargs):
             batch = self._rearranged(batch, index)
-        found = [t for t in pytree.tree_leaves((batch.args, batch.kwargs)) if t is not None]
-        if len(found) != len(self.inputs):
+        tensors = [t for t in pytree.tree_leaves((batch.args, batch.kwargs)) if t is not None]
+        if len(tensors) != len(self.inputs):
             raise DataError(
-                f"batch {index} has {len(found)} tensors, the model takes {len(self.inputs)}: "
+                f"batch {index} has {len(tensors)} tensors, the model takes {len(self.inputs)}: "
                 f"{'; '.join(map(str, self.inputs))}"
             )
         ours, theirs = (
@@ -163,30 +179,30 @@ class FloatGraph:
                 f"batch {index} has None for other arguments than the batch that the model was "
                 "captured with; a graph has one path: give the same ones"
             )
-        for expected, actual in zip(self.inputs, found, strict=True):
+        for expected, actual in zip(self.inputs, tensors, strict=True):
             _check_input(expected, actual, index)
         return batch
 
     def _rearranged(self, batch: Batch, index: int) -> Batch:
-        """Arguments given by name where the example had them by position, or the reverse."""
+        """Return the arguments by position and by name as in the example."""
         names = [i.name for i in self.inputs]
-        given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+        arguments = dict(zip(names, batch.args, strict=False)) | batch.kwargs
         args, kwargs = self.example
-        if set(given) != set(names) or len(args) + len(kwargs) != len(names):
+        if set(arguments) != set(names) or len(args) + len(kwargs) != len(names):
             raise DataError(
-                f"batch {index} gives {', '.join(given) or 'nothing'}; "
+                f"batch {index} gives {', '.join(arguments) or 'nothing'}; "
                 f"the model takes {', '.join(names)}"
             )
         return Batch(
-            tuple(given[n] for n in names if n not in kwargs), {n: given[n] for n in kwargs}
+            tuple(arguments[n] for n in names if n not in kwargs), {n: arguments[n] for n in kwargs}
         )
 
 
-MIN_SAMPLES = 2  # samples, from which on torch.export captures anything
+MIN_SAMPLES = 2  # torch.export specializes smaller batch sizes
 
 
-class _Part(fx.Interpreter):
-    """Runs these nodes of a graph, and what they read."""
+class _Subgraph(fx.Interpreter):
+    """Runs some nodes of a graph and those that they need."""
 
     def __init__(self, module: fx.GraphModule, nodes: Iterable[fx.Node]) -> None:
         super().__init__(module)
@@ -202,15 +218,15 @@ class _Part(fx.Interpreter):
         return super().run_node(n) if n in self.needed else None
 
 
-_BY_NUMBER = ("index", "gather", "scatter", "select", "grid_sampler", "take", "onnx_part")
+_INDEXING = ("index", "gather", "scatter", "select", "grid_sampler", "take", "onnx_part")
 
 
-def _takes_by_number(node: fx.Node) -> bool:
-    return node.op == "call_function" and any(word in str(node.target) for word in _BY_NUMBER)
+def _is_indexing(node: fx.Node) -> bool:
+    return node.op == "call_function" and any(word in str(node.target) for word in _INDEXING)
 
 
-def _is_open(given: Input) -> bool:
-    return bool(given.shape) and isinstance(given.shape[0], str)
+def _has_dynamic_batch(tensor: Input) -> bool:
+    return bool(tensor.shape) and isinstance(tensor.shape[0], str)
 
 
 def _check_input(expected: Input, actual: object, index: int) -> None:

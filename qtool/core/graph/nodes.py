@@ -1,4 +1,4 @@
-"""Reading a graph: what a node is called, what it yields, what it was given."""
+"""Reading a graph: names, values and arguments of nodes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ NAME = "qtool_name"
 """The key of a node's readable name in its meta."""
 
 OUTPUT = "(output)"
-"""What the graph returns to, among the names of its nodes; a layer may be called `output`."""
+"""The name of the output node; a layer may be called `output`."""
 
 
 def name_of(node: fx.Node) -> str:
-    """The node's readable, unique name ("layer1.0.conv2"); of what the graph returns `OUTPUT`."""
+    """Return the node's readable, unique name ("layer1.0.conv2"); OUTPUT for the output node."""
     if node.op == "output":
         return OUTPUT
     return str(node.meta.get(NAME, node.name))
 
 
 def value(node: fx.Node) -> Any:
-    """The node's fake value: a FakeTensor for tensors, a number or SymInt otherwise."""
+    """Return the node's fake value: a FakeTensor, a number or a SymInt."""
     return node.meta.get("val")
 
 
 def is_float(node: object) -> bool:
-    """Whether the node yields a floating-point tensor."""
+    """Return whether this is a node with a floating-point tensor."""
     return (
         isinstance(node, fx.Node)
         and isinstance(value(node), torch.Tensor)
@@ -50,43 +50,43 @@ def shape(node: fx.Node) -> tuple[Any, ...]:
 
 
 def hint(size: Any) -> int:
-    """A size as a number; a symbolic one has the value it was captured with."""
+    """Return a size as a number; of a symbolic one that of the capture, or 1 if unknown."""
     if isinstance(size, torch.SymInt):
-        found = size.node.hint
-        return int(found) if found is not None else 1
+        captured = size.node.hint
+        return int(captured) if captured is not None else 1
     return int(size)
 
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two shapes are equal, whatever the sizes of their dynamic dimensions."""
+    """Return whether two shapes are equal for all sizes of their dynamic dimensions."""
     return [str(size) for size in a] == [str(size) for size in b]
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
-    """An argument given by position or by name."""
+    """Return an argument by its position or name."""
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
 def tensor(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
-    """The parameter, buffer or constant behind a get_attr node."""
+    """Return the parameter, buffer or constant of a get_attr node."""
     assert node.op == "get_attr", node.format_node()
-    found: Any = module
+    attribute: Any = module
     for part in str(node.target).split("."):
-        found = getattr(found, part)
-    assert isinstance(found, torch.Tensor)
-    return found
+        attribute = getattr(attribute, part)
+    assert isinstance(attribute, torch.Tensor)
+    return attribute
 
 
 def calls(graph: fx.Graph) -> Iterable[fx.Node]:
-    """The call_function nodes, in order; safe while editing."""
+    """Return the call_function nodes in order, as a list: the graph may be edited meanwhile."""
     return [n for n in graph.nodes if n.op == "call_function"]
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:
-    """The tensors that a graph is given; not what was None when it was captured, and stays so."""
+    """Return the input tensors of a graph, without arguments that were None at capture."""
     return [n for n in graph.nodes if n.op == "placeholder" and value(n) is not None]
 
 
 def output_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes a graph returns, flattened, in order."""
+    """Return the nodes that a graph returns, flat and in order."""
     return [n for n in pytree.tree_leaves(graph.output_node().args[0]) if isinstance(n, fx.Node)]

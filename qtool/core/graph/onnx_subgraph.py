@@ -1,9 +1,9 @@
-"""A part of an ONNX file as one torch operator: what qtool has no reader for stays as it is.
+"""A subgraph of an ONNX file as one torch operator, for nodes that qtool has no reader for.
 
-`qtool::onnx_part(inputs, part)` holds the nodes themselves, as text in the graph: an operator of
-any domain, with control flow or sequences inside. ONNX Runtime runs them; export writes them back
-(qtool/backends/onnx/export/kept_parts.py). Sizes of results that depend on dynamic sizes are found
-by asking the runtime at several of them, and finding the expression that fits all answers.
+`qtool::onnx_part(inputs, part)` holds the nodes as text: operators of any domain, with control flow
+or sequences. ONNX Runtime runs them; export writes them back
+(qtool/backends/onnx/export/kept_parts.py). Output sizes that depend on dynamic sizes are found by
+running at several sizes and fitting an expression.
 """
 
 from __future__ import annotations
@@ -37,21 +37,23 @@ TORCH_TYPES: Mapping[int, torch.dtype] = {
     helper.np_dtype_to_tensor_dtype(np.dtype(name)): getattr(torch, name)
     for name in _NUMBERS.split()
 }
-"""ONNX element types that are tensors between torch and the runtime; others stay inside a part."""
+"""ONNX element types of inputs and outputs; others occur only inside a subgraph."""
 
 
 @dataclass(frozen=True)
 class OnnxSubgraph:
-    """Nodes of a file as a small model: its inputs are the tensors that they read, in order.
+    """Nodes of a file as a small model.
 
-    Every output has an element type of TORCH_TYPES and a rank.
+    Attributes:
+        model: its inputs are the tensors that the nodes read, in order. Every output has an element
+            type of TORCH_TYPES and a rank.
     """
 
     model: onnx.ModelProto
 
     @cached_property
     def text(self) -> str:
-        """What stands in the graph; the same nodes give the same text."""
+        """The argument in the torch graph; equal nodes have equal texts."""
         data = self.model.SerializeToString(deterministic=True)
         return base64.b85encode(zlib.compress(data, 9)).decode()
 
@@ -61,56 +63,65 @@ class OnnxSubgraph:
 
     @cached_property
     def outputs(self) -> tuple[tuple[torch.dtype, int], ...]:
-        """Element type and rank of each."""
+        """(element type, rank) of each output."""
         types = [o.type.tensor_type for o in self.model.graph.output]
         return tuple((TORCH_TYPES[t.elem_type], len(t.shape.dim)) for t in types)
 
     @cached_property
     def kind(self) -> str:
-        """Its operators, for a person: "TopK", "SplitToSequence+ConcatFromSequence"."""
+        """Its operators for messages: "TopK", "SplitToSequence+ConcatFromSequence"."""
         return "+".join(dict.fromkeys(n.op_type for n in self.model.graph.node))
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """The runtime's results.
+        """Return the outputs that ONNX Runtime computes.
 
         Raises:
-            CaptureError: it does not take the nodes, or not on these values.
+            CaptureError: the runtime rejects the nodes or fails on these values.
         """
         types = tuple((helper.np_dtype_to_tensor_dtype(a.dtype), None) for a in arrays)
         try:
             feed = dict(zip(self.inputs, map(np.ascontiguousarray, arrays), strict=True))
             feed = {n: a.reshape(b.shape) for (n, a), b in zip(feed.items(), arrays, strict=True)}
-            found: list[Array] = self._session(types).run(None, feed)
+            outputs: list[Array] = self._session(types).run(None, feed)
         except Exception as error:
-            raise self._failed(error) from error
-        return found
+            raise self._runtime_error(error) from error
+        return outputs
 
     def sizes(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> list[Sizes]:
-        """The sizes of its outputs where all those of the inputs (type, sizes) are numbers; None
-        for one that the values decide. What a run gives counts, where what is stated is another
-        (of dilated pools of the same size, for instance)."""
+        """Return the sizes of the outputs; None for a size that depends on values.
+
+        A run counts where it differs from the inferred shapes (of dilated pools with "same"
+        padding, for instance).
+
+        Args:
+            inputs: (ONNX element type, sizes) of each.
+        """
         try:
-            stated = [o.shape for o in self._session(tuple(inputs)).get_outputs()]
+            shapes = [o.shape for o in self._session(tuple(inputs)).get_outputs()]
         except Exception as error:
-            raise self._failed(error) from error
-        found = [_stated(s, rank) for s, (_, rank) in zip(stated, self.outputs, strict=True)]
-        runs = self._tried(inputs)
-        if all(size is not None for sizes in found for size in sizes):
+            raise self._runtime_error(error) from error
+        inferred = [
+            _inferred(shape, rank) for shape, (_, rank) in zip(shapes, self.outputs, strict=True)
+        ]
+        runs = self._sizes_of_runs(inputs)
+        if all(size is not None for sizes in inferred for size in sizes):
             first = next(runs)
-            if first is None or first == found:
-                return found
+            if first is None or first == inferred:
+                return inferred
             runs = itertools.chain([first], runs)
-            found = [(None,) * rank for _, rank in self.outputs]
-        tried = [seen for seen in runs if seen is not None]
-        alike = [_alike([seen[i] for seen in tried]) for i in range(len(found))]
+            inferred = [(None,) * rank for _, rank in self.outputs]
+        sizes_of_runs = [sizes for sizes in runs if sizes is not None]
+        constant = [
+            _constant_sizes([run[i] for run in sizes_of_runs]) for i in range(len(inferred))
+        ]
         return [
             tuple(a if a is not None else b for a, b in zip(sizes, run, strict=True))
-            for sizes, run in zip(found, alike, strict=True)
+            for sizes, run in zip(inferred, constant, strict=True)
             if run is not None
-        ] or found
+        ] or inferred
 
-    def _tried(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> Iterator[Any]:
-        """The sizes of the results on several values, None where the runtime takes them not."""
+    def _sizes_of_runs(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> Iterator[Any]:
+        """Yield the output sizes for several values; None if the runtime fails on them."""
         random = np.random.default_rng(0)
         for make in (np.zeros, np.ones, random.random):
             arrays = [
@@ -125,7 +136,7 @@ class OnnxSubgraph:
     def _session(self, types: tuple[Any, ...]) -> ort.InferenceSession:
         return _session(self.text, types)
 
-    def _failed(self, error: Exception) -> CaptureError:
+    def _runtime_error(self, error: Exception) -> CaptureError:
         name = self.model.graph.name
         return CaptureError(
             f"ONNX Runtime cannot run {name} ({self.kind}): {runtime_message(error)}"
@@ -133,24 +144,24 @@ class OnnxSubgraph:
 
 
 def runtime_message(error: Exception) -> str:
-    """The runtime's own sentence, without its codes, places and signatures in C++."""
+    """Return the runtime's message without its error codes, source lines and C++ signatures."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     line = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
     return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", line)
 
 
-def _stated(shape: Sequence[Any], rank: int) -> Sizes:
-    """As the runtime says them; nothing where it knows another number of dimensions, or none."""
+def _inferred(shape: Sequence[Any], rank: int) -> Sizes:
+    """Return the sizes that the runtime inferred; all None if it inferred another rank, or none."""
     if len(shape) != rank:
         return (None,) * rank
     return tuple(s if isinstance(s, int) else None for s in shape)
 
 
-def _alike(seen: Sequence[tuple[int, ...]]) -> Sizes | None:
-    """Sizes that are the same in every run."""
-    if len(seen) < 2:
+def _constant_sizes(runs: Sequence[tuple[int, ...]]) -> Sizes | None:
+    """Return the sizes that are equal in all runs; None with fewer than two runs."""
+    if len(runs) < 2:
         return None
-    return tuple(s if all(o[i] == s for o in seen) else None for i, s in enumerate(seen[0]))
+    return tuple(s if all(run[i] == s for run in runs) else None for i, s in enumerate(runs[0]))
 
 
 @lru_cache(maxsize=1024)
@@ -166,15 +177,18 @@ def _session(text: str, types: tuple[Any, ...]) -> ort.InferenceSession:
         info.CopyFrom(helper.make_tensor_value_info(info.name, kind, sizes))
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")  # its sizes are for the runtime to say
+            output.type.tensor_type.ClearField("shape")  # the runtime infers it
     return unoptimized_session(model)
 
 
 def unoptimized_session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
-    """The runtime on a model, or a file, as it is written: nothing fused, one thread.
+    """Return an ONNX Runtime session without graph optimizations, on one thread.
+
+    Args:
+        model: a model or the path of a file.
 
     Raises:
-        Exception: whatever the runtime raises where it does not take the model.
+        Exception: any that the runtime raises if it rejects the model.
     """
     import onnxruntime as ort
 
@@ -189,7 +203,7 @@ def unoptimized_session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
 
 
 def _free_names(graph: onnx.GraphProto) -> list[str]:
-    """What the nodes of a subgraph read from outside, in order."""
+    """Return the names that a subgraph reads from outside, in order."""
     own = {i.name for i in (*graph.input, *graph.initializer)}
     own |= {i.values.name for i in graph.sparse_initializer}
     read: dict[str, None] = {}
@@ -201,7 +215,7 @@ def _free_names(graph: onnx.GraphProto) -> list[str]:
 
 
 def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and those of the subgraphs in them."""
+    """Yield the nodes and those of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -210,12 +224,12 @@ def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def read_names(node: onnx.NodeProto) -> list[str]:
-    """All that a node reads: its inputs, and what the subgraphs in it read from outside."""
-    found = [n for n in node.input if n]
+    """Return all names that a node reads: its inputs and the free names of its subgraphs."""
+    names = [n for n in node.input if n]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            found += _free_names(graph)
-    return list(dict.fromkeys(found))
+            names += _free_names(graph)
+    return list(dict.fromkeys(names))
 
 
 def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
@@ -225,28 +239,28 @@ def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """A copy as a tensor. (The runtime has a second 64-bit type, which torch does not take.)"""
+    """Return a copy as a tensor. The runtime has a second 64-bit type that torch does not take."""
     return torch.from_numpy(np.array(array).view(np.dtype(array.dtype.str)))
 
 
 def _fake(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
-    held = subgraph_of(part)
+    subgraph = subgraph_of(part)
     codes = {dtype: code for code, dtype in TORCH_TYPES.items()}
     kinds = [codes[t.dtype] for t in inputs]
 
     def at(shapes: Sequence[tuple[int, ...]]) -> list[Sizes]:
-        return held.sizes(list(zip(kinds, shapes, strict=True)))
+        return subgraph.sizes(list(zip(kinds, shapes, strict=True)))
 
     sizes = symbolic_sizes(at, [tuple(t.shape) for t in inputs])
     device = inputs[0].device if inputs else torch.device("cpu")
     return [
         torch.empty([_unknown() if s is None else s for s in each], dtype=dtype, device=device)
-        for each, (dtype, _) in zip(sizes, held.outputs, strict=True)
+        for each, (dtype, _) in zip(sizes, subgraph.outputs, strict=True)
     ]
 
 
 def _unknown() -> Any:
-    """A size that is known when the model runs."""
+    """Return a size that is known only when the model runs."""
     return torch.library.get_ctx().new_dynamic_size()
 
 
@@ -255,9 +269,9 @@ _lib.define("onnx_part(Tensor[] inputs, str part) -> Tensor[]")
 _lib.impl("onnx_part", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("qtool::onnx_part", _fake, lib=_lib)
 onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
-"""The nodes of `part` (see Part.text) on the tensors that they read."""
+"""The nodes of `part` (OnnxSubgraph.text) on the tensors that they read."""
 
 
 def subgraph_kind(node: fx.Node) -> str | None:
-    """The operators of a node that is kept as it was, None for any other node."""
+    """Return the operators of an `onnx_part` node; None for any other node."""
     return subgraph_of(str(node.args[1])).kind if node.target is onnx_part else None

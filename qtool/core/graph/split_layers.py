@@ -1,4 +1,4 @@
-"""Layers whose weights are larger than a limit become several beside each other, and are joined."""
+"""Splits layers with large weights into several parallel layers and a concatenation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import argument, calls, name_of, tensor
 
 aten = torch.ops.aten
-_MULTIPLE = 32  # of rows and columns in a part: whole vectors of the kernels
+_MULTIPLE = 32  # of rows and columns in a shard: whole vectors of the kernels
 
 
 @dataclass(frozen=True)
 class LayerShard:
-    """Where a stored tensor is taken from: another one, along an axis."""
+    """The range of a stored tensor that a new attribute holds.
+
+    Attributes:
+        source: attribute of the whole tensor.
+        axis: axis of the range.
+        start: first index.
+        end: last index, exclusive.
+    """
 
     source: str
     axis: int
@@ -32,17 +39,19 @@ class LayerShard:
 
 
 def split(
-    graph: FloatGraph, most: int
+    graph: FloatGraph, max_bytes: int
 ) -> tuple[dict[str, LayerShard], dict[str, str], set[fx.Node]]:
-    """Splits in place: linear layers by their outputs, tables of embeddings by their columns.
+    """Split in place: linear layers by outputs, embedding tables by columns.
 
     Args:
-        most: bytes that a weight may have in float32; it is split where it has more.
+        graph: edited in place.
+        max_bytes: of a weight in float32 that is not split.
 
-    Returns the new attributes, the new nodes' names with those of their layers, and the nodes that
-    join results.
+    Returns:
+        (new attribute -> its range, name of a new node -> name of its layer, nodes that concatenate
+        results).
     """
-    parts: dict[str, LayerShard] = {}
+    shards: dict[str, LayerShard] = {}
     layers: dict[str, str] = {}
     joints = set()
     for node in calls(graph.graph):
@@ -54,45 +63,47 @@ def split(
         if not isinstance(weight, fx.Node) or weight.op != "get_attr":
             continue
         stored = tensor(graph.module, weight)
-        bounds = list(_bounds(stored.shape[axis], 4 * stored.numel(), most))
+        bounds = list(_bounds(stored.shape[axis], 4 * stored.numel(), max_bytes))
         if len(bounds) > 1:
-            made = [_part(graph, node, axis, span, i, parts) for i, span in enumerate(bounds)]
-            layers |= {name_of(each): name_of(node) for each in made}
-            joint = add_call(node, aten.cat.default, (made, -1), name_of(node), node, node)
+            nodes = [
+                _add_shard(graph, node, axis, span, i, shards) for i, span in enumerate(bounds)
+            ]
+            layers |= {name_of(each): name_of(node) for each in nodes}
+            joint = add_call(node, aten.cat.default, (nodes, -1), name_of(node), node, node)
             replace(node, joint)
             joints.add(joint)
     if joints:
         finish(graph.module)
-    return parts, layers, joints
+    return shards, layers, joints
 
 
-_PLACES: dict[Any, tuple[int, int]] = {  # where the weight stands; the axis of what comes last
+_PLACES: dict[Any, tuple[int, int]] = {  # position of the weight; its axis to split
     aten.linear.default: (1, 0),
     aten.embedding.default: (0, 1),
 }
 
 
-def _bounds(size: int, held: int, most: int) -> Iterator[tuple[int, int]]:
-    """From where to where the parts go."""
-    count = -(-held // most)
+def _bounds(size: int, total_bytes: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each shard."""
+    count = -(-total_bytes // max_bytes)
     each = -(-size // (count * _MULTIPLE)) * _MULTIPLE
     return ((start, min(start + each, size)) for start in range(0, size, each))
 
 
-def _part(
+def _add_shard(
     graph: FloatGraph,
     node: fx.Node,
     axis: int,
     span: tuple[int, int],
     index: int,
-    parts: dict[str, LayerShard],
+    shards: dict[str, LayerShard],
 ) -> fx.Node:
     def cut(stored: fx.Node, along: int) -> fx.Node:
-        part = LayerShard(str(stored.target), along, *span)
-        data = tensor(graph.module, stored).detach()[part.slices]
-        found = add_tensor(graph.module, node, data, f"{name_of(stored)}.{index}")
-        parts[str(found.target)] = part
-        return found
+        shard = LayerShard(str(stored.target), along, *span)
+        data = tensor(graph.module, stored).detach()[shard.slices]
+        attribute = add_tensor(graph.module, node, data, f"{name_of(stored)}.{index}")
+        shards[str(attribute.target)] = shard
+        return attribute
 
     name = f"{name_of(node)}.{index}"
     if node.target is aten.embedding.default:
@@ -100,5 +111,5 @@ def _part(
         return add_call(node, node.target, (cut(table, axis), *node.args[1:]), name, node)
     weight: Any = node.args[1]
     bias = argument(node, 2, "bias")
-    given = () if bias is None else (cut(bias, 0),)
-    return add_call(node, node.target, (node.args[0], cut(weight, axis), *given), name, node)
+    bias_shard = () if bias is None else (cut(bias, 0),)
+    return add_call(node, node.target, (node.args[0], cut(weight, axis), *bias_shard), name, node)

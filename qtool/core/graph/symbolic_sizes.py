@@ -1,8 +1,8 @@
-"""Sizes of results as expressions of dynamic sizes, found from answers at numbers.
+"""Output sizes as expressions of dynamic input sizes, fitted to sample points.
 
-Somebody who can say the sizes of an operator's results for given sizes of its inputs (a runtime)
-is asked at several of them; the expression that fits all answers is taken: a constant, a size, a
-size times or plus a number, a sum or a product of two, an affine one.
+A function that infers the output sizes for integer input sizes (a runtime) is called at several
+points. The expression that fits all of them is used: a constant, a size, a size times or plus a
+number, a sum or a product of two sizes, or an affine function of one.
 """
 
 from __future__ import annotations
@@ -19,72 +19,77 @@ from torch.utils._sympy.functions import FloorDiv
 from qtool.core.errors import CaptureError
 
 Sizes = tuple[int | None, ...]
-Ask = Callable[[Sequence[tuple[int, ...]]], list[Sizes]]
-_POINTS = 9  # the sizes of the example, and others beside it
-_ENOUGH = 4  # answers that an expression has to fit
+InferSizes = Callable[[Sequence[tuple[int, ...]]], list[Sizes]]
+"""Sizes of the inputs -> sizes of the outputs, None for one that depends on values."""
+
+_POINTS = 9  # the sizes of the example and eight larger ones
+_MIN_POINTS = 4  # that an expression has to fit
 
 
-def symbolic_sizes(ask: Ask, shapes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """The sizes of each result: numbers, symbolic sizes, or None where nothing fits.
+def symbolic_sizes(infer: InferSizes, shapes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return the sizes of each output: numbers, symbolic sizes, or None if no expression fits.
 
     Args:
-        ask: the sizes of the results for numbers; a size that only values decide is None. Raises
-            CaptureError for sizes that do not go together.
+        infer: raises CaptureError for input sizes that contradict each other.
         shapes: of the inputs; sizes are numbers or SymInts.
     """
     symbolic = [s for shape in shapes for s in shape if isinstance(s, torch.SymInt)]
     symbolic = [s for s in symbolic if s.node.maybe_as_int() is None]
     if not symbolic:
-        return [tuple(sizes) for sizes in ask([tuple(map(int, shape)) for shape in shapes])]
-    answers = list(_answers(ask, shapes, symbolic))
-    if not answers:  # they go together nowhere but where the model was captured: say why
-        ask([tuple(_at(s, _hints(symbolic)) for s in shape) for shape in shapes])
+        return [tuple(sizes) for sizes in infer([tuple(map(int, shape)) for shape in shapes])]
+    points = list(_sample_points(infer, shapes, symbolic))
+    if not points:  # sizes are valid only at those of the capture: raises the reason
+        infer([tuple(_at(s, _hints(symbolic)) for s in shape) for shape in shapes])
     terms = list({str(s): s.node.expr for s in symbolic}.values())
-    first = answers[0][1]
+    first = points[0][1]
     return [
-        tuple(_fitted(answers, terms, k, axis, symbolic[0]) for axis in range(len(sizes)))
+        tuple(_fitted_size(points, terms, k, axis, symbolic[0]) for axis in range(len(sizes)))
         for k, sizes in enumerate(first)
     ]
 
 
-def _answers(ask: Ask, shapes: Any, symbolic: list[torch.SymInt]) -> Iterator[tuple[Any, Any]]:
+def _sample_points(
+    infer: InferSizes, shapes: Any, symbolic: list[torch.SymInt]
+) -> Iterator[tuple[Any, Any]]:
     hints = _hints(symbolic)
     symbols = sorted(hints, key=str)
-    away = random.Random(0)  # noqa: S311  # so that no symbol follows another by a formula
-    steps = [[0, *away.sample(range(1, _POINTS), _POINTS - 1)] for _ in symbols]  # all remainders
+    rng = random.Random(0)  # noqa: S311  # so that no symbol follows another by a formula
+    steps = [[0, *rng.sample(range(1, _POINTS), _POINTS - 1)] for _ in symbols]  # all remainders
     for point in range(_POINTS):
         values = {
             s: sympy.Integer(hints[s] + own[point]) for s, own in zip(symbols, steps, strict=True)
         }
         numbers = [tuple(_at(s, values) for s in shape) for shape in shapes]
         try:
-            yield values, ask(numbers)
+            yield values, infer(numbers)
         except CaptureError:
             continue
 
 
 def _hints(symbolic: list[torch.SymInt]) -> dict[Any, int]:
-    """The sizes of the example, of each symbol; 4 for one that is known when the model runs."""
-    found: dict[Any, int] = {}
+    """Return the size of each symbol in the example; 4 for one known only when the model runs."""
+    hints: dict[Any, int] = {}
     for size in symbolic:
         env = size.node.shape_env
         known = getattr(env, "backed_var_to_val", None) or env.var_to_val  # torch 2.10; before
         for symbol in size.node.expr.free_symbols:
-            found[symbol] = int(known.get(symbol, 4))
-    return found
+            hints[symbol] = int(known.get(symbol, 4))
+    return hints
 
 
 def _at(size: Any, values: dict[Any, int]) -> int:
     return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else int(size)
 
 
-def _fitted(answers: list[Any], terms: list[Any], k: int, axis: int, like: torch.SymInt) -> Any:
-    points = [(values, sizes[k][axis]) for values, sizes in answers]
+def _fitted_size(
+    samples: list[Any], terms: list[Any], k: int, axis: int, like: torch.SymInt
+) -> Any:
+    points = [(values, sizes[k][axis]) for values, sizes in samples]
     if any(size is None for _, size in points):
         return None
     if len({size for _, size in points}) == 1:
         return points[0][1]
-    if len(points) < _ENOUGH:
+    if len(points) < _MIN_POINTS:
         return None
     for expression in _candidates(terms, points):
         if all(expression.xreplace(values) == size for values, size in points):
@@ -94,7 +99,7 @@ def _fitted(answers: list[Any], terms: list[Any], k: int, axis: int, like: torch
 
 
 def _candidates(terms: list[Any], points: list[Any]) -> Iterator[Any]:
-    """From the simplest; with what is left over at the first answer as a number."""
+    """Yield expressions, the simplest first, with the constant that fits the first point."""
     pairs = list(combinations_with_replacement(terms, 2))
     every = [*terms, *(a * b for a, b in pairs), *(a + b for a, b in pairs)]
     yield from every

@@ -1,4 +1,4 @@
-"""Names that are given once: of nodes, inputs, outputs, and all that stands in a file."""
+"""Unique names of nodes, inputs, outputs and everything else in a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 
 
 def unique(wanted: str, taken: Container[str], joint: str = "_") -> str:
-    """`wanted`, or where that is taken the first of `wanted_2`, `wanted_3` ... that is not."""
+    """Return `wanted`, or the first free name of `wanted_2`, `wanted_3` ..."""
     name, count = wanted, 1
     while name in taken:
         count += 1
@@ -15,14 +15,13 @@ def unique(wanted: str, taken: Container[str], joint: str = "_") -> str:
 
 
 def all_unique(wanted: Iterable[str], taken: Iterable[str] = ()) -> tuple[str, ...]:
-    """Each name `unique` among those before it and those taken. Names that are wanted once keep
-    theirs, wherever they stand."""
+    """Return each name made unique; names that occur once stay as they are."""
     names = list(wanted)
-    found: list[str] = []
-    fixed = {*taken}
-    single = {n for n in names if names.count(n) == 1} - fixed
+    result: list[str] = []
+    used = {*taken}
+    single = {n for n in names if names.count(n) == 1} - used
     for name in names:
-        given = name if name in single else unique(name, fixed | single)
-        fixed.add(given)
-        found.append(given)
-    return tuple(found)
+        new = name if name in single else unique(name, used | single)
+        used.add(new)
+        result.append(new)
+    return tuple(result)

@@ -1,4 +1,4 @@
-"""What qtool knows of an operator: one row, read by every room above."""
+"""The row of an operator: everything that qtool knows of it, read by all packages above."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtool.core.schemes import When
 from qtool.core.types import Bounds
 
 Writer = Callable[..., Any]
-"""The ONNX form of an operator: a function in the order of its schema (see onnx_forms.py)."""
+"""Writes an operator in ONNX: a function with the arguments of its schema (see onnx_forms.py)."""
 
 
 def _unbounded(node: fx.Node) -> Bounds:
@@ -22,22 +22,23 @@ def _unbounded(node: fx.Node) -> Bounds:
 
 
 class Role(Enum):
-    """What happens to codes in an operator."""
+    """What an operator does with integer codes."""
 
-    COMPUTE = "compute"  # codes in, arithmetic, new codes out
-    JOIN = "join"  # codes side by side: inputs that can have the output's parameters are copied
-    PASS = "pass"  # the same codes at other places: input and output share parameters
-    CLIP = "clip"  # a clamp, free when the quantization of its output already saturates there
+    COMPUTE = "compute"  # arithmetic: the output has new codes
+    JOIN = "join"  # concatenation: inputs may share the output's parameters
+    PASS = "pass"  # data movement: input and output share parameters
+    CLIP = "clip"  # a clamp, free where the quantization of its output saturates at its bounds
 
 
 @dataclass(frozen=True, eq=False)
 class CustomOp:
-    """An operator from outside that is kept whole in the file.
+    """How an operator registered by the user is written.
 
     Attributes:
-        domain, name: the node that it is written as; "" where it is written as several nodes.
-        functions: bodies that give the node its meaning in the file.
-        kernel: what the integer engine runs for the node, on float tensors; None: the runtime.
+        domain: of its node in the file; "" if it is written as several nodes.
+        name: operator type of that node.
+        functions: ONNX functions that define the node in the file.
+        kernel: implementation on float tensors for the integer engine; None: ONNX Runtime runs it.
     """
 
     domain: str = ""
@@ -52,29 +53,29 @@ class Op:
 
     Attributes:
         key: its name in targets, plans, kernels and reports.
-        targets: the torch operators that are it, alike in their arguments.
-        role: what happens to codes in it.
+        targets: torch operators with equal arguments.
+        role: what it does with codes.
         inputs: positions of the data arguments.
-        weight, bias: positions of constant arguments; the weight's output channels lie along
-            `channel_axis`.
-        more: positions of further weights, alike in their axes: a recurrent layer has one for its
-            state.
-        otherwise: what a recipe may ask for besides static quantization.
-        stored: why its weights alone are stored as codes, on targets that have no kernel for it
-            and say nothing themselves; "" leaves it in float there.
-        from_codes: the operator with codes and scales in place of the weight, which dequantizes no
-            more than it reads. Other stored weights are dequantized as a whole, before the
-            operator; a bias is then added behind it.
-        from_blocks: the same on codes in blocks, as `torch_ops.linear_nbits` has them: with packed
-            codes, scales and zero points in place of the weight, and the number of bits last.
-        on_codes: for what is written between Q and DQ: (call, codes, code of zero) -> operator and
-            arguments; None: its codes are those of its input.
-        factor: position of the number that multiplies the scale of its codes.
-        bounds: the bounds that a call puts on its result.
-        macs: multiply-accumulates of a call at the captured sizes.
-        onnx: its ONNX form; None where torch.onnx has the right one.
-        contrib: its form in ONNX Runtime's own domain, for targets that take it.
-        kept: for an operator from outside, what it becomes in the file.
+        weight: position of the weight; None without one.
+        bias: position of the bias; None without one.
+        extra_weights: positions of further weights with the same axes: the recurrent weight.
+        channel_axis: axis of the weight's output channels.
+        supported_modes: modes that a recipe may request besides static quantization.
+        weight_only_reason: why only its weights are quantized on targets without a kernel for it
+            that give no reason of their own; "": it stays in float there.
+        from_codes: operator that takes codes and scales in place of the weight and dequantizes only
+            what it reads. Without it the whole weight is dequantized before the operator, and a
+            bias is added behind it.
+        from_blocks: the same for weights in blocks, as `torch_ops.linear_nbits`: packed codes,
+            scales and zero points in place of the weight, number of bits last.
+        on_codes: (call, codes, code of zero) -> operator and arguments of its form between Q and
+            DQ; None: the codes of its input are those of its output.
+        scale_factor: position of the number that multiplies the scale of its codes.
+        bounds: call -> bounds of its result.
+        macs: call -> multiply-accumulates at the captured sizes.
+        onnx: its ONNX form; None: torch.onnx writes it.
+        contrib: its form in ONNX Runtime's domain, for targets that allow it.
+        custom_op: how an operator registered by the user is written.
     """
 
     key: str
