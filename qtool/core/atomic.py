@@ -1,7 +1,7 @@
-"""Files appear whole or not at all, and nothing else is left: not by a kill either.
+"""Atomic file output: a file appears whole or not at all, even if the process is killed.
 
-What is being written lies beside its place under a name of qtool's, locked as long as its process
-lives. A process that is killed lets go of the lock; whoever writes there next removes what it left.
+Data is written to a temporary file next to the target, locked while its process lives. A killed
+process releases the lock, and the next writer in that folder removes the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from qtool.core.errors import FileError
 from qtool.core.shield import defer_signals
 
-fcntl: Any = None  # without such locks on a system, what a kill leaves stays
+fcntl: Any = None  # a system without such locks keeps the files of killed processes
 with suppress(ImportError):
     fcntl = import_module("fcntl")
 
@@ -28,14 +28,21 @@ _SCRATCH = ".qtool-scratch-"
 
 
 def check_writable(path: str | Path, *read: str | Path | None) -> None:
-    """Raises FileError if no file can be written at `path`, or it is one of those that are `read`:
-    said before long work, not after."""
+    """Check that a file can be written, before long work.
+
+    Args:
+        path: file to write.
+        read: inputs of the command, which must be other files.
+
+    Raises:
+        FileError: it cannot be written, or is one of the inputs.
+    """
     target = resolve(path)
     folder = target.parent
-    for given in (r for r in read if r is not None and target.exists()):
+    for source in (r for r in read if r is not None and target.exists()):
         # a module's name may be too long for a path, for which Path.exists raises
-        if os.path.exists(given) and target.samefile(given):  # noqa: PTH110
-            raise FileError(f"cannot write {path}: {given} is read; name another file")
+        if os.path.exists(source) and target.samefile(source):  # noqa: PTH110
+            raise FileError(f"cannot write {path}: {source} is an input; name another file")
     if target.is_dir():
         raise FileError(f"cannot write {path}: it is a directory; name a file")
     if target.exists() and not target.is_file():
@@ -50,10 +57,10 @@ def check_writable(path: str | Path, *read: str | Path | None) -> None:
 
 
 def resolve(path: str | Path) -> Path:
-    """Where links lead, so that a file is written and its link stays.
+    """Return the target of links, so that a link stays and its file is written.
 
     Raises:
-        FileError: no file can be called so.
+        FileError: the name is invalid.
     """
     try:
         target = Path(path)
@@ -77,26 +84,26 @@ def _kind(path: Path) -> str:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; renamed to it on success, removed on any failure.
+    """Yield a temporary path next to `path`, renamed to it on success and removed on failure.
 
     Raises:
-        FileError: it cannot be written; also where writing the temporary file fails.
+        FileError: `path` cannot be written, or writing the temporary file fails.
     """
     check_writable(path)
     target = resolve(path)
     try:
-        with _own(target.parent, _prefix(target), _PART, _new_file) as temporary:
+        with _temporary(target.parent, _prefix(target), _PART, _new_file) as temporary:
             yield temporary
             _publish(temporary, target)
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def _prefix(target: Path) -> str:
     return f".{target.name[:60]}."
 
 
-def _refused(path: str | Path, error: OSError) -> FileError:
+def _write_error(path: str | Path, error: OSError) -> FileError:
     return FileError(f"cannot write {path}: {error.strerror or error}")
 
 
@@ -111,30 +118,30 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Writes a whole file, or leaves what was there."""
+    """Write a whole file, or leave the old one."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for files that nobody else needs, gone afterwards.
+    """Yield a temporary folder, removed afterwards.
 
     Raises:
-        FileError: there is no place for it.
+        FileError: it cannot be created.
     """
     with ExitStack() as stack:
         try:
             place = Path(tempfile.gettempdir())
-            folder = stack.enter_context(_own(place, _SCRATCH, "", _new_folder))
+            folder = stack.enter_context(_temporary(place, _SCRATCH, "", _new_folder))
         except OSError as error:
-            raise FileError(f"there is no place for temporary files: {error}") from error
+            raise FileError(f"cannot create a temporary folder: {error}") from error
         yield folder
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether the process that made a scratch folder is gone; False where nobody can tell, on
-    another machine for one."""
+    """Return whether the process that made a scratch folder is gone; False if that is unknown, on
+    another machine for instance."""
     if fcntl is None:
         return False
     try:
@@ -151,34 +158,34 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def sibling_folder(target: Path) -> AbstractContextManager[Path]:
-    """A folder beside `target`, to take its place; what is there at the end is removed.
+    """Return a context with a temporary folder next to `target`, removed at the end if still there.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
-    return _own(target.parent, _prefix(target), _PART, _new_folder)
+    return _temporary(target.parent, _prefix(target), _PART, _new_folder)
 
 
 Maker = Callable[[Path, str, str], tuple[int, Path]]
-"""Makes a new file or folder in a folder, with this prefix and suffix; and a handle of it."""
+"""(folder, prefix, suffix) -> handle and path of a new file or folder."""
 
 
 @contextmanager
-def _own(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[Path]:
-    """What `make` makes, locked, and removed at the end if it is still there.
+def _temporary(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[Path]:
+    """Yield a new file or folder, locked, and remove it at the end if it is still there.
 
-    Signals wait while it is made and while it is removed: one that came between the making and the
-    `try`, or within the removal, would leave it.
+    Signals are deferred while it is made and removed: one between the creation and the `try`, or
+    during the removal, would leave it.
     """
     _sweep(place, prefix, suffix)
-    held: list[tuple[int, Path]] = []
+    created: list[tuple[int, Path]] = []
     try:
         with defer_signals():
-            held.append(_locked(lambda: make(place, prefix, suffix)))
-        yield held[0][1]
+            created.append(_locked(lambda: make(place, prefix, suffix)))
+        yield created[0][1]
     finally:
         with defer_signals():
-            for handle, path in held:
+            for handle, path in created:
                 _remove(path)
                 os.close(handle)
 
@@ -191,7 +198,7 @@ def _new_file(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
 def _new_folder(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
     while True:
         folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-        with suppress(FileNotFoundError):  # somebody swept it in between
+        with suppress(FileNotFoundError):  # another process swept it in between
             return os.open(folder, os.O_RDONLY), folder
 
 
@@ -203,7 +210,7 @@ def _remove(path: Path) -> None:
 
 
 def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
-    """What was made, once it is locked; made again where somebody swept it before it was."""
+    """Make a file or folder and lock it; again if another process swept it before."""
     while True:
         handle, path = make()
         with suppress(OSError, AttributeError):  # a file system, or a system, without locks
@@ -214,7 +221,7 @@ def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
 
 
 def _sweep(folder: Path, prefix: str, suffix: str) -> None:
-    """Removes what killed runs left under such names. What is locked is in use."""
+    """Remove the files and folders of killed processes; locked ones are in use."""
     if fcntl is None:
         return
     for left in folder.iterdir():
@@ -222,7 +229,7 @@ def _sweep(folder: Path, prefix: str, suffix: str) -> None:
             continue
         try:
             handle = os.open(left, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # gone already, or somebody else's
+        except OSError:  # removed meanwhile, or of another user
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

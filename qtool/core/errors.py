@@ -1,17 +1,17 @@
-"""The exceptions a person can meet. Every message says what is wrong, where, and what to do.
+"""The exceptions of qtool. Every message says what is wrong, where, and what to do.
 
 QtoolError
 |-- CaptureError        the model cannot be captured as a graph
 |-- PassError           a graph rewrite broke its contract (a bug in qtool)
 |-- DataError           calibration or evaluation data is unusable
-|-- CalibrationError    a calibration is empty, foreign, damaged or does not fit the model
+|-- CalibrationError    a calibration is empty, damaged, or of another model or plan
 |-- OptionError         an option or a goal is out of its range
 |-- PlanError           the model cannot be quantized for this target
-|-- KernelError         an integer kernel cannot represent what it was asked to compute
+|-- KernelError         an integer kernel cannot represent its parameters or inputs
 |-- ExportError         the model cannot be written as ONNX
-|-- VerificationError   the exported file does not do what the plan says
+|-- VerificationError   the exported file does not compute what the plan says
 |-- EmulationError      a processor cannot be emulated here, or its emulation failed
-|-- RanksError          processes that work together do not fit, or one of them failed
+|-- RanksError          processes of a group differ, or one of them failed
 `-- FileError           a file cannot be read or written
 """
 
@@ -21,9 +21,9 @@ import re
 
 
 class QtoolError(Exception):
-    """Root of every error that is the user's to see. The CLI prints it without a traceback.
+    """Base of all errors for the user. The CLI prints them without a traceback.
 
-    The message is one line, whatever another's message or a file's name in it holds.
+    The message is one printable line, whatever file names and other messages it quotes.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -43,7 +43,7 @@ class DataError(QtoolError):
 
 
 class CalibrationError(QtoolError):
-    """A calibration is empty, foreign, damaged or does not fit the model."""
+    """A calibration is empty, damaged, or of another model or plan."""
 
 
 class OptionError(QtoolError):
@@ -55,7 +55,7 @@ class PlanError(QtoolError):
 
 
 class KernelError(QtoolError):
-    """An integer kernel cannot represent what it was asked to compute."""
+    """An integer kernel cannot represent its parameters or inputs."""
 
 
 class ExportError(QtoolError):
@@ -63,7 +63,7 @@ class ExportError(QtoolError):
 
 
 class VerificationError(QtoolError):
-    """The exported file does not do what the plan says."""
+    """The exported file does not compute what the plan says."""
 
 
 class EmulationError(QtoolError):
@@ -71,7 +71,7 @@ class EmulationError(QtoolError):
 
 
 class RanksError(QtoolError):
-    """Processes that work together do not fit each other, or one of them failed."""
+    """Processes of a group differ in model, options or versions, or one of them failed."""
 
 
 class FileError(QtoolError):
@@ -82,8 +82,10 @@ _INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback
 
 
 def describe(error: BaseException) -> str:
-    """What somebody else's error says, in one line: its type and message, or the last line of a
-    traceback that it carries from another process."""
+    """Return the type and message of an error in one line.
+
+    Of an error that quotes a traceback of another process it is the last line of that.
+    """
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
         lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""How numbers and tables are written for people, in commands and pages alike."""
+"""Numbers and tables as text, for commands and report pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def db(value: float | None) -> str:
-    """A ratio in dB; None: there is no error to state it of."""
+    """A ratio in dB; None: there is no error."""
     return "no error" if value is None else f"{value:.1f}"
 
 
@@ -44,17 +44,20 @@ def general(value: float | None) -> str:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", align: str = ""
 ) -> str:
-    """A table as lines of text.
+    """Return a table as lines of text.
 
     Args:
-        align: "l" (left) or "r" (right) for each column; by default all but the first stand right.
+        columns: headers.
+        rows: cells.
+        title: line above the table.
+        align: "l" (left) or "r" (right) per column; by default all but the first are right.
     """
     lines = [tuple(columns), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    places = align or "l" + "r" * (len(widths) - 1)
-    put = [str.ljust if place == "l" else str.rjust for place in places]
+    sides = align or "l" + "r" * (len(widths) - 1)
+    justify = [str.ljust if side == "l" else str.rjust for side in sides]
     text = [
-        "  ".join(f(cell, w) for f, cell, w in zip(put, line, widths, strict=True)).rstrip()
+        "  ".join(f(cell, w) for f, cell, w in zip(justify, line, widths, strict=True)).rstrip()
         for line in lines
     ]
     return "\n".join([title, *text] if title else text)

@@ -1,5 +1,4 @@
-"""What stands where a function takes a path: a number, None or bytes are refused in one sentence,
-before any work."""
+"""Checks of path arguments: numbers, None and bytes are refused before any work."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from qtool.core.errors import FileError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_NEVER = (bool, int, float, complex, bytes, bytearray, memoryview)
+_NO_PATH = (bool, int, float, complex, bytes, bytearray, memoryview)
 
 
 def accepts_paths(*names: str, mixed: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A function whose arguments of these names are looked at before it is called.
+    """Decorate a function to check its path arguments before it is called.
 
     Args:
-        names: of paths, or of lists of them; None is left where it is the default.
-        besides: of those that may be something else as well (words separated by spaces): no number,
-            no bytes.
+        names: arguments that take a path or a list of paths; None is allowed if it is the default.
+        mixed: arguments that also take other objects, separated by spaces: only numbers and bytes
+            are refused.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -31,12 +30,12 @@ def accepts_paths(*names: str, mixed: str = "") -> Callable[[Callable[_P, _R]], 
         @wraps(function)
         def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
-                given = signature.bind(*args, **kwargs).arguments
+                arguments = signature.bind(*args, **kwargs).arguments
             except TypeError:
-                return function(*args, **kwargs)  # Python says what is missing
-            for name in (n for n in (*names, *mixed.split()) if n in given):
-                value, usual = given[name], signature.parameters[name].default
-                if value is None and usual is None:
+                return function(*args, **kwargs)  # raises the error of a wrong call
+            for name in (n for n in (*names, *mixed.split()) if n in arguments):
+                value, default = arguments[name], signature.parameters[name].default
+                if value is None and default is None:
                     continue
                 for each in value if isinstance(value, list | tuple) else [value]:
                     _check(name, each, name in names)
@@ -47,8 +46,8 @@ def accepts_paths(*names: str, mixed: str = "") -> Callable[[Callable[_P, _R]], 
     return decorate
 
 
-def _check(name: str, value: Any, alone: bool) -> None:
-    bad = not isinstance(value, str | os.PathLike) if alone else isinstance(value, _NEVER)
+def _check(name: str, value: Any, only_path: bool) -> None:
+    bad = not isinstance(value, str | os.PathLike) if only_path else isinstance(value, _NO_PATH)
     bad = bad or value is None
     if not bad and isinstance(value, os.PathLike):
         bad = isinstance(os.fspath(value), bytes)

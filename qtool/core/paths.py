@@ -1,5 +1,5 @@
-"""Whether there is a file or a folder. Of a name that none can have, too (NUL, longer than the
-system takes, a circle of links), for which pathlib raises."""
+"""Checks for files and folders that accept invalid names (NUL, too long, circular links), for which
+pathlib raises."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def is_dir(path: str | os.PathLike[str]) -> bool:
 
 
 def is_special_file(path: str | os.PathLike[str]) -> bool:
-    """Whether it is neither a file nor a folder: a pipe may wait for ever, a device never end."""
+    """Return whether it is neither file nor folder: reading a pipe or a device may never end."""
     return not _is_name(path) or (os.path.exists(path) and not (is_file(path) or is_dir(path)))  # noqa: PTH110
 
 
 def _is_name(path: object) -> bool:
-    """Not a number, which is a file that is open already."""
+    """Return whether it is a path: a number is an open file."""
     return isinstance(path, str | os.PathLike)

@@ -1,4 +1,4 @@
-"""How far long work is: said where it is done, shown by whoever asks for it."""
+"""Progress of long work, reported by the library and shown by the caller."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _BARS: ContextVar[Bars | None] = ContextVar("bars", default=None)
 
 @contextmanager
 def show_progress(bars: Bars) -> Iterator[None]:
-    """Work in this context is shown by `bars`: a title and a number of items (None: unknown) to
-    what wraps an iterable. Work may contain other work."""
+    """Show the progress of work in this context; work may be nested.
+
+    Args:
+        bars: (title, number of items or None) -> function that wraps an iterable.
+    """
     token = _BARS.set(bars)
     try:
         yield
@@ -25,13 +28,13 @@ def show_progress(bars: Bars) -> Iterator[None]:
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterable[T]:
-    """The items, shown as they are done."""
+    """Return the items, with progress shown as they are consumed."""
     bars = _BARS.get()
     return items if bars is None else bars(title, total)(items)
 
 
 @contextmanager
 def track_task(title: str) -> Iterator[None]:
-    """Work of which nobody knows how far it is."""
+    """Show work of unknown length in this context."""
     for _ in track(title, iter((None,))):
         yield

@@ -1,7 +1,7 @@
-"""Frozen dataclasses as JSON and back: one rule for every result that is kept.
+"""Frozen dataclasses to JSON and back.
 
-Tuples are lists, mappings objects, members of an Enum their values; a number that is not finite is
-null, since JSON has no other word for it, and null is None again.
+Tuples become lists, mappings objects, Enum members their values. Numbers that are not finite become
+null, since JSON cannot represent them; null of a float field is read as NaN, of others as None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses, tuples, mappings, numbers and text as what `json.dumps` takes."""
+    """Return dataclasses, tuples, mappings, numbers and text as an argument of `json.dumps`."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -33,13 +33,15 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """A dataclass from what `to_json` made of it.
+    """Return the dataclass of a `to_json` value.
 
     Raises:
-        KeyError: a field is missing. TypeError, ValueError: a value is of another kind.
+        KeyError: a field is missing.
+        TypeError: a value has another type.
+        ValueError: a value is invalid.
     """
-    found: T = _build(kind, value)
-    return found
+    record: T = _build(kind, value)
+    return record
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Schemes: how a layer is quantized, as data.
+"""Quantization schemes of layers.
 
-What is asked for (by a recipe) and what is offered (by a kernel of a target) are values of one
-type. A field that is None says nothing: the first scheme of a kernel that says otherwise in no
-field of what was asked for is the one that is used.
+A recipe requests a scheme, a target's kernel offers several; both are values of one type. A field
+that is None matches anything: the first offered scheme that equals the request in all its other
+fields is used.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from qtool.core.types import INT4, INT8, INT8_NARROW, INT16, UINT4, UINT8, UINT1
 class When(Enum):
     """When a layer's activations are quantized."""
 
-    STATIC = "static"  # always, with the range that calibration saw
+    STATIC = "static"  # with the range of the calibration
     DYNAMIC = "dynamic"  # in each run, with the range of that batch
     NEVER = "weights only"
-    FLOAT = "float"  # never, and its weights neither
+    FLOAT = "float"  # neither activations nor weights
 
 
 class Scales(Enum):
     """Which weights share a scale."""
 
     TENSOR = "tensor"
-    CHANNEL = "channel"  # those of one output
+    CHANNEL = "channel"  # those of one output channel
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a layer is quantized; None where nothing is said.
+    """How a layer is quantized; None: anything.
 
-    activations: the type of its inputs and of its result.
-    weights: the type of its weights.
-    scales: which weights share a scale; a number: so many in a row along the inputs of an output.
+    Attributes:
+        when: when activations are quantized.
+        activations: type of inputs and result.
+        weights: type of the weights.
+        scales: which weights share a scale; a number: that many consecutive inputs of an output.
     """
 
     when: When = When.STATIC
@@ -46,7 +48,7 @@ class Scheme:
     scales: Scales | int | None = None
 
     def with_defaults(self, activations: QType, weights: QType) -> Scheme:
-        """With everything said: these types, a scale for each channel."""
+        """Return the scheme with these types, and a scale per channel, for fields that are None."""
         return Scheme(
             self.when,
             self.activations or activations,
@@ -55,17 +57,17 @@ class Scheme:
         )
 
     def first_match(self, offered: Iterable[Scheme]) -> Scheme | None:
-        """The first of the offered schemes that fits what is said here; None without one."""
-        return next((s for s in offered if self.when is s.when and self._fits(s)), None)
+        """Return the first offered scheme that matches; None without one."""
+        return next((s for s in offered if self.when is s.when and self._matches(s)), None)
 
-    def _fits(self, offered: Scheme) -> bool:
-        asked = (self.activations, self.weights, self.scales)
-        given = (offered.activations, offered.weights, offered.scales)
-        return all(a is None or a == g for a, g in zip(asked, given, strict=True))
+    def _matches(self, offered: Scheme) -> bool:
+        requested = (self.activations, self.weights, self.scales)
+        values = (offered.activations, offered.weights, offered.scales)
+        return all(r is None or r == v for r, v in zip(requested, values, strict=True))
 
     @property
     def activations_only(self) -> Scheme:
-        """What it says to an operator without weights, which nothing but the type concerns."""
+        """The scheme for an operator without weights: only the type of activations."""
         return Scheme(activations=self.activations)
 
     def __str__(self) -> str:
@@ -91,7 +93,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "int4-weights": Scheme(When.NEVER, weights=UINT4, scales=32),
     }
 )
-"""Those that have a name: what `as` in a recipe says."""
+"""Schemes with a name: values of `as` in a recipe."""
 
 ACTIVATIONS: Mapping[str, QType] = MappingProxyType(
     {t.name: t for t in (UINT8, INT8, UINT16, INT16)}
@@ -99,7 +101,7 @@ ACTIVATIONS: Mapping[str, QType] = MappingProxyType(
 WEIGHTS: Mapping[str, QType] = MappingProxyType(
     {"int8": INT8_NARROW, "int4": INT4, "uint4": UINT4, "uint8": UINT8}
 )
-"""Types of weights by the names that a recipe gives them; the signed ones are symmetric."""
+"""Types of weights by their names in recipes; signed ones are symmetric."""
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-"""How many weights may share a scale, where not all of an output do."""
+"""Numbers of weights that may share a scale in blocks."""

@@ -1,7 +1,7 @@
-"""Stretches in which a signal should not raise: while torch traces, its C++ calls Python, and ends
-the whole process where that raises.
+"""Deferred signals: while torch traces, its C++ code calls Python and aborts the process if a
+signal handler raises.
 
-Whoever makes exceptions of signals (the command line does) asks, and raises at the end instead.
+A handler that raises (the command line has one) calls `defer`, and raises at the end instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _raise: list[Callable[[], None]] = []
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Signals wait until this is left; in the main thread, the only one that is given any."""
+    """Defer signals until the context ends; without effect outside of the main thread."""
     global _depth  # noqa: PLW0603  # signals are of the whole process
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,14 +27,14 @@ def defer_signals() -> Iterator[None]:
     finally:
         _depth -= 1
         if not _depth:
-            waiting = tuple(_raise)
+            deferred = tuple(_raise)
             _raise.clear()
-            for then in waiting:
-                then()
+            for handler in deferred:
+                handler()
 
 
-def defer(then: Callable[[], None]) -> bool:
-    """Whether signals wait now; `then`, which raises, is called when they no longer do."""
+def defer(handler: Callable[[], None]) -> bool:
+    """Return whether signals are deferred; if so, `handler` is called at the end of the context."""
     if _depth:
-        _raise.append(then)
+        _raise.append(handler)
     return bool(_depth)

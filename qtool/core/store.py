@@ -1,4 +1,4 @@
-"""What was measured so far, kept on disk so that an interrupted run goes on where it stopped."""
+"""Intermediate results on disk, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 class Store:
-    """Named results in a folder; every write is atomic, so a kill leaves the old or the new one.
+    """Named results in a folder. Writes are atomic: a kill leaves the old or the new result.
 
-    A result counts only for the `key` it was made under (models, data, options): what another
-    run left is ignored. Without a folder nothing is kept.
+    Attributes:
+        folder: None: nothing is stored.
+        key: of models, data and options. Results stored with another key are ignored.
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
@@ -37,19 +38,19 @@ class Store:
                 raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
 
     def load(self, name: str, key: str = "") -> dict[str, np.ndarray[Any, Any]] | None:
-        """What was saved under `name` and this key; None where there is none, or it is damaged."""
+        """Return the arrays stored under `name` and this key; None if missing or damaged."""
         if self.folder is None:
             return None
         try:
             whole = io.BytesIO((self.folder / f"{name}.npz").read_bytes())
             with np.load(whole, allow_pickle=False) as file:
-                found = {k: file[k] for k in file.files}
+                arrays = {k: file[k] for k in file.files}
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
             return None
-        return found if str(found.pop("key", "")) == f"{self.key}/{key}" else None
+        return arrays if str(arrays.pop("key", "")) == f"{self.key}/{key}" else None
 
     def save(self, name: str, arrays: Arrays, key: str = "") -> None:
-        """Replaces what was saved under `name`."""
+        """Store arrays under `name`, in place of older ones."""
         if self.folder is None:
             return
         buffer = io.BytesIO()
@@ -57,18 +58,18 @@ class Store:
         write_atomic(self.folder / f"{name}.npz", buffer.getvalue())
 
     def load_or_make(self, name: str, kind: type[T], make: Callable[[], T], key: str = "") -> T:
-        """The dataclass that was saved under `name`, or a new one, which is saved."""
-        kept = self.load(name, key)
-        if kept is not None:
+        """Return the dataclass stored under `name`; otherwise make and store it."""
+        stored = self.load(name, key)
+        if stored is not None:
             try:
-                return from_json(kind, json.loads(str(kept["json"])))
+                return from_json(kind, json.loads(str(stored["json"])))
             except (KeyError, TypeError, ValueError):
                 pass  # of an older qtool
-        made = make()
-        self.save(name, {"json": np.array(json.dumps(to_json(made)))}, key)
-        return made
+        record = make()
+        self.save(name, {"json": np.array(json.dumps(to_json(record)))}, key)
+        return record
 
     def clear(self) -> None:
-        """Forgets everything, and removes the folder."""
+        """Remove the folder with all results."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The frozen values everything is made of: integer types, parameters, specs."""
+"""Integer types, quantization parameters and specs of points."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from onnx import TensorProto
 
 Array = np.ndarray[Any, Any]
 Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
-Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps what is iterated, to show how far it is
+Progress = Callable[[Iterable[Any]], Iterable[Any]]  # wraps an iterable to show progress
 
 
 @dataclass(frozen=True)
 class QType:
-    """An integer type and the codes it may hold. No other place knows a range."""
+    """An integer type and its range of codes.
+
+    Attributes:
+        name: unique.
+        qmin: lowest code.
+        qmax: highest code.
+        torch_dtype: type that stores the codes.
+        onnx_type: element type in ONNX files.
+    """
 
     name: str
     qmin: int
@@ -41,14 +49,14 @@ class QType:
     def codes(self, x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
         """clamp(rint(x / scale) + zero_point), halves to even: codes, as floats in x's dtype.
 
-        The one place with this formula, which is that of ONNX QuantizeLinear; only kernels, whose
-        runtimes round at other places, have their own. float32 cannot hold every int32 code.
+        The formula of ONNX QuantizeLinear, used everywhere except in kernels whose runtimes round
+        differently. float32 cannot represent every int32 code.
         """
         return self.unbounded(x, scale, zero_point).clamp_(self.qmin, self.qmax)
 
     @staticmethod
     def unbounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-        """`codes` before they are clamped."""
+        """`codes` without the clamp."""
         return torch.div(x, scale).round_().add_(zero_point)
 
     @property
@@ -72,7 +80,7 @@ _BY_DTYPE = {t.torch_dtype: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
 
 
 def storage_qtype(dtype: torch.dtype) -> QType:
-    """The integer type that uses all codes of a torch dtype."""
+    """Return the integer type that uses all codes of a torch dtype."""
     return _BY_DTYPE[dtype]
 
 
@@ -80,10 +88,13 @@ def storage_qtype(dtype: torch.dtype) -> QType:
 class QuantParams:
     """Affine quantization of one tensor: real = (code - zero_point) * scale.
 
-    `scale` is float32 and `zero_point` int64, both rank 0 (per tensor, axis None), rank 1 (per
-    channel along `axis`), or, with `block`, of the tensor's rank: one for each `block` values along
-    `axis`, the last block being shorter where the size is no multiple. Scales are positive, finite
-    and normal.
+    Attributes:
+        qtype: type of the codes.
+        scale: float32; positive, finite and normal. Rank 0 (per tensor), rank 1 (per channel), or,
+            with `block`, of the tensor's rank.
+        zero_point: int64, of the shape of `scale`.
+        axis: of the channels; None: per tensor.
+        block: number of values along `axis` that share a scale; the last block may be shorter.
     """
 
     qtype: QType
@@ -93,7 +104,7 @@ class QuantParams:
     block: int | None = None
 
     def along(self, t: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
-        """Scales or zero points in a shape that broadcasts over a tensor of these sizes."""
+        """Return scales or zero points in a shape that broadcasts over a tensor of these sizes."""
         if self.axis is None:
             return t
         if self.block is not None:
@@ -115,7 +126,7 @@ class QuantParams:
         return self.qtype.codes(x, scale, zero).to(self.qtype.torch_dtype)
 
     def round_trip(self, x: torch.Tensor) -> torch.Tensor:
-        """Real values -> the nearest ones that codes stand for; float32."""
+        """Return the values after quantization and dequantization, float32."""
         return self.dequantize(self.quantize(x))
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
@@ -127,7 +138,12 @@ class QuantParams:
 
 @dataclass(frozen=True)
 class ObserverSpec:
-    """Which observer watches a tensor, by name, with its options (JSON values)."""
+    """The observer of a tensor.
+
+    Attributes:
+        name: in the registry.
+        options: (name, JSON value).
+    """
 
     name: str
     options: tuple[tuple[str, float | int | str | bool], ...] = field(default=())
@@ -138,8 +154,15 @@ class ObserverSpec:
 
 @dataclass(frozen=True)
 class Observed:
-    """Parameters solved from observed statistics; `axis` None is per tensor, `block`: see
-    QuantParams."""
+    """Parameters computed from the statistics of an observer.
+
+    Attributes:
+        qtype: type of the codes.
+        observer: collects the statistics.
+        axis: of the channels; None: per tensor.
+        symmetric: zero point 0.
+        block: see QuantParams.
+    """
 
     qtype: QType
     observer: ObserverSpec
@@ -150,21 +173,21 @@ class Observed:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Parameters found at run time, from the range of the tensor itself."""
+    """Parameters computed at run time from the range of the tensor."""
 
     qtype: QType
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Parameters given by the op itself (a softmax output, for one)."""
+    """Parameters that the operator determines (a softmax output, for instance)."""
 
     params: QuantParams
 
 
 @dataclass(frozen=True)
 class SharedWith:
-    """The same codes as another point: its parameters, the scale times `factor`."""
+    """The codes of another point, with its parameters and the scale times `factor`."""
 
     point: str
     factor: float = 1.0
@@ -172,8 +195,8 @@ class SharedWith:
 
 @dataclass(frozen=True)
 class Requantized:
-    """The tensor of another point in another type: rounded twice, since it can only be had in the
-    codes of that point."""
+    """The tensor of another point in another type: rounded twice, since the tensor exists only in
+    the codes of that point."""
 
     point: str
     qtype: QType
@@ -189,18 +212,22 @@ class Derived:
 
 @dataclass(frozen=True)
 class Float:
-    """Left in float, and why."""
+    """A tensor that stays in float, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a step of a conversion did to the model; enough to do it again without calibration.
+    """What a step of the conversion changed in the model, so that it can be repeated without
+    calibration.
 
-    step: its name. count: how often it applied. reason: what it is good for, in words.
-    arrays: what it used, by the name of the tensor or layer; float32, any shape. Weights that were
-    changed in value alone need not be here: a file holds them as codes.
+    Attributes:
+        step: its name.
+        count: how often it applied.
+        reason: its purpose, for people.
+        arrays: name of a tensor or layer -> float32 array of any shape. Changed weights need not be
+            here: a file has their codes.
     """
 
     step: str

@@ -1,10 +1,10 @@
-"""The grammar of names in a file of qtool, written and read here alone.
+"""The names of tensors and nodes in files of qtool; only this module knows their grammar.
 
-A layer or tensor of the user's model is called as in the model: `layer1.0.conv2`. What quantization
-adds is called after it: the weight point `conv2.weight` stores `conv2.weight.codes`, its parameters
-`conv2.weight.scale` and `conv2.weight.zero_point`, and the nodes around a tensor `conv2` are
-`conv2.quantize` and `conv2.dequantize`. An operator written as several nodes gives its name to the
-last; the others are `layer/Op:output`.
+A layer or tensor of the user's model has its name in the model: `layer1.0.conv2`. The names of
+tensors that quantization adds are derived from it: the weight point `conv2.weight` has the codes
+`conv2.weight.codes` and the parameters `conv2.weight.scale` and `conv2.weight.zero_point`; the
+nodes around a tensor `conv2` are `conv2.quantize` and `conv2.dequantize`. Of an operator written as
+several nodes the last has its name; the others are `layer/Op:output`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def zero_point(point: str) -> str:
 
 
 def quantize(tensor: str) -> str:
-    """The QuantizeLinear of a tensor, and the codes it makes."""
+    """The QuantizeLinear of a tensor, and its output."""
     return f"{tensor}{_QUANTIZE}"
 
 
 def dequantize(point: str) -> str:
-    """The DequantizeLinear behind a point, and what it makes."""
+    """The DequantizeLinear of a point, and its output."""
     return f"{point}{_DEQUANTIZE}"
 
 
@@ -42,22 +42,22 @@ def quant_point(point: str) -> str:
 
 
 def helper(operator: str, op_type: str, output: str) -> str:
-    """One of several nodes that an operator is written as, but the last; and what it makes."""
+    """A node of an operator written as several, except the last; and its output."""
     return f"{operator}/{op_type}:{output}"
 
 
 def operator_of(node: str, op_type: str) -> str:
-    """The operator that a node was written for: the reverse of `helper`."""
+    """The operator of a node: the inverse of `helper`."""
     return node.partition(f"/{op_type}:")[0]
 
 
-def tensor_of(made: str) -> str:
-    """A tensor as the user knows it, of the tensor itself or of its codes."""
-    return made.removesuffix(_QUANTIZE)
+def tensor_of(name: str) -> str:
+    """The name in the user's model, from that of the tensor or of its codes."""
+    return name.removesuffix(_QUANTIZE)
 
 
 def base_of(name: str) -> str | None:
-    """What a Q or DQ stands at, in files of qtool and of ONNX Runtime's tool; None for others."""
+    """The tensor of a Q or DQ node of qtool or of ONNX Runtime's tool; None for other nodes."""
     for suffix in (_QUANTIZE, _DEQUANTIZE, *_FOREIGN):
         if name.endswith(suffix):
             return name.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""Which versions of packages are installed."""
+"""Versions of installed packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package; empty where it is not installed."""
+    """Return the version of a package; "" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

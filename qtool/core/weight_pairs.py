@@ -1,4 +1,4 @@
-"""Which two weights of an output channel x86 CPUs without VNNI multiply and add in 16 bits.
+"""Pairs of weights whose products x86 CPUs without VNNI add in 16 bits.
 
 vpmaddubsw multiplies uint8 activations by int8 weights and adds neighbouring products with signed
 16-bit saturation. Which weights are neighbours follows from how a runtime packs them:
@@ -26,12 +26,12 @@ PAIR_LIMIT = 128
 
 
 def is_depthwise(shape: Sequence[int], groups: int) -> bool:
-    """Whether each output channel of a convolution reads one input channel of its own."""
+    """Return whether each output channel of a convolution reads one input channel of its own."""
     return len(shape) > 2 and shape[1] == 1 and shape[0] == groups
 
 
 def consecutive_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
-    """Pairs that MLAS forms, of one output channel.
+    """Return the pairs that MLAS forms in one output channel.
 
     Args:
         shape: of the weight: [out, in / groups, *kernel] of a convolution, [out, in] of a product.
@@ -47,7 +47,7 @@ def consecutive_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
 
 
 def channel_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
-    """Pairs that oneDNN forms, of one output channel; arguments and result as above."""
+    """Return the pairs that oneDNN forms; arguments and result of `consecutive_pairs`."""
     if groups > 1:
         return consecutive_pairs(shape, groups)
     order = _by_position(shape)
@@ -55,18 +55,18 @@ def channel_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
 
 
 def saturating_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
-    """Pairs that any of these runtimes forms, each once; arguments and result as above."""
+    """Return the pairs of both; arguments and result of `consecutive_pairs`."""
     both = torch.cat([consecutive_pairs(shape, groups), channel_pairs(shape, groups)])
-    found: Tensor = torch.unique(both, dim=0)
-    return found
+    pairs: Tensor = torch.unique(both, dim=0)
+    return pairs
 
 
 def excess(weight: Tensor, pairs: Tensor) -> Tensor:
-    """By how much each pair exceeds what cannot saturate, 0 where it keeps to it.
+    """Return by how much each pair exceeds PAIR_LIMIT, 0 if it does not.
 
     Args:
         weight: codes [out, ...], signed.
-        pairs: int64 [pairs, 2], as above.
+        pairs: int64 [pairs, 2], indices into `weight[o].flatten()`.
 
     Returns:
         int16 [out, pairs]: max(|w0 + w1| over the weights of one sign - 128, 0).

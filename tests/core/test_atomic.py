@@ -111,7 +111,7 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     source.write_bytes(b"")
     link.symlink_to(source)
     for path in (source, link):
-        with pytest.raises(FileError, match=r"float\.onnx is read; name another file"):
+        with pytest.raises(FileError, match=r"float\.onnx is an input; name another file"):
             check_writable(path, "package.module:factory", None, source)
     check_writable(tmp_path / "int8.onnx", source)
 

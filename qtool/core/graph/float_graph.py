@@ -130,16 +130,14 @@ class FloatGraph:
         """Return sentences on the batch sizes and other sizes that the file does not support."""
         first = next((i for i in self.inputs if i.shape), None)
         if first is not None and not any(map(_has_dynamic_batch, self.inputs)):
-            only = f"the file takes {first.shape[0]} as the first size of '{first.name}' alone"
-            return (f"{only}: the model computes with it in a way that no graph holds",)
+            only = f"the file takes only {first.shape[0]} as the first size of '{first.name}'"
+            return (f"{only}: the captured graph computes with that number",)
         fewest, most = self.batch_size_range()
         batch_size: tuple[str, ...] = ()
         if most is not None:
-            batch_size = (
-                f"the file is right for {fewest} to {most} samples: the model decides by that",
-            )
+            batch_size = (f"the file is valid for {fewest} to {most} samples: {_BRANCHES}",)
         elif fewest > MIN_SAMPLES:
-            batch_size = (f"the file is right from {fewest} samples on: the model decides by that",)
+            batch_size = (f"the file is valid from {fewest} samples on: {_BRANCHES}",)
         return (*batch_size, *self.size_conditions)
 
     def batch_size_range(self) -> tuple[int, int | None]:
@@ -198,6 +196,7 @@ class FloatGraph:
         )
 
 
+_BRANCHES = "the model branches on the number"
 MIN_SAMPLES = 2  # torch.export specializes smaller batch sizes
 
 
