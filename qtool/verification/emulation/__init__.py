@@ -1,4 +1,4 @@
-"""ONNX files on processors that are not present: by emulation, compared with this machine."""
+"""ONNX files on emulated processors, compared with this machine."""
 
 from qtool.verification.emulation.available import Emulators, check_available, emulators
 from qtool.verification.emulation.compare_cpus import TIMEOUT, run_on_cpus

@@ -1,4 +1,4 @@
-"""Which emulators are here, and what to type for those that are not."""
+"""Installed emulators, and the commands that install missing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtool.verification.emulation.cpus import CPUS, Cpu, Family
 from qtool.verification.emulation.processes import run_command
 
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
-_LEAST = (7, 2)  # QEMU's first version whose translator has AVX2
+_MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
 _SECONDS = 60.0
 _OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web"}  # of `qtool emulators install`
 
@@ -30,10 +30,10 @@ class Emulator:
     Attributes:
         name: what it is.
         family: of the processors that need it.
-        version: empty where it is missing.
-        where: the path of the program, or the folder.
-        problem: why it is of no use here; empty where it works.
-        installable: whether `qtool emulators install` helps against the problem.
+        version: empty if it is missing.
+        where: path of the program or of the folder.
+        problem: why it cannot be used; empty if it works.
+        installable: whether `qtool emulators install` solves the problem.
     """
 
     name: str
@@ -46,34 +46,34 @@ class Emulator:
 
 @dataclass(frozen=True)
 class Emulators:
-    """What is installed, and which processors that makes available.
+    """Installed emulators and available processors.
 
     Attributes:
         parts: programs and packages.
-        cpus: processor -> why it is not available; empty where it is.
+        cpus: processor -> why it is not available; empty if it is.
     """
 
     parts: tuple[Emulator, ...]
     cpus: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        return found
+        value: dict[str, Any] = to_json(self)
+        return value
 
     def __str__(self) -> str:
         rows = [(p.name, p.version or "-", p.problem or p.where) for p in self.parts]
         first = table(("emulator", "version", "where"), rows, align="lll")
-        said = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
-        second = table(("CPU", "what it is", "state"), said, align="lll")
+        cpus = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
+        second = table(("CPU", "description", "state"), cpus, align="lll")
         advice = _advice(self.parts).removeprefix("; ")
         return "\n".join((first, "", second, *([advice] if advice else [])))
 
 
 def emulators() -> Emulators:
-    """Say which emulators are installed, and which processors `verify_on` can run files on.
+    """Return which emulators are installed and on which processors `verify_on` can run files.
 
     Raises:
-        EmulationError: a program that is installed does not tell its version.
+        EmulationError: the version of an installed program cannot be read.
     """
     parts = tuple(part for make in _PARTS.values() for part in make())
     return Emulators(parts, {cpu.name: _missing(cpu, parts) for cpu in CPUS.values()})
@@ -85,20 +85,20 @@ def check_available(cpus: Iterable[Cpu]) -> None:
     Raises:
         EmulationError: some cannot be emulated; with the command that installs what is missing.
     """
-    wanted = tuple(cpus)
-    families = dict.fromkeys(cpu.family for cpu in wanted)
+    checked = tuple(cpus)
+    families = dict.fromkeys(cpu.family for cpu in checked)
     parts = [part for family in families for part in _PARTS[family]()]
-    lacking: dict[str, list[str]] = {}
-    for cpu in wanted:
+    missing: dict[str, list[str]] = {}
+    for cpu in checked:
         if why := _missing(cpu, parts):
-            lacking.setdefault(why, []).append(cpu.name)
-    if lacking:
-        said = "; ".join(f"{', '.join(names)} ({why})" for why, names in lacking.items())
-        raise EmulationError(f"cannot emulate {said}{_advice(parts)}")
+            missing.setdefault(why, []).append(cpu.name)
+    if missing:
+        reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in missing.items())
+        raise EmulationError(f"cannot emulate {reasons}{_advice(parts)}")
 
 
 def machine_type() -> str:
-    """Return this machine's kind of processor: x86_64, aarch64 or another."""
+    """Return this machine's processor architecture: x86_64, aarch64 or another."""
     import platform
 
     name = platform.machine().lower()
@@ -106,13 +106,13 @@ def machine_type() -> str:
 
 
 def _missing(cpu: Cpu, parts: Iterable[Emulator]) -> str:
-    """Why a processor cannot be emulated; empty where it can."""
+    """Return why a processor cannot be emulated; empty if it can."""
     bad = [p for p in parts if p.family is cpu.family and p.problem]
     return ", ".join(f"{p.name} {p.problem}" for p in bad)
 
 
 def _advice(parts: Iterable[Emulator]) -> str:
-    """What to type against the problems; empty where nothing helps."""
+    """Return the command that solves the problems; empty if there is none."""
     families = {p.family for p in parts if p.problem and p.installable}
     options = "".join(text for family, text in _OPTIONS.items() if family in families)
     return f"; install what is missing with `qtool emulators install{options}`" if families else ""
@@ -124,23 +124,21 @@ def _x86_parts() -> list[Emulator]:
 
 def _arm_parts() -> list[Emulator]:
     version = ONNXRUNTIME.version() or ""
-    found, where = sysroot(version), str(arm_folder(version))
+    root, where = sysroot(version), str(arm_folder(version))
     name = f"aarch64 packages of onnxruntime {version}"
     packages = Emulator(name, Family.ARM, "", where, "are not installed")
-    if found is not None:
-        packages = Emulator(name, Family.ARM, f"{found.onnxruntime}, Python {found.python}", where)
+    if root is not None:
+        packages = Emulator(name, Family.ARM, f"{root.onnxruntime}, Python {root.python}", where)
     return [_qemu(QEMU_ARM, Family.ARM), packages]
 
 
 def _web_parts() -> list[Emulator]:
-    node, version = shutil.which("node"), web_version()
-    told = _version_of(node) if node else ""
-    absent = "is not installed"
+    node, web = shutil.which("node"), web_version()
+    version = _version_of(node) if node else ""
+    missing = "is not installed"
     return [
-        Emulator("node", Family.WEB, told, node or "", "" if node else absent),
-        Emulator(
-            "onnxruntime-web", Family.WEB, version, str(web_folder()), "" if version else absent
-        ),
+        Emulator("node", Family.WEB, version, node or "", "" if node else missing),
+        Emulator("onnxruntime-web", Family.WEB, web, str(web_folder()), "" if web else missing),
     ]
 
 
@@ -160,15 +158,15 @@ def _qemu(name: str, family: Family) -> Emulator:
         return Emulator(name, family, "", "", "is not installed")
     version = _version_of(path)
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    least = ".".join(map(str, _LEAST))
-    old = f"is version {version}, and {least} or newer is needed" if numbers < _LEAST else ""
+    oldest = ".".join(map(str, _MIN_VERSION))
+    old = f"is version {version}; {oldest} or newer is needed" if numbers < _MIN_VERSION else ""
     return Emulator(name, family, version, path, old, installable=not old)
 
 
 @lru_cache
 def _version_of(program: str) -> str:
-    told = run_command([program, "--version"], program, _SECONDS)
-    found = re.search(r"\d+(\.\d+)+", told)
-    if found is None:
-        raise EmulationError(f"{program} --version tells no version")
-    return found[0]
+    printed = run_command([program, "--version"], program, _SECONDS)
+    version = re.search(r"\d+(\.\d+)+", printed)
+    if version is None:
+        raise EmulationError(f"{program} --version prints no version")
+    return version[0]

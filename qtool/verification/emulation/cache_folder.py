@@ -1,4 +1,4 @@
-"""Where emulators lie that qtool installed: a cache folder, and what is in it."""
+"""The cache folder for emulators that qtool installed."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def cache_folder() -> Path:
 
 
 def arm_folder(version: str) -> Path:
-    """Return where the sysroot for a version of ONNX Runtime lies."""
+    """Return the folder of the sysroot for a version of ONNX Runtime."""
     return cache_folder() / f"arm-onnxruntime-{version}"
 
 
 def web_folder() -> Path:
-    """Return where `node_modules` of onnxruntime-web lies."""
+    """Return the folder that contains `node_modules` of onnxruntime-web."""
     return cache_folder() / "web"
 
 
 def sysroot(version: str) -> Sysroot | None:
-    """Return the sysroot for a version of ONNX Runtime, or None where there is none."""
+    """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
     folder = arm_folder(version)
     try:
         facts = json.loads((folder / SYSROOT).read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def sysroot(version: str) -> Sysroot | None:
 
 
 def web_version() -> str:
-    """Return the version of onnxruntime-web; empty where it is not installed."""
+    """Return the version of onnxruntime-web; empty if it is not installed."""
     package = web_folder() / "node_modules" / "onnxruntime-web" / "package.json"
     try:
         return str(json.loads(package.read_text(encoding="utf-8"))["version"])

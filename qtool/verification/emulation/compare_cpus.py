@@ -1,4 +1,4 @@
-"""A file on other processors: outputs and codes beside this machine's, and where they differ."""
+"""Outputs and codes of a file on other processors, compared with this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_on_cpus(
     batches: Iterable[Sequence[Array]],
     timeout: float = TIMEOUT,
 ) -> Iterator[CpuResult]:
-    """Run a file on this machine and on other processors; one result after another.
+    """Run a file on this machine and on other processors; yield one result after another.
 
     Args:
         file: an ONNX file of any tool.
@@ -58,9 +58,9 @@ def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
     codes = _codes(case, case.coded, coded)
     classes = changed_predictions(case.plain.outputs, plain.outputs, case.samples)
     first = _first(case, codes)
-    alike = all(t.equal for t in outputs.values())
-    needed = first is not None or (case.floats and not alike)
-    kernels, wrong = _judged(case, cpu, place) if needed else (case.all_kernels, ())
+    same_outputs = all(t.equal for t in outputs.values())
+    needed = first is not None or (case.floats and not same_outputs)
+    kernels, wrong = _compare_kernels(case, cpu, place) if needed else (case.all_kernels, ())
     undisturbed = all(
         tally.equal
         for one, other in ((case.plain, case.coded), (plain, coded))
@@ -85,10 +85,10 @@ def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
 
 
 def _codes(case: Case, here: Job, there: Job) -> dict[str, Tally]:
-    """Tensor of codes -> its count, in the order of the graph."""
+    """Return tensor of codes -> its count, in the order of the graph."""
     indices = [case.place[c.tensor] for c in case.codes]
-    found = tallies(here.outputs, there.outputs, here.batches, indices)
-    return {c.tensor: found[case.place[c.tensor]] for c in case.codes}
+    counts = tallies(here.outputs, there.outputs, here.batches, indices)
+    return {c.tensor: counts[case.place[c.tensor]] for c in case.codes}
 
 
 def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
@@ -101,11 +101,10 @@ def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
     )
 
 
-def _judged(
+def _compare_kernels(
     case: Case, cpu: Cpu, place: Path
 ) -> tuple[tuple[CodeTensor, ...], tuple[CodeTensor, ...]]:
-    """The integer kernels that were given this machine's codes, and those that give other
-    results."""
+    """Return the integer kernels that ran on this machine's codes, and those with other results."""
     job = case.form(cpu).forced(case.coded, case.floats, new_folder(place / "forced"))
     run_jobs(cpu, [job], place / "forced-job", case.timeout)
     return case.kernels, case.wrong(job)

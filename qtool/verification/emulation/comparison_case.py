@@ -1,4 +1,4 @@
-"""A file laid down for comparison: models, inputs, and what this machine makes of them."""
+"""A file prepared for comparison: models, inputs, and the results of this machine."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Case:
         folder: the scratch folder.
         plain: the file as it is, run here.
         coded: the file with its codes as further outputs, run here.
-        forms: whether int8 is taken for uint8 -> the models.
-        outputs: how many outputs the file itself has.
-        samples: of each batch.
+        forms: whether int8 codes are turned into uint8 -> the models.
+        outputs: number of outputs of the file itself.
+        samples: number of samples of each batch.
         makers: tensor of codes -> what computes it here.
-        floats: results of integer kernels that give floats.
+        floats: float results of integer kernels.
         hidden: kernels with integers inside whose results cannot be compared.
         timeout: seconds for one processor.
     """
@@ -54,7 +54,7 @@ class Case:
     timeout: float
 
     def form(self, cpu: Cpu | None) -> Form:
-        """The models for a processor; None stands for this machine."""
+        """Return the models for a processor; None is this machine."""
         return self.forms[_lifts(cpu)]
 
     @property
@@ -68,7 +68,7 @@ class Case:
 
     @cached_property
     def forced(self) -> Job:
-        """Every kernel on codes of this machine, run here when a processor first gives others."""
+        """The job that runs every kernel on this machine's codes; run on first use."""
         outputs = new_folder(self.folder / "forced")
         job = self.form(None).forced(self.coded, self.floats, outputs)
         run_jobs(None, [job], self.folder / "forced-job", self.timeout)
@@ -87,19 +87,19 @@ class Case:
 
     @cached_property
     def kernels(self) -> tuple[CodeTensor, ...]:
-        """Integer kernels that compute in `forced` as they do in the file, and those that give
-        floats."""
+        """Integer kernels with the same results in `forced` as in the file, and those with float
+        results."""
         indices = [self.place[c.tensor] for c in self.integer]
         same = tallies(self.coded.outputs, self.forced.outputs, self.coded.batches, indices)
         return (*(c for c in self.integer if same[self.place[c.tensor]].equal), *self.floats)
 
     def wrong(self, job: Job) -> tuple[CodeTensor, ...]:
-        """Kernels that give other results in a job like `forced`, run elsewhere."""
+        """Return the kernels with other results in a job like `forced` on another processor."""
         added = (c.tensor for c in self.floats if c.tensor not in self.place)
         indices = {**self.place, **{name: i for i, name in enumerate(added, len(self.place))}}
-        wanted = [indices[c.tensor] for c in self.kernels]
-        found = tallies(self.forced.outputs, job.outputs, job.batches, wanted)
-        results = ((c, found[indices[c.tensor]]) for c in self.kernels)
+        compared = [indices[c.tensor] for c in self.kernels]
+        counts = tallies(self.forced.outputs, job.outputs, job.batches, compared)
+        results = ((c, counts[indices[c.tensor]]) for c in self.kernels)
         return tuple(c for c, t in results if not (t.near if c.dtype == "float32" else t.equal))
 
 
@@ -139,13 +139,13 @@ def new_folder(folder: Path) -> Path:
 
 
 def _write_inputs(folder: Path, batches: Iterable[Sequence[Array]]) -> tuple[int, ...]:
-    """The number of samples of each batch."""
+    """Write the batches, and return the number of samples of each."""
     samples = []
     for index, batch in enumerate(batches):
         for i, array in enumerate(batch):
             if array.dtype.kind not in "fiub":
                 kind = array.dtype
-                raise DataError(f"batch {index} holds {kind}; emulators are given numbers alone")
+                raise DataError(f"batch {index} holds {kind}; only numbers can be emulated")
             write_array(folder, index, i, array)
         samples.append(next((a.shape[0] for a in batch if a.ndim), 1))
     if not samples:
@@ -154,5 +154,5 @@ def _write_inputs(folder: Path, batches: Iterable[Sequence[Array]]) -> tuple[int
 
 
 def _lifts(cpu: Cpu | None) -> bool:
-    """Whether the runtime takes int8 for uint8 there: everywhere but on ARM."""
+    """Return whether the runtime turns int8 codes into uint8 there: everywhere but on ARM."""
     return machine_type() != "aarch64" if cpu is None else cpu.family is not Family.ARM

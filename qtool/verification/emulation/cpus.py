@@ -1,4 +1,4 @@
-"""The processors that ONNX Runtime can be run on by emulation: one row each."""
+"""The processors that can be emulated: one row each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from qtool.core.errors import EmulationError
 
 ALL = "all"
-"""The name that stands for every row."""
+"""The name for all rows."""
 
 
 class Family(Enum):
@@ -28,7 +28,7 @@ class Cpu:
     """A processor that can be emulated.
 
     Attributes:
-        name: as `--cpu` takes it.
+        name: as in `--cpu`.
         family: what starts ONNX Runtime there.
         description: the instructions that decide how int8 is computed.
         model: the argument of qemu's `-cpu`; empty for WebAssembly.
@@ -62,30 +62,30 @@ CPUS: Mapping[str, Cpu] = {row.name: row for row in _ROWS}
 
 
 def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
-    """Return the rows of some names, each once.
+    """Return the processors with these names, each once.
 
     Args:
-        names: names, or one text with commas between them; `all` stands for every row.
+        names: a list, or one text with commas between the names; `all` selects every processor.
 
     Raises:
         EmulationError: a name is unknown, or there is none.
     """
-    listed = names.split(",") if isinstance(names, str) else list(names)
-    wanted = [n.strip().lower() for n in listed if n.strip()]
+    parts = names.split(",") if isinstance(names, str) else list(names)
+    selected = [n.strip().lower() for n in parts if n.strip()]
     known = ", ".join(CPUS)
-    if not wanted:
+    if not selected:
         raise EmulationError(f"no processor is named; choose from {known}, or {ALL}")
-    if unknown := next((n for n in wanted if n not in CPUS and n != ALL), None):
-        raise EmulationError(f"'{unknown}' is no known processor; choose from {known}, or {ALL}")
-    expanded = (name for n in wanted for name in (CPUS if n == ALL else (n,)))
+    if unknown := next((n for n in selected if n not in CPUS and n != ALL), None):
+        raise EmulationError(f"unknown processor '{unknown}'; choose from {known}, or {ALL}")
+    expanded = (name for n in selected for name in (CPUS if n == ALL else (n,)))
     return tuple(CPUS[name] for name in dict.fromkeys(expanded))
 
 
 def cpuinfo(cpu: Cpu) -> str:
     """Return /proc/cpuinfo of an ARM processor with one core.
 
-    ONNX Runtime chooses its ARM kernels by this file, not by what qemu's `-cpu` can do; its import
-    crashes where the file is that of an x86 machine.
+    ONNX Runtime chooses its ARM kernels by this file, not by the features of qemu's `-cpu`; its
+    import crashes if the file is that of an x86 machine.
     """
     lines = {
         "processor": "0",

@@ -1,4 +1,4 @@
-"""Counting what is equal between the outputs of two runs, batch by batch."""
+"""Counts of equal values in the outputs of two runs, batch by batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LAST_BITS = 1e-6
 
 @dataclass
 class Tally:
-    """Values of one tensor over all batches, on this machine and elsewhere.
+    """Values of one tensor over all batches, on this machine and on another processor.
 
     Attributes:
-        total: how many were compared.
-        identical: how many are the same to the last bit; NaN is NaN.
+        total: number of values compared.
+        identical: number of them that are identical to the last bit; NaN equals NaN.
         signal: sum of squares of this machine's values.
         noise: sum of squares of the differences.
         largest: largest magnitude of this machine's values.
@@ -35,9 +35,12 @@ class Tally:
     worst: float = 0.0
 
     def add(self, here: Array, there: Array) -> None:
-        """Count one batch. Of arrays of other shapes nothing is equal; int8 codes are equal to
-        uint8 codes that are larger by 128."""
-        here, there = _alike(here, there)
+        """Count one batch.
+
+        Nothing is equal in arrays of different shapes. int8 codes equal uint8 codes that are larger
+        by 128.
+        """
+        here, there = _same_dtype(here, there)
         if here.shape != there.shape:
             self.total += max(here.size, there.size)
             self.noise = self.worst = np.inf
@@ -49,34 +52,37 @@ class Tally:
         self.identical += int(same.sum())
         wide = here.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            off = np.where(same, 0.0, wide - there.astype(np.float64))
-            off = np.nan_to_num(np.abs(off), nan=np.inf)
+            error = np.where(same, 0.0, wide - there.astype(np.float64))
+            error = np.nan_to_num(np.abs(error), nan=np.inf)
             finite = np.abs(wide[np.isfinite(wide)])
         self.signal += float(np.square(finite).sum())
-        self.noise += float(np.square(off).sum())
+        self.noise += float(np.square(error).sum())
         self.largest = max(self.largest, float(finite.max(initial=0.0)))
-        self.worst = max(self.worst, float(off.max(initial=0.0)))
+        self.worst = max(self.worst, float(error.max(initial=0.0)))
 
     @property
     def equal(self) -> bool:
+        """Whether all values are identical."""
         return self.identical == self.total
 
     @property
     def near(self) -> bool:
-        """Equal but for the last bits of float32, after a sum or two: within 1e-6 of the largest
-        value. A pair of products that saturates is off by more."""
+        """Whether only the last bits of float32 differ: by 1e-6 of the largest value at most.
+
+        A pair of products that saturates differs by more.
+        """
         return self.worst <= _LAST_BITS * self.largest or self.equal
 
     @property
     def sqnr_db(self) -> float | None:
-        """10 log10(signal / noise); None where all is equal."""
+        """10 log10(signal / noise); None if all values are equal."""
         if self.noise == 0.0:
             return None
         ratio = self.signal / self.noise
         return float(10 * np.log10(ratio)) if ratio > 0 else -np.inf
 
 
-def _alike(here: Array, there: Array) -> tuple[Array, Array]:
+def _same_dtype(here: Array, there: Array) -> tuple[Array, Array]:
     if here.dtype == there.dtype:
         return here, there
     shift = {"int8": 128, "uint8": 0}
@@ -87,20 +93,23 @@ def _alike(here: Array, there: Array) -> tuple[Array, Array]:
 
 
 def tallies(here: Path, there: Path, batches: int, indices: Sequence[int]) -> dict[int, Tally]:
-    """Compare some outputs of two folders; output -> its count."""
-    found = {i: Tally() for i in indices}
+    """Compare some outputs of two folders; return output -> its count."""
+    counts = {i: Tally() for i in indices}
     for batch in range(batches):
-        for i, tally in found.items():
+        for i, tally in counts.items():
             tally.add(read_array(here, batch, i), read_array(there, batch, i))
-    return found
+    return counts
 
 
 def changed_predictions(here: Path, there: Path, samples: Sequence[int]) -> tuple[int, int] | None:
-    """Return the number of samples, and of those whose class changed: the largest of the first
-    output's [samples, classes]. None where that output has another shape.
+    """Return the number of samples, and of those whose predicted class changed.
+
+    The class is the argmax of the first output [samples, classes]; returns None for another shape.
 
     Args:
-        samples: of each batch.
+        here: folder of outputs of this machine.
+        there: folder of outputs of the other processor.
+        samples: number of samples of each batch.
     """
     changed = 0
     for batch, count in enumerate(samples):

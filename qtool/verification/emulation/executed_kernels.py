@@ -1,4 +1,4 @@
-"""What computes the codes of a file in the graph that the runtime executes."""
+"""The kernels that compute the codes of a file in the graph that the runtime executes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HIDDEN = re.compile(r"Integer|DynamicQuantize(?!Linear)|NBits|^Q(Attention|Embe
 
 @dataclass(frozen=True)
 class Producer:
-    """What computes a tensor of codes in the graph that the runtime executes.
+    """The kernel that computes a tensor of codes in the executed graph.
 
     Attributes:
-        kernel: the operator type there.
-        float_nodes: nodes in float between the codes that it reads and this tensor, as
-            "name (type)"; empty for an integer kernel.
+        kernel: its operator type.
+        float_nodes: float nodes between the codes that it reads and this tensor, as "name (type)";
+            empty for an integer kernel.
     """
 
     kernel: str
@@ -33,31 +33,33 @@ class Producer:
 
     @property
     def integer(self) -> bool:
+        """Whether it is an integer kernel."""
         return not self.float_nodes
 
 
 def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict[str, Producer]:
-    """Return what makes each tensor of codes in the graph that the runtime executes.
+    """Return the producer of each tensor of codes in the executed graph.
 
     Args:
         executed: the optimised graph of a model that returns the codes, so that they keep their
             names.
+        codes: the tensors.
     """
     names = {c.tensor for c in codes}
     made = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
-    found = {}
+    producers = {}
     for name in names & set(made):
-        node = _behind_moves(made[name], made, ends)
+        node = _skip_moves(made[name], made, ends)
         floats = _float_nodes(node, made, ends) if node.op_type == "QuantizeLinear" else []
-        found[name] = Producer(node.op_type, tuple(floats))
-    return found
+        producers[name] = Producer(node.op_type, tuple(floats))
+    return producers
 
 
-def _behind_moves(
+def _skip_moves(
     node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
 ) -> onnx.NodeProto:
-    """What computes the codes that a node moves: the runtime transposes around its kernels."""
+    """Return the node that computes the codes a node moves: the runtime adds transposes."""
     while node.op_type in _MOVES and node.input[0] in made and node.input[0] not in ends:
         node = made[node.input[0]]
     return node
@@ -66,42 +68,40 @@ def _behind_moves(
 def float_kernels(
     executed: onnx.ModelProto, model: onnx.ModelProto, codes: Iterable[CodeTensor]
 ) -> tuple[CodeTensor, ...]:
-    """Return the results of integer kernels that read codes and give floats, as linear layers in
-    front of a float node do."""
+    """Return the float results of integer kernels, such as linear layers before a float node."""
     names = {c.tensor for c in codes}
     made = {o: n for n in model.graph.node for o in n.output if o}
     executed_by = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
-    found = []
+    results = []
     for node in executed.graph.node:
         name = node.output[0] if node.output else ""
         if node.op_type not in _FLOAT_RESULTS or name in names or name not in made:
             continue
         if _source(node.input[0], executed_by, ends) in names:
-            found.append(CodeTensor(name, label(made[name]), made[name].op_type, "float32"))
-    return tuple(found)
+            results.append(CodeTensor(name, label(made[name]), made[name].op_type, "float32"))
+    return tuple(results)
 
 
 def _source(name: str, made: Mapping[str, onnx.NodeProto], ends: set[str]) -> str:
-    """The tensor that stands behind nodes which only move it."""
+    """Return the tensor that nodes which only move data start from."""
     while name not in ends and name in made and made[name].op_type in _MOVES:
         name = str(made[name].input[0])
     return name
 
 
-def hidden_kernels(executed: onnx.ModelProto, seen: Iterable[CodeTensor]) -> tuple[str, ...]:
-    """Return the kernels of the executed graph that compute with integers inside and give floats,
-    and whose results are not among those that are seen."""
-    names = {c.tensor for c in seen}
-    found = (n for n in executed.graph.node if _HIDDEN.search(n.op_type))
-    return tuple(f"{label(n)} ({n.op_type})" for n in found if n.output[0] not in names)
+def hidden_kernels(executed: onnx.ModelProto, compared: Iterable[CodeTensor]) -> tuple[str, ...]:
+    """Return the kernels with integers inside and float results that are not compared."""
+    names = {c.tensor for c in compared}
+    kernels = (n for n in executed.graph.node if _HIDDEN.search(n.op_type))
+    return tuple(f"{label(n)} ({n.op_type})" for n in kernels if n.output[0] not in names)
 
 
 def _float_nodes(
     node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
 ) -> list[str]:
-    """Nodes that compute in float ahead of a rounding, back to codes; the nearest first."""
-    found: dict[str, None] = {}
+    """Return the float nodes between codes and a rounding, the nearest first."""
+    nodes: dict[str, None] = {}
     waiting, seen = [node.input[0]], set()
     while waiting:
         name = waiting.pop(0)
@@ -110,6 +110,6 @@ def _float_nodes(
         seen.add(name)
         source = made[name]
         if source.op_type not in _MOVES:
-            found[f"{label(source)} ({source.op_type})"] = None
+            nodes[f"{label(source)} ({source.op_type})"] = None
         waiting.extend(i for i in source.input if i)
-    return list(found)
+    return list(nodes)

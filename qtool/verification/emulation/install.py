@@ -1,6 +1,6 @@
-"""Installing emulators: by the system's own clients (apt-get, pip, npm) as they are configured.
+"""Installation of emulators with apt-get, pip and npm, as they are configured on this system.
 
-What is private to qtool lies in a cache folder and appears whole or not at all.
+Files private to qtool are in a cache folder, which is replaced atomically.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ from qtool.verification.emulation.processes import run_command
 
 _PACKAGE = "qemu-user"
 _SECONDS = 1800.0
-_PATIENCE = 60.0  # seconds that the system's package manager gets to end in order
-_LIBRARIES = ("libstdc++6", "libgomp1")  # that the wheels need beside Python
+_PATIENCE = 60.0  # seconds for the system's package manager to end cleanly
+_LIBRARIES = ("libstdc++6", "libgomp1")  # needed by the wheels, besides Python
 _GLIBC = ("2_28", "2_27", "2_26", "2_17")  # manylinux tags that count as compatible
 _PLATFORMS = (*(f"manylinux_{v}_aarch64" for v in _GLIBC), "manylinux2014_aarch64")
 
 
 def install_emulators(families: Iterable[Family]) -> tuple[str, ...]:
-    """Install what emulates some families of processors, unless it is there.
-
-    Returns what was done, a sentence for each part.
+    """Install missing emulators for some families of processors.
 
     Args:
-        families: x86 needs qemu-user of the system; ARM a sysroot and wheels in the cache folder as
-            well; WEB onnxruntime-web in the cache folder.
+        families: x86 needs qemu-user of the system; ARM also a sysroot and wheels in the cache
+            folder; WEB onnxruntime-web in the cache folder.
+
+    Returns:
+        A sentence for each part.
 
     Raises:
-        EmulationError: something cannot be installed; with what to type instead.
+        EmulationError: something cannot be installed; with the command to type instead.
         FileError: the cache folder cannot be written.
     """
-    wanted = set(families)
-    steps = [step for needed, step in _STEPS if needed & wanted]
+    selected = set(families)
+    steps = [step for users, step in _STEPS if users & selected]
     try:
         return tuple(step() for step in steps)
     except OSError as error:
         raise FileError(
             f"cannot write {error.filename or arm_folder('').parent}: {error.strerror or error}; "
-            "name another folder with QTOOL_CACHE"
+            "set QTOOL_CACHE to another folder"
         ) from error
 
 
@@ -67,7 +68,7 @@ def _qemu() -> str:
         return f"{_PACKAGE} is installed"
     if not _may_install():
         raise EmulationError(
-            f"{_PACKAGE} has to be installed by the system: type "
+            f"{_PACKAGE} is a system package: type "
             f"`sudo apt-get install --no-install-recommends {_PACKAGE}` (Debian, Ubuntu), or "
             f"install the package that holds {QEMU_X86} and {QEMU_ARM}, version 7.2 or newer"
         )
@@ -110,15 +111,17 @@ _STEPS: tuple[tuple[set[Family], Callable[[], str]], ...] = (
     ({Family.ARM}, _sysroot),
     ({Family.WEB}, _web),
 )
-"""Who needs a step, and the step, in their order."""
+"""The families that need a step, and the step, in order."""
 
 
 def _unpack_packages(folder: Path) -> str:
-    """The distribution's own Python for aarch64 with all it needs, unpacked into `folder`/root;
-    returns its version.
+    """Unpack the distribution's Python for aarch64 with all dependencies into `folder`/root.
 
-    apt-get works on a state of its own, in which nothing is installed: so it fetches everything, as
-    any user, and the system stays as it is.
+    apt-get uses a private state in which nothing is installed: it fetches everything, as any user,
+    and does not change the system.
+
+    Returns:
+        The version of Python.
     """
     state = folder / "apt"
     for part in ("lists/partial", "archives/partial"):
@@ -151,19 +154,19 @@ def _apt_options(state: Path) -> tuple[str, ...]:
 
 
 def _python_version(options: tuple[str, ...]) -> str:
-    """Of the distribution's python3, as in "3.11"."""
+    """Return the version of the distribution's python3, such as "3.11"."""
     words = ("apt-cache", *options, "depends", "python3-minimal")
     try:
-        found = re.search(r"python(3\.\d+)-minimal", run_command(words, "apt-cache", _SECONDS))
+        version = re.search(r"python(3\.\d+)-minimal", run_command(words, "apt-cache", _SECONDS))
     except EmulationError:
-        found = None
-    if found is None:
+        version = None
+    if version is None:
         raise EmulationError(
             "the package sources of this system have no packages for aarch64 (arm64); add the "
-            "distribution's source for arm64 to apt (on Ubuntu it is another server than that for "
-            "amd64), then try again"
+            "distribution's source for arm64 to apt (on Ubuntu it is on another server than amd64), "
+            "then try again"
         )
-    return found[1]
+    return version[1]
 
 
 def _unpack_wheels(site: Path, python: str, version: str) -> None:
@@ -201,7 +204,7 @@ def _need(program: str, why: str) -> str:
 
 @contextmanager
 def _published(target: Path) -> Iterator[Path]:
-    """A folder that takes the place of `target` at the end, whole, and is gone after a failure."""
+    """Yield a temporary folder that replaces `target` at the end, or is removed after an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with sibling_folder(target) as folder:
         yield folder

@@ -1,4 +1,4 @@
-"""Jobs: models and batches laid down as files, run on a processor, outputs read back."""
+"""Jobs: models and batches written to files, run on a processor, and outputs read back."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Job:
     Attributes:
         model: the ONNX file.
         inputs: folder with `B-I.npy`: input I of batch B.
-        outputs: folder for outputs in the same form; it exists.
-        batches: how many there are.
-        external: name of a file with weights, as the model calls it -> its path.
+        outputs: existing folder for outputs in the same form.
+        batches: number of batches.
+        external: name of a weight file in the model -> its path.
     """
 
     model: Path
@@ -37,14 +37,16 @@ class Job:
 
 
 def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float) -> str:
-    """Run jobs on a processor (None: on this machine), in one process; return what ran them.
+    """Run jobs on a processor in one process, and return the runtime with its version.
 
     Args:
-        folder: a new private folder for what the processor needs.
+        cpu: the processor; None for this machine.
+        jobs: the jobs.
+        folder: a new private folder for scripts and the job file.
         timeout: seconds for all jobs together.
 
     Raises:
-        EmulationError: it fails, or takes longer.
+        EmulationError: the process fails or takes longer.
     """
     name = "this machine" if cpu is None else cpu.name
     folder.mkdir()
@@ -71,10 +73,10 @@ def _as_json(job: Job) -> dict[str, object]:
 
 
 def external_files(model: Path) -> dict[str, Path]:
-    """Return the files with a model's weights, by the names that the model calls them.
+    """Return the weight files of a model by their names in the model.
 
     Raises:
-        FileError: it is no ONNX file.
+        FileError: not an ONNX file.
     """
     named = model_files(model)[1:]
     return {str(f.relative_to(model.parent)): f.resolve() for f in named}
@@ -90,17 +92,17 @@ def read_array(folder: Path, batch: int, index: int) -> Array:
     """Read one array of a batch.
 
     Raises:
-        EmulationError: it is not there, or damaged.
+        EmulationError: it is missing or damaged.
     """
     try:
-        found: Array = np.load(_file(folder, batch, index), allow_pickle=False)
+        array: Array = np.load(_file(folder, batch, index), allow_pickle=False)
     except (OSError, ValueError) as error:
         raise EmulationError(f"output {index} of batch {batch} is not readable: {error}") from error
-    return found
+    return array
 
 
 def link_array(source: Path, target: Path, batch: int, index: int) -> None:
-    """Give an array of a batch in one folder the same place in another."""
+    """Link an array of a batch from one folder into another."""
     _file(target, batch, index).symlink_to(_file(source, batch, index).resolve())
 
 

@@ -1,4 +1,4 @@
-"""How a job of models and inputs is started on each family of processors."""
+"""Commands that start a job on each family of processors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SCRIPTS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Launch:
-    """What is typed to run a job on a processor.
+    """The command that runs a job on a processor.
 
     Attributes:
-        command: program and arguments; the job file follows, and `rest` after that.
-        rest: further arguments.
-        environment: of the process.
-        runtime: what runs the models there, with its version.
+        command: program and arguments before the job file.
+        environment: environment of the process.
+        runtime: the runtime with its version.
+        rest: arguments after the job file.
     """
 
     command: tuple[str, ...]
@@ -37,21 +37,24 @@ class Launch:
 
 
 def launch(cpu: Cpu | None, folder: Path) -> Launch:
-    """Return how to run jobs on a processor; None stands for this machine itself.
+    """Return the command that runs jobs on a processor.
 
     Args:
-        cpu: a row of the table.
-        folder: a private folder, in which a copy of the script and links to the sysroot are made.
+        cpu: the processor; None for this machine.
+        folder: a private folder for a copy of the script and links to the sysroot.
 
     Raises:
-        EmulationError: what it needs is not installed.
+        EmulationError: an emulator is not installed.
     """
     return _python(folder) if cpu is None else _LAUNCHES[cpu.family](cpu, folder)
 
 
 def _python(folder: Path) -> Launch:
-    """This very Python and its packages. The script is copied, so that its folder, which Python
-    puts in front of its path, holds nothing else."""
+    """Run this Python with its packages.
+
+    The script is copied, so that its folder, which Python puts first in its path, contains no other
+    module.
+    """
     script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
     path = os.pathsep.join(p for p in sys.path if p)
     return Launch((sys.executable, str(script)), {**_environment(), "PYTHONPATH": path}, RUNTIME)
@@ -59,32 +62,32 @@ def _python(folder: Path) -> Launch:
 
 def _x86(cpu: Cpu, folder: Path) -> Launch:
     native = _python(folder)
-    command = (_found(QEMU_X86), "-cpu", cpu.model, *native.command)
-    # OpenBLAS, which numpy loads, takes kernels with AVX on an emulated Nehalem and crashes there
+    command = (_program(QEMU_X86), "-cpu", cpu.model, *native.command)
+    # OpenBLAS, which numpy loads, uses AVX kernels on an emulated Nehalem and crashes
     environment = {**native.environment, "OPENBLAS_CORETYPE": cpu.model}
     return Launch(command, environment, native.runtime)
 
 
 def _arm(cpu: Cpu, folder: Path) -> Launch:
     version = ONNXRUNTIME.version() or ""
-    found = sysroot(version)
-    if found is None:
-        raise EmulationError(f"{cpu.name}: the aarch64 packages are gone; install them again")
+    installed = sysroot(version)
+    if installed is None:
+        raise EmulationError(f"{cpu.name}: the aarch64 packages are missing; install them again")
     script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
-    root = _overlay(found, cpu, folder / "root")
+    root = _overlay(installed, cpu, folder / "root")
     libraries = [*root.glob("lib/aarch64-linux-gnu"), *root.glob("usr/lib/aarch64-linux-gnu")]
     guest = f"LD_LIBRARY_PATH={os.pathsep.join(map(str, libraries))}"
-    emulator = (_found(QEMU_ARM), "-cpu", cpu.model, "-L", str(root), "-E", guest)
-    command = (*emulator, str(root / "usr/bin" / f"python{found.python}"), str(script))
-    own = {"PYTHONHOME": str(root / "usr"), "PYTHONPATH": str(found.folder / "site")}
-    return Launch(command, _environment() | own, f"onnxruntime {found.onnxruntime}")
+    emulator = (_program(QEMU_ARM), "-cpu", cpu.model, "-L", str(root), "-E", guest)
+    command = (*emulator, str(root / "usr/bin" / f"python{installed.python}"), str(script))
+    paths = {"PYTHONHOME": str(root / "usr"), "PYTHONPATH": str(installed.folder / "site")}
+    return Launch(command, _environment() | paths, f"onnxruntime {installed.onnxruntime}")
 
 
 def _web(cpu: Cpu, folder: Path) -> Launch:
     script = Path(shutil.copy(_SCRIPTS / "run_onnx.mjs", folder))
     runtime = f"onnxruntime-web {web_version()}"
     return Launch(
-        (_found("node"), str(script)), dict(os.environ), runtime, (str(web_folder().resolve()),)
+        (_program("node"), str(script)), dict(os.environ), runtime, (str(web_folder().resolve()),)
     )
 
 
@@ -95,12 +98,14 @@ _LAUNCHES: Mapping[Family, Callable[[Cpu, Path], Launch]] = {
 }
 
 
-def _overlay(found: Sysroot, cpu: Cpu, root: Path) -> Path:
-    """The sysroot by links, beside a /proc/cpuinfo of this processor. (qemu's `-L` looks every
-    absolute path up there first.)"""
+def _overlay(installed: Sysroot, cpu: Cpu, root: Path) -> Path:
+    """Link the sysroot into `root` and add the /proc/cpuinfo of the processor.
+
+    qemu's `-L` looks up every absolute path in this folder first.
+    """
     (root / "proc").mkdir(parents=True)
     (root / "proc" / "cpuinfo").write_text(cpuinfo(cpu), encoding="utf-8")
-    base = found.folder.resolve() / "root"
+    base = installed.folder.resolve() / "root"
     for part in base.iterdir():
         if part.name != "proc":
             (root / part.name).symlink_to(part)
@@ -110,12 +115,12 @@ def _overlay(found: Sysroot, cpu: Cpu, root: Path) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without what would change how Python starts."""
+    """Return the environment of this process without variables that change how Python starts."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def _found(program: str) -> str:
+def _program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
         raise EmulationError(f"{program} is not installed; `qtool emulators install` installs it")

@@ -1,4 +1,4 @@
-"""Other programs: run in a process group of their own, with a time limit, ended with qtool."""
+"""Other programs: each runs in its own process group, with a time limit, and ends with qtool."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import IO, Any
 
 from qtool.core.errors import EmulationError
 
-_LONGEST = 400  # characters of a program's own words in a message
+_LONGEST = 400  # characters of a program's output in a message
 _NOISE = ("warning: TCG doesn't support", "core dumped")
-_TAIL = 64 * 1024  # bytes of what a program printed that are looked at
+_TAIL = 64 * 1024  # bytes read from the end of a program's output
 
 
 class TimeLimitError(EmulationError):
-    """A program took longer than it may."""
+    """A program exceeded its time limit."""
 
 
 def run_command(
@@ -32,26 +32,27 @@ def run_command(
     folder: Path | None = None,
     grace: float = 2.0,
 ) -> str:
-    """Run a program to its end, and return what it wrote to standard output.
+    """Run a program to its end, and return its standard output.
 
-    The program gets a pipe as standard input that stays open as long as this process lives, so that
-    it can end when this process is killed.
+    Standard input is a pipe that stays open as long as this process lives, so that the program can
+    end when this process is killed.
 
     Args:
         command: the program and its arguments.
-        title: what it is, as messages call it.
+        title: the program's name in messages.
         timeout: seconds; None for no limit.
-        environment: variables in place of this process's.
+        environment: environment variables; None for those of this process.
         folder: the working directory.
-        grace: seconds between a request to end and the kill, when it is stopped.
+        grace: seconds between SIGTERM and SIGKILL when the program is stopped.
 
     Raises:
-        EmulationError: it cannot be started, or fails. TimeLimitError: it takes longer.
+        EmulationError: the program cannot be started, or fails.
+        TimeLimitError: it takes longer than `timeout`.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         started = time.monotonic()
         try:
-            process = subprocess.Popen(  # noqa: S603  # the caller's own list of words
+            process = subprocess.Popen(  # noqa: S603  # the caller's list of arguments
                 [str(word) for word in command],
                 stdin=subprocess.PIPE,
                 stdout=out,
@@ -75,7 +76,7 @@ def run_command(
 
 @contextmanager
 def _ended(process: subprocess.Popen[bytes], grace: float) -> Iterator[None]:
-    """Ends the whole process group on the way out, whatever the reason is."""
+    """End the whole process group on exit, whatever the reason is."""
     try:
         yield
     finally:
@@ -90,7 +91,7 @@ def _ended(process: subprocess.Popen[bytes], grace: float) -> Iterator[None]:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """The group exists as long as one of its processes does."""
+    """Send a signal to the process group, which exists as long as one of its processes does."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -103,7 +104,7 @@ def _tail(file: IO[Any]) -> str:
 
 
 def _summary(code: int, errors: str, printed: str) -> str:
-    """One sentence: the signal or the exit code, and the last line that says why."""
+    """Return the last line of the output with the signal or the exit code."""
     why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     lines = [line.strip() for line in (errors.strip() or printed.strip()).splitlines()]
     words = [line for line in lines if line and not any(n in line for n in _NOISE)]

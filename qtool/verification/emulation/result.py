@@ -1,4 +1,4 @@
-"""What the comparison of a file's outputs and codes on several processors gave."""
+"""Results of comparing a file on several processors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class FirstDifference:
     """The first tensor of codes, in the order of the graph, that differs.
 
     Attributes:
-        node: the operator that gives it.
+        node: the operator that computes it.
         op: the type of that operator.
         tensor: the name of the codes.
-        float_nodes: nodes in float that stand between it and the codes ahead of it, as
-            "name (type)"; empty where an integer kernel gives other codes for equal codes.
+        float_nodes: float nodes between it and the codes before it, as "name (type)"; empty if an
+            integer kernel gives other codes for equal codes.
     """
 
     node: str
@@ -34,26 +34,26 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class CpuResult:
-    """What a file gives on one processor, beside what it gives on this machine.
+    """Results of a file on one processor, compared with this machine.
 
     Attributes:
-        cpu: the name of the processor.
-        runtime: what ran the file there, with its version.
+        cpu: name of the processor.
+        runtime: the runtime there, with its version.
         outputs: number of output values.
-        outputs_identical: how many are the same to the last bit.
+        outputs_identical: number of them that are identical to the last bit.
         codes: number of codes in all integer tensors.
-        codes_identical: how many are the same.
-        sqnr_db: signal-to-noise ratio of the outputs against this machine's, of the worst output;
-            None where there is no difference.
-        predictions: samples whose class was compared (argmax over the last axis of a first output
-            [samples, classes]); None where the output is no such thing.
-        changed: how many samples got another class.
-        first: where the codes differ first; None where all are equal.
-        kernels: integer kernels of this machine that were compared, each on equal codes.
-        wrong_kernels: those that gave other codes; or, of kernels that give floats, values that
-            differ by more than 1e-6 of the largest.
+        codes_identical: number of them that are identical.
+        sqnr_db: SQNR of the outputs against this machine's, of the worst output; None if nothing
+            differs.
+        predictions: number of samples whose class was compared (argmax over the last axis of a
+            first output [samples, classes]); None for an output of another shape.
+        changed: number of samples whose class changed.
+        first: the first difference of codes; None if all are equal.
+        kernels: number of integer kernels of this machine compared, each on equal codes.
+        wrong_kernels: those that gave other codes, or floats that differ by more than 1e-6 of the
+            largest.
         hidden: kernels that compute with integers inside and could not be compared.
-        undisturbed: whether the outputs are the same where the file also returns its codes.
+        undisturbed: whether the outputs stay the same when the file also returns its codes.
     """
 
     cpu: str
@@ -73,22 +73,24 @@ class CpuResult:
 
     @property
     def identical(self) -> bool:
-        """All codes are equal, and no kernel is wrong that gives floats; all outputs are equal,
-        too, where not all kernels could be compared."""
+        """Whether all codes are equal and no kernel is wrong.
+
+        If not all kernels could be compared, the outputs have to be equal too.
+        """
         if self.codes_identical != self.codes or self.wrong_kernels:
             return False
-        seen = self.undisturbed and not self.hidden
-        return seen or self.outputs_identical == self.outputs
+        all_compared = self.undisturbed and not self.hidden
+        return all_compared or self.outputs_identical == self.outputs
 
     @property
     def changed_share(self) -> float | None:
-        """Samples that got another class, as a share; None where there are no classes."""
+        """Share of the samples whose class changed; None without classes."""
         if self.changed is None or not self.predictions:
             return None
         return self.changed / self.predictions
 
     def cells(self) -> tuple[str, ...]:
-        """One row of the table: CPU, outputs, codes, dB, changed predictions, first difference."""
+        """Return the row of the table: CPU, outputs, codes, dB, changed predictions, difference."""
         return (
             self.cpu,
             f"{self.outputs_identical} of {self.outputs}",
@@ -99,9 +101,9 @@ class CpuResult:
         )
 
     def remarks(self) -> list[str]:
-        """Sentences on what the numbers mean; none where all outputs are equal."""
-        said = filter(None, (self._codes_remark(), self._probe_remark()))
-        return [f"{self.cpu}: {text}" for text in said]
+        """Return sentences that explain the numbers; none if all outputs are equal."""
+        remarks = filter(None, (self._codes_remark(), self._probe_remark()))
+        return [f"{self.cpu}: {text}" for text in remarks]
 
     def _codes_remark(self) -> str:
         hidden = f"kernels with integers inside: {_named(self.hidden)}" if self.hidden else ""
@@ -113,8 +115,8 @@ class CpuResult:
             if self.outputs_identical == self.outputs:
                 return ""
             if not self.codes:
-                return f"the file gives no codes to compare; {hidden or 'it computes in float'}"
-            why = f"nodes in float or {hidden}" if hidden else "the last bits of nodes in float"
+                return f"the file has no codes to compare; {hidden or 'it computes in float'}"
+            why = f"float nodes or {hidden}" if hidden else "the last bits of float nodes"
             return f"all codes are equal; the outputs differ by {why}"
         if self.first.float_nodes:
             return (
@@ -128,8 +130,8 @@ class CpuResult:
         if self.undisturbed:
             return ""
         return (
-            "a file that also returns its codes gives other outputs, since other kernels run; the "
-            "codes are those of such a file"
+            "returning the codes as outputs changes which kernels run, and with them the outputs; "
+            "the codes are those of the changed file"
         )
 
 
@@ -138,9 +140,9 @@ class CpuComparison:
     """A file on other processors, compared with this machine.
 
     Attributes:
-        file: its name.
-        samples: how many were run.
-        reference: this machine, and its runtime.
+        file: name of the file.
+        samples: number of samples.
+        reference: this machine and its runtime.
         results: one for each processor.
     """
 
@@ -155,10 +157,10 @@ class CpuComparison:
         return all(r.identical for r in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        for row, result in zip(found["results"], self.results, strict=True):
+        value: dict[str, Any] = to_json(self)
+        for row, result in zip(value["results"], self.results, strict=True):
             row |= {"identical": result.identical, "changed_share": result.changed_share}
-        return {**found, "identical": self.identical}
+        return {**value, "identical": self.identical}
 
     def __str__(self) -> str:
         columns = (
@@ -175,7 +177,7 @@ class CpuComparison:
 
 
 def _share(part: int, whole: int) -> str:
-    """Never 100 % where one differs."""
+    """Describe a share, never as 100 % if one differs."""
     if part == whole:
         return f"all {count(whole)}"
     return f"{percent(min(part / whole, 0.999999), 4)} of {count(whole)}"

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-_SILENT = 4  # fatal errors only: what matters is raised
+_SILENT = 4  # fatal errors only: other errors are raised
 
 
 def run_job(path: str | Path) -> None:
@@ -44,7 +44,7 @@ def _run_model(run: dict[str, Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the other end of standard input is closed: its parent is gone."""
+    """End this process when standard input is closed, because the parent is gone."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -111,7 +111,7 @@ def test_other_outputs_of_equal_codes(
     assert found.outputs_identical == 38
     assert found.sqnr_db is not None
     assert 0 <= found.changed <= 2
-    assert "the outputs differ by the last bits of nodes in float" in found.remarks()[0]
+    assert "the outputs differ by the last bits of float nodes" in found.remarks()[0]
 
 
 def test_codes_of_other_kernels_are_called_so(
