@@ -163,7 +163,7 @@ def _python_version(options: tuple[str, ...]) -> str:
     if version is None:
         raise EmulationError(
             "the package sources of this system have no packages for aarch64 (arm64); add the "
-            "distribution's source for arm64 to apt (on Ubuntu it is on another server than amd64), "
+            "distribution's source for arm64 to apt (on Ubuntu on another server than amd64), "
             "then try again"
         )
     return version[1]
