@@ -1,4 +1,4 @@
-"""Passes: rewrites that keep the function of the graph, each under a checked contract."""
+"""Passes: rewrites that keep the function of the graph, each checked against a contract."""
 
 from qtool.passes.average_pool_as_conv import average_pool_as_conv
 from qtool.passes.batch_norm_as_conv import batch_norm_as_conv
@@ -24,16 +24,16 @@ from qtool.passes.rotary import rotary
 __all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
 CANONICAL = [
-    remove_identity,  # first: an identity between two layers hides the pattern
+    remove_identity,  # first: an identity between two layers hides their pattern
     recurrent,
     canonicalize,
-    fold_constants,  # before the norm, which is folded into stored weights alone
-    rms_norm,  # whose weight may be one and a parameter
+    fold_constants,  # before fold_batch_norm, which needs stored weights
+    rms_norm,  # its weight may be 1 plus a parameter: constants first
     grouped_queries,
     fold_batch_norm,
-    fold_affine,  # a norm stands right behind its layer, a scale may stand behind the norm
+    fold_affine,  # after the norm, which may come before a scale
     max_pool_pad,
-    fold_pad,  # after the norm: padding before a convolution does not disturb its norm
+    fold_pad,  # after the norm: a pad before the layer does not hide it
     flatten_linear,
 ]
 """The passes from the captured graph to the canonical float graph, in order."""
@@ -51,4 +51,4 @@ FOR_TARGETS = {
         rotary,
     )
 }
-"""Rewrites that pay on some runtimes only, by name: a target lists those it wants."""
+"""Rewrites for some runtimes only, by name; a target lists those it wants."""

@@ -1,8 +1,8 @@
-"""An average pool as a depthwise convolution with equal weights.
+"""An average pool becomes a depthwise convolution with equal weights.
 
 ONNX Runtime's integer average pool is 30 times slower than its float one; its depthwise
-convolution is not. The weights 1/k are one int8 code, so nothing is lost. Only where every window
-has the same divisor: no padding, or padding that counts.
+convolution is not. The weights 1/k are one int8 code, so nothing is lost. Matches only where every
+window has the same divisor: no padding, or padding that counts.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from math import prod
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import ints
+from qtool.passes.graph_pass import pattern_pass
+from qtool.passes.rewrite_rules import add_parameters, clone_as, ints
 
 
 def _applies(node: fx.Node) -> bool:
@@ -26,27 +26,19 @@ def _applies(node: fx.Node) -> bool:
     return not ((any(padding) and not counted) or ceil_mode or divisor is not None)
 
 
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _applies(n)]
-    for pool in found:
-        rank = G.rank(pool) - 2
-        kernel, stride, padding = (ints(pool.args[i], rank) for i in (1, 2, 3))
-        channels = int(G.shape(pool)[1])
-        weight = nn.Parameter(torch.full((channels, 1, *kernel), 1.0 / prod(kernel)))
-        name, first = G.name_of(pool), next(iter(module.graph.nodes))
-        w = G.add_tensor(module, first, weight, f"{name}.weight")
-        args = (pool.args[0], w, None, stride, padding * 2, [1] * rank, channels)
-        G.replace(pool, G.add_call(pool, torch_ops.conv, args, name, pool, pool))
-    return len(found)
+def _rewrite(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:
+    rank = G.rank(pool) - 2
+    kernel, stride, padding = (ints(pool.args[i], rank) for i in (1, 2, 3))
+    channels, name = int(G.shape(pool)[1]), G.name_of(pool)
+    weight = torch.full((channels, 1, *kernel), 1.0 / prod(kernel))
+    (stored,) = add_parameters(module, name, weight=weight)
+    args = (pool.args[0], stored, None, stride, padding * 2, [1] * rank, channels)
+    G.replace(pool, clone_as(pool, torch_ops.conv, args))
 
 
-def _leftover(module: fx.GraphModule) -> fx.Node | None:
-    return next((n for n in G.calls(module.graph) if _applies(n)), None)
-
-
-average_pool_as_conv = GraphPass(
+average_pool_as_conv = pattern_pass(
     "average_pool_as_conv",
+    _applies,
     _rewrite,
-    _leftover,
-    reason="the integer average pool is far slower than a depthwise convolution with weights 1/k",
+    "the integer average pool is far slower than a depthwise convolution with weights 1/k",
 )

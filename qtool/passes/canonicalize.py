@@ -1,12 +1,11 @@
-"""One form for each operation, so that everything after sees few operators.
+"""Different spellings of an operation become one operator, so that later code sees few operators.
 
 Convolutions of every rank and both ATen spellings become `qtool::conv`, transposed ones
-`qtool::conv_transpose`; inference batch norm
-becomes `aten::batch_norm` with one output; `hardtanh`, `relu6` and the clamp spellings become
-`aten::clamp`; constant padding becomes `aten::constant_pad_nd`. Products with a stored matrix,
-recurrent cells, lookups, pools, numbers and what moves elements have files of their own
-(product_forms.py, cell_forms.py, lookup_forms.py, pool_forms.py, number_forms.py, move_forms.py,
-order_forms.py).
+`qtool::conv_transpose`; inference batch norm becomes `aten::batch_norm` with one output;
+`hardtanh`, `relu6` and the clamps become `aten::clamp`; constant padding becomes
+`aten::constant_pad_nd`. Other files have the rules for matrix products (product_forms.py),
+recurrent cells (cell_forms.py), lookups (lookup_forms.py), pools (pool_forms.py), scalars
+(scalar_forms.py), data movement (move_forms.py) and sorting (sort_forms.py).
 """
 
 from __future__ import annotations
@@ -89,12 +88,12 @@ def _clamp(low: float | None, high: float | None) -> Rule:
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         lo = G.argument(node, 1, "min_val", low)
         hi = G.argument(node, 2, "max_val", high)
-        if not G.is_float(node):  # of integers: they stay what they are
+        if not G.is_float(node):  # integers stay integers
             same = node.target is aten.clamp.default
             return None if same else insert_before(node, aten.clamp.default, (node.args[0], lo, hi))
         if node.target is aten.clamp.default and not any(type(b) is int for b in (lo, hi)):
             return None
-        # the exporter knows a clamp with two bounds of one type only
+        # the exporter only supports a clamp with bounds of one type
         bounds = [float(b) if isinstance(b, int) else b for b in (lo, hi)]
         return clone_as(node, aten.clamp.default, (node.args[0], *bounds))
 
@@ -102,7 +101,7 @@ def _clamp(low: float | None, high: float | None) -> Rule:
 
 
 def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Of rank 4, as the exporter knows it: [batch, heads, time, features]."""
+    """Return an attention of rank 4, the rank of the exporter: [batch, heads, time, features]."""
     *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
     ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
     rank = G.rank(node)
@@ -111,9 +110,9 @@ def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if rank < 4:
         lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
         mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
-        found = _attend(node, lifted, mask)
-        found = insert_before(node, aten.squeeze.dim, (found, 1), "squeeze1" if rank == 2 else "")
-        return found if rank == 3 else insert_before(node, aten.squeeze.dim, (found, 0))
+        result = _attend(node, lifted, mask)
+        result = insert_before(node, aten.squeeze.dim, (result, 1), "squeeze1" if rank == 2 else "")
+        return result if rank == 3 else insert_before(node, aten.squeeze.dim, (result, 0))
     lead = G.shape(node)[: rank - 3]
     if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
         return None
@@ -136,13 +135,13 @@ def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
 
 def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
     rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
-    found = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
-    found.kwargs = rest
-    return G.infer(found)
+    product = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
+    product.kwargs = rest
+    return G.infer(product)
 
 
-def _reversed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """1.0 - n of integers n: the exporter subtracts floats from floats only."""
+def _rsub(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Cast n in 1.0 - n for integers n: the exporter subtracts floats from floats only."""
     x = node.args[0]
     if G.is_float(x) or not G.is_float(node):
         return with_tensors(module, node)
@@ -165,7 +164,7 @@ def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """alpha multiplies the second operand."""
+    """Multiply the second operand by alpha."""
     a, b = node.args
     alpha = node.kwargs.get("alpha", 1)
     if alpha == 1:
@@ -181,26 +180,26 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """-softplus(-x): the exporter's log(sigmoid(x)) is -inf where sigmoid(x) is 0 in float32."""
+    """Return -softplus(-x): the exporter's log(sigmoid(x)) is -inf if sigmoid(x) underflows."""
     minus = insert_before(node, aten.neg.default, (node.args[0],), "minus")
     plus = insert_before(node, aten.softplus.default, (minus,), "plus")
     return insert_before(node, aten.neg.default, (plus,))
 
 
 def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """max(a, b) + softplus(-|a - b|): the exporter's log(exp(a) + exp(b)) is Inf from 89 on."""
+    """Return max(a, b) + softplus(-|a - b|): log(exp(a) + exp(b)) is Inf from 89 on."""
     a, b = node.args
-    apart = insert_before(
+    distance = insert_before(
         node, aten.abs.default, (insert_before(node, aten.sub.Tensor, (a, b), "minus"),), "apart"
     )
-    minus = insert_before(node, aten.neg.default, (apart,), "near")
+    minus = insert_before(node, aten.neg.default, (distance,), "near")
     near = insert_before(node, aten.softplus.default, (minus,), "plus")
     most = insert_before(node, aten.maximum.default, (a, b), "most")
     return insert_before(node, aten.add.Tensor, (most, near))
 
 
 def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Outside of training it takes the slope in the middle."""
+    """Return a leaky relu with the mean slope, which inference uses."""
     low, high = G.argument(node, 1, "lower", 1 / 8), G.argument(node, 2, "upper", 1 / 3)
     return clone_as(node, aten.leaky_relu.default, (node.args[0], (low + high) / 2))
 
@@ -225,7 +224,7 @@ RULES: Mapping[Any, Rule] = {
     aten.clamp_min.default: _clamp(None, None),
     aten.clamp_max.default: _clamp_max,
     aten.scaled_dot_product_attention.default: _attention,
-    aten.rsub.Scalar: _reversed,
+    aten.rsub.Scalar: _rsub,
     aten.pad.default: _pad,
     aten.rrelu.default: _random_relu,
     aten.log_sigmoid.default: _log_sigmoid,

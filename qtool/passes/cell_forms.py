@@ -1,4 +1,4 @@
-"""A step of a recurrent layer (LSTMCell, GRUCell, RNNCell) as the two linear layers that it is."""
+"""A recurrent cell (LSTMCell, GRUCell, RNNCell) becomes two linear layers and elementwise gates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ aten = torch.ops.aten
 
 
 def _layers(node: fx.Node, state: Any) -> tuple[fx.Node, fx.Node]:
-    """What the gates get of the input and of the state, [..., gates x hidden] each."""
+    """Return the gates' inputs from the input and from the state, [..., gates x hidden] each."""
     x, _, *weights = node.args
-    given: list[Any] = [*weights, None, None][:4]
-    of_input = insert_before(node, aten.linear.default, (x, given[0], given[2]), "input")
-    of_state = insert_before(node, aten.linear.default, (state, given[1], given[3]), "state")
+    w_input, w_state, b_input, b_state = [*weights, None, None][:4]
+    of_input = insert_before(node, aten.linear.default, (x, w_input, b_input), "input")
+    of_state = insert_before(node, aten.linear.default, (state, w_state, b_state), "state")
     return of_input, of_state
 
 
@@ -37,8 +37,8 @@ def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
     reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
     update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
-    told = insert_before(node, aten.mul.Tensor, (reset, b[2]), "told")
-    new = _sum(node, aten.tanh.default, a[2], told, "new")
+    gated = insert_before(node, aten.mul.Tensor, (reset, b[2]), "told")
+    new = _sum(node, aten.tanh.default, a[2], gated, "new")
     kept = insert_before(node, aten.sub.Tensor, (h, new), "less")
     return insert_before(
         node, aten.add.Tensor, (insert_before(node, aten.mul.Tensor, (kept, update), "kept"), new)

@@ -1,4 +1,4 @@
-"""A channel shuffle written as reshape, transpose, reshape becomes one gather of channels."""
+"""A channel shuffle (reshape, transpose, reshape) becomes one gather of channels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import pattern_pass
 
 aten = torch.ops.aten
 
 
 def _groups(last: fx.Node) -> int | None:
-    """The number of groups, if `last` ends [N,C,..] -> [N,g,C/g,..] -> swap 1, 2 -> [N,C,..]."""
+    """Return the groups if `last` ends [N,C,..] -> [N,g,C/g,..] -> swap 1, 2 -> [N,C,..]."""
     swap = last.args[0] if last.target is aten.reshape.default else None
     if not isinstance(swap, fx.Node) or swap.target is not aten.transpose.int:
         return None
@@ -35,23 +35,19 @@ def _groups(last: fx.Node) -> int | None:
     return int(split[1])
 
 
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [(n, g) for n in G.calls(module.graph) if (g := _groups(n)) is not None]
-    for last, groups in found:
-        source = last.args[0].args[0].args[0]  # type: ignore[union-attr]  # see _groups
-        assert isinstance(source, fx.Node)
-        channels, name = int(G.shape(source)[1]), G.name_of(last)
-        order = torch.arange(channels).reshape(groups, -1).t().reshape(-1)
-        first = next(iter(module.graph.nodes))
-        index = G.add_tensor(module, first, order, f"{name}.order")
-        gather = G.add_call(last, aten.index_select.default, (source, 1, index), name, last)
-        G.replace(last, gather)
-    return len(found)
+def _rewrite(module: fx.GraphModule, last: fx.Node, groups: int) -> None:
+    source = last.args[0].args[0].args[0]  # type: ignore[union-attr]  # see _groups
+    assert isinstance(source, fx.Node)
+    channels, name = int(G.shape(source)[1]), G.name_of(last)
+    order = torch.arange(channels).reshape(groups, -1).t().reshape(-1)
+    index = G.add_tensor(module, next(iter(module.graph.nodes)), order, f"{name}.order")
+    args = (source, 1, index)
+    G.replace(last, G.add_call(last, aten.index_select.default, args, name, last))
 
 
-channel_shuffle = GraphPass(
+channel_shuffle = pattern_pass(
     "channel_shuffle",
+    _groups,
     _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _groups(n) is not None), None),
-    reason="one gather of channels instead of two reshapes and a transpose",
+    "one gather of channels replaces two reshapes and a transpose",
 )

@@ -1,4 +1,4 @@
-"""Linear layers on other than two dimensions become reshape, linear, reshape: one Gemm in ONNX."""
+"""A linear layer on other than two dimensions becomes reshape, linear, reshape: a Gemm in ONNX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
 from qtool.passes.rewrite_rules import leading_sizes
 
 aten = torch.ops.aten
@@ -24,10 +24,10 @@ ELEMENTWISE = frozenset(
         aten.leaky_relu.default,
     }
 )
-"""What stays flat, next to its layer."""
+"""Operators that stay flat, next to their layer."""
 
 Valued = dict[tuple[Any, ...], fx.Node]
-"""Sizes and dtype -> a flat node that has them: what is known need not be inferred again."""
+"""Sizes and dtype -> a flat node with them, whose value need not be inferred again."""
 
 
 def _is_deep(node: fx.Node) -> bool:
@@ -35,13 +35,13 @@ def _is_deep(node: fx.Node) -> bool:
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _is_deep(n)]
+    layers = [n for n in G.calls(module.graph) if _is_deep(n)]
     valued: Valued = {}
-    for node in found:
+    for node in layers:
         _flatten(node, valued)
     for node in G.calls(module.graph):
         _join_reshapes(node)
-    return len(found)
+    return len(layers)
 
 
 def _flatten(node: fx.Node, valued: Valued) -> None:
@@ -52,31 +52,31 @@ def _flatten(node: fx.Node, valued: Valued) -> None:
 
     def add(target: Any, args: tuple[Any, ...], name: str, width: int) -> fx.Node:
         key = (*map(str, G.shape(x)[:-1]), width, G.value(x).dtype)
-        made = G.add_call(node, target, args, name, node, valued.get(key))
-        valued.setdefault(key, made)
-        return made
+        call = G.add_call(node, target, args, name, node, valued.get(key))
+        valued.setdefault(key, call)
+        return call
 
     flat = add(aten.reshape.default, (x, [-1, features_in]), f"{name}.flatten", features_in)
     result = add(aten.linear.default, (flat, *node.args[1:]), name, features_out)
     last = node
-    while (unary := _only_elementwise(last)) is not None:  # it stays flat, next to its layer
+    while (unary := _only_elementwise(last)) is not None:
         args = (result, *unary.args[1:])
-        moved = G.add_call(unary, unary.target, args, G.name_of(unary), unary, result)
-        moved.kwargs = unary.kwargs
-        result, last = moved, unary
-    back = (result, [*sizes, features_out])
-    made = G.add_call(last, aten.reshape.default, back, f"{name}.unflatten", node, last)
-    last.replace_all_uses_with(made)
+        flat_unary = G.add_call(unary, unary.target, args, G.name_of(unary), unary, result)
+        flat_unary.kwargs = unary.kwargs
+        result, last = flat_unary, unary
+    args = (result, [*sizes, features_out])
+    deep = G.add_call(last, aten.reshape.default, args, f"{name}.unflatten", node, last)
+    last.replace_all_uses_with(deep)
 
 
 def _only_elementwise(node: fx.Node) -> fx.Node | None:
-    """The one reader of a node, if it works element by element."""
+    """Return the only reader of a node, if it works element by element."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
     return reader if reader is not None and reader.target in ELEMENTWISE else None
 
 
 def _join_reshapes(node: fx.Node) -> None:
-    """A reshape of a reshape reads the first one's input; and is it, if the shape is the same."""
+    """Let a reshape of a reshape read the first one's input; remove it if the shape is the same."""
     if node.target is not aten.reshape.default:
         return
     source = node.args[0]
@@ -88,8 +88,4 @@ def _join_reshapes(node: fx.Node) -> None:
         G.replace(node, source)
 
 
-def _leftover(module: fx.GraphModule) -> fx.Node | None:
-    return next((n for n in G.calls(module.graph) if _is_deep(n)), None)
-
-
-flatten_linear = GraphPass("flatten_linear", _rewrite, _leftover)
+flatten_linear = GraphPass("flatten_linear", _rewrite, first_match(_is_deep))

@@ -1,9 +1,8 @@
-"""What layers give is scaled and shifted by their weights.
+"""A stored factor or summand per channel behind a layer becomes part of its weight and bias.
 
-A stored factor or summand for each channel behind a layer (a norm with frozen statistics that is
-written out, a layer scale, a bias added by hand) becomes part of its weight and its bias: one
-kernel instead of three, the factor is rounded with the weight, channel by channel, and an
-activation behind it is fused with the layer.
+Examples are a written-out norm with frozen statistics, a layer scale, a separate bias. One kernel
+replaces three, the factor is rounded with the weight of its channel, and an activation behind it
+can be fused with the layer.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.fold_batch_norm import fold_statistics, layout
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
+from qtool.passes.rewrite_rules import add_parameters, clone_as
 
 aten = torch.ops.aten
 _CHANNELS: Mapping[Any, int] = {
@@ -31,15 +31,14 @@ _ANY_ORDER = (aten.mul.Tensor, aten.add.Tensor)
 
 @dataclass(frozen=True)
 class _Affine:
-    """A layer and the stored tensor that its result is combined with."""
+    """A layer, and the stored tensor that its result is combined with."""
 
     layer: fx.Node
     vector: fx.Node
 
 
-def _found(node: fx.Node) -> _Affine | None:
-    known = (*_ANY_ORDER, aten.sub.Tensor)
-    if node.target not in known or node.kwargs.get("alpha", 1) != 1:
+def _match(node: fx.Node) -> _Affine | None:
+    if node.target not in (*_ANY_ORDER, aten.sub.Tensor) or node.kwargs.get("alpha", 1) != 1:
         return None
     orders = [node.args, node.args[::-1]] if node.target in _ANY_ORDER else [node.args]
     for layer, vector in orders:
@@ -49,11 +48,11 @@ def _found(node: fx.Node) -> _Affine | None:
 
 
 def _fits(layer: fx.Node, vector: fx.Node) -> bool:
-    """Whether the vector has one value for each channel, or one for all, and all is stored."""
+    """Return whether the vector has a value per channel, or one for all, and all is stored."""
     if layer.target not in _CHANNELS or vector.op != "get_attr" or len(layer.users) != 1:
         return False
-    held: list[Any] = [layer.args[1], G.argument(layer, 2, "bias")]
-    if any(n is not None and n.op != "get_attr" for n in held):
+    constants: list[Any] = [layer.args[1], G.argument(layer, 2, "bias")]
+    if any(n is not None and n.op != "get_attr" for n in constants):
         return False
     rank, axis = G.rank(layer), _CHANNELS[layer.target]
     if G.rank(vector) > rank or G.value(vector).dtype != G.value(layer).dtype:
@@ -64,19 +63,18 @@ def _fits(layer: fx.Node, vector: fx.Node) -> bool:
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    made: dict[tuple[Any, ...], tuple[fx.Node, fx.Node | None]] = {}
+    folded: dict[tuple[Any, ...], tuple[fx.Node, fx.Node | None]] = {}
     count = 0
     for node in G.calls(module.graph):  # in order: a factor, and then a summand
-        affine = _found(node)
+        affine = _match(node)
         if affine is None:
             continue
         layer, bias = affine.layer, G.argument(affine.layer, 2, "bias")
         key = (node.target, affine.vector.target, layer.args[1], bias, layout(layer))
-        if key not in made:
-            made[key] = _folded(module, node, affine)
-        args = (layer.args[0], *made[key], *layer.args[3:])
-        name = G.name_of(layer)
-        G.replace(node, G.add_call(layer, layer.target, args, name, layer, layer))
+        if key not in folded:
+            folded[key] = _folded(module, node, affine)
+        args = (layer.args[0], *folded[key], *layer.args[3:])
+        G.replace(node, clone_as(layer, layer.target, args))
         module.graph.erase_node(layer)
         count += 1
     return count
@@ -85,7 +83,7 @@ def _rewrite(module: fx.GraphModule) -> int:
 def _folded(
     module: fx.GraphModule, node: fx.Node, affine: _Affine
 ) -> tuple[fx.Node, fx.Node | None]:
-    layer, first = affine.layer, next(iter(module.graph.nodes))
+    layer = affine.layer
     weight_node, bias_node = layer.args[1], G.argument(layer, 2, "bias")
     assert isinstance(weight_node, fx.Node)
     weight = G.tensor(module, weight_node).detach()
@@ -97,16 +95,14 @@ def _folded(
     if node.target is not aten.mul.Tensor:
         shift = vector if node.target is aten.add.Tensor else -vector
         _, shifted = fold_statistics(weight, bias, None, shift, zeros, ones, 0.0, layout(layer))
-        return weight_node, G.add_tensor(module, first, nn.Parameter(shifted), f"{name}.bias")
+        (new_bias,) = add_parameters(module, name, bias=shifted)
+        return weight_node, new_bias
     scaled, shifted = fold_statistics(weight, bias, vector, None, zeros, ones, 0.0, layout(layer))
-    new = G.add_tensor(module, first, nn.Parameter(scaled), f"{name}.weight")
     if bias is None:
-        return new, None
-    return new, G.add_tensor(module, first, nn.Parameter(shifted), f"{name}.bias")
+        (new_weight,) = add_parameters(module, name, weight=scaled)
+        return new_weight, None
+    new_weight, new_bias = add_parameters(module, name, weight=scaled, bias=shifted)
+    return new_weight, new_bias
 
 
-fold_affine = GraphPass(
-    "fold_affine",
-    _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _found(n) is not None), None),
-)
+fold_affine = GraphPass("fold_affine", _rewrite, first_match(_match))

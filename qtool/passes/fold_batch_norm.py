@@ -1,12 +1,12 @@
-"""Folds inference BatchNorm into the convolution or linear layer before it.
+"""An inference BatchNorm is folded into the convolution or linear layer in front of it.
 
 y = gamma * (W x + b - mean) / sqrt(var + eps) + beta is W' x + b' with, per output channel,
 g = gamma / sqrt(var + eps), W' = g W, b' = g (b - mean) + beta. Computed in float64.
 
-Every call gets weights of its own, so a weight shared by two calls, or a module called twice with
-different norms behind it, stays right; equal results are shared again. Not folded: a layer whose
-output is also read by something else, and a linear layer on more than two dimensions, where
-BatchNorm normalizes dimension 1 and not the features.
+Every call gets separate weights, so a weight shared by two calls, or a module called twice with
+different norms behind it, stays right; equal results are shared again. Not folded: a layer with
+another reader, and a linear layer on more than two dimensions, where BatchNorm normalizes
+dimension 1 and not the features.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
+from qtool.passes.rewrite_rules import add_parameters, clone_as
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """How a layer lays out its weight: where the output channels are, where `groups` stands."""
+    """The layout of a layer's weight.
+
+    Attributes:
+        transposed: The input channels come first.
+        groups: Position of the argument `groups`; None without one.
+    """
 
     transposed: bool = False
     groups: int | None = None
@@ -47,53 +53,45 @@ def _foldable(norm: fx.Node) -> bool:
         and isinstance(layer, fx.Node)
         and layer.target in LAYERS
         and len(layer.users) == 1
-        and not norm.args[5]  # with the statistics of the batch, it is no constant affine map
+        and not norm.args[5]  # with the statistics of the batch it is not constant
         and all(n is None or n.op == "get_attr" for n in _constants(layer, norm))
         and (layer.target is not aten.linear.default or G.rank(layer) == 2)
     )
 
 
 def _constants(layer: fx.Node, norm: fx.Node) -> tuple[Any, ...]:
-    """The nodes of weight, bias, gamma, beta, mean and variance; None where there is none."""
+    """Return the nodes of weight, bias, gamma, beta, mean and variance, each perhaps None."""
     return (layer.args[1], G.argument(layer, 2, "bias"), *norm.args[1:5])
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    made: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = {}
+    folded: dict[tuple[Any, ...], list[fx.Node]] = {}
     count = 0
-    while (norm := _leftover(module)) is not None:  # one by one: a norm may stand on another
+    while (norm := _leftover(module)) is not None:  # one by one: a norm may follow another
         layer = norm.args[0]
         assert isinstance(layer, fx.Node)
         key = (*_constants(layer, norm), norm.args[7], layout(layer))
-        if key not in made:
-            made[key] = _folded(module, layer, norm)
-        weight, bias = made[key]
-        rest = layer.args[3:]
-        name = G.name_of(layer)
-        fused = G.add_call(
-            layer, layer.target, (layer.args[0], weight, bias, *rest), name, layer, layer
-        )
-        G.replace(norm, fused)
+        if key not in folded:
+            folded[key] = _folded(module, layer, norm)
+        args = (layer.args[0], *folded[key], *layer.args[3:])
+        G.replace(norm, clone_as(layer, layer.target, args))
         module.graph.erase_node(layer)
         count += 1
     return count
 
 
-def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> tuple[fx.Node, fx.Node]:
-    read: list[Any] = [
+def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> list[fx.Node]:
+    constants: list[Any] = [
         None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)
     ]
     eps: Any = norm.args[7]
-    w, b, gamma, beta, mean, variance = read
+    w, b, gamma, beta, mean, variance = constants
     weight, bias = fold_statistics(w, b, gamma, beta, mean, variance, float(eps), layout(layer))
-    name, first = G.name_of(layer), next(iter(module.graph.nodes))
-    return (
-        G.add_tensor(module, first, nn.Parameter(weight), f"{name}.weight"),
-        G.add_tensor(module, first, nn.Parameter(bias), f"{name}.bias"),
-    )
+    return add_parameters(module, G.name_of(layer), weight=weight, bias=bias)
 
 
 def layout(layer: fx.Node) -> tuple[bool, int]:
+    """Return (transposed, groups) of a layer's weight."""
     spec = LAYERS[layer.target]
     groups = 1 if spec.groups is None else G.argument(layer, spec.groups, "groups", 1)
     return spec.transposed, int(groups)
@@ -109,12 +107,13 @@ def fold_statistics(
     eps: float,
     layout: tuple[bool, int] = (False, 1),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The folded weight and bias, in the dtype of `weight`.
+    """Return the folded weight and bias, in the dtype of `weight`.
 
     Args:
         weight: [out, in/groups, ...], or [in, out/groups, ...] if transposed.
         bias, gamma, beta: [out], or None for 0, 1 and 0.
         mean, variance: [out], the running statistics.
+        eps: of the norm.
         layout: (transposed, groups).
     """
     transposed, groups = layout
@@ -131,8 +130,5 @@ def fold_statistics(
     return w.to(weight.dtype), shift.to(weight.dtype)
 
 
-def _leftover(module: fx.GraphModule) -> fx.Node | None:
-    return next((n for n in G.calls(module.graph) if _foldable(n)), None)
-
-
+_leftover = first_match(_foldable)
 fold_batch_norm = GraphPass("fold_batch_norm", _rewrite, _leftover)

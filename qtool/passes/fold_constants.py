@@ -1,10 +1,9 @@
-"""Computes once what depends on parameters and constants alone.
+"""Tensors computed from parameters and constants alone become stored tensors.
 
-Weights that a model makes of its parameters in every call (a part of a packed projection, a
-transposed or normalized matrix, a bias with a part of it set to zero, a table looked up at fixed
-places) become weights that are stored, and their layers ones with constant weights. What no layer
-multiplies with is left to the exporter where it is made of nothing but sizes (a mask), or would be
-stored many times larger.
+Examples are a part of a packed projection, a transposed or normalized matrix, a bias with a part
+set to zero, a table looked up at fixed places. Their layers then have constant weights. A tensor
+that no layer multiplies with is left to the exporter where it is made of sizes alone (a mask), or
+would be stored many times larger.
 """
 
 from __future__ import annotations
@@ -20,52 +19,57 @@ from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.passes.graph_pass import GraphPass
 
-MAX_ELEMENTS = 2**20  # elements that may be stored, whatever they were made of
+MAX_ELEMENTS = 2**20  # always stored up to this size
 
 
 def _foldable(module: fx.GraphModule) -> list[fx.Node]:
-    """What depends on stored tensors alone and is worth storing, in the order of the graph."""
+    """Return the calls on stored tensors alone that are worth storing, in graph order."""
     constant = _constant(module)
     multiplied = _multiplied(module, constant)
-    found: dict[fx.Node, None] = {}
+    foldable: dict[fx.Node, None] = {}
     for node in constant:
         sources = node.all_input_nodes
-        stored = sources and all(n.op == "get_attr" or n in found for n in sources)
+        stored = sources and all(n.op == "get_attr" or n in foldable for n in sources)
         if node in multiplied or (
             stored and _size(node) <= max(MAX_ELEMENTS, sum(map(_size, sources)))
         ):
-            found[node] = None
-    return list(found)
+            foldable[node] = None
+    return list(foldable)
 
 
 def _constant(module: fx.GraphModule) -> dict[fx.Node, None]:
-    """Calls on stored tensors and numbers alone, in order; in any of their results."""
-    found: dict[fx.Node, None] = {}
+    """Return the calls on stored tensors and numbers alone, in graph order."""
+    constant: dict[fx.Node, None] = {}
     for node in G.calls(module.graph):
         several = isinstance(G.value(node), list | tuple)
         if (
-            all(n.op == "get_attr" or n in found for n in node.all_input_nodes)
+            all(n.op == "get_attr" or n in constant for n in node.all_input_nodes)
             and all(isinstance(t, torch.Tensor) and _fixed(t) for t in _results(node))
             and not (several and any(u.target is not operator.getitem for u in node.users))
         ):
-            found[node] = None
-    return found
+            constant[node] = None
+    return constant
 
 
 def _multiplied(module: fx.GraphModule, constant: Container[fx.Node]) -> set[fx.Node]:
-    """Constants that a layer multiplies with, and those that they are made of: integer kernels
-    need them stored, however large, and from whatever they are made."""
-    found: set[fx.Node] = set()
+    """Return the constants that a layer multiplies with, and their sources.
+
+    Integer kernels need them stored, whatever their size and origin.
+    """
+    multiplied: set[fx.Node] = set()
     for node in reversed(list(G.calls(module.graph))):
-        if node in found:
-            given: list[Any] = node.all_input_nodes
+        if node in multiplied:
+            operands: list[Any] = node.all_input_nodes
         elif (row := row_of(node)) is not None and row.macs is not None:
             places = [at for at in (row.weight, *row.extra_weights, row.bias) if at is not None]
-            given = [*data_inputs(node), *(node.args[at] for at in places if at < len(node.args))]
+            operands = [
+                *data_inputs(node),
+                *(node.args[at] for at in places if at < len(node.args)),
+            ]
         else:
             continue
-        found.update(n for n in given if isinstance(n, fx.Node) and n in constant)
-    return found
+        multiplied.update(n for n in operands if isinstance(n, fx.Node) and n in constant)
+    return multiplied
 
 
 def _results(node: fx.Node) -> list[Any]:
@@ -82,15 +86,15 @@ def _fixed(value: torch.Tensor) -> bool:
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    made: dict[str, fx.Node | list[fx.Node]] = {}
+    folded: dict[str, fx.Node | list[fx.Node]] = {}
     count = 0
     for node in _foldable(module):
         if node._erased:  # one of several results, stored with them
             continue
         key = str((node.target, fx.node.map_arg((node.args, node.kwargs), _stored)))
-        if key not in made:
-            made[key] = _folded(module, node)
-        results = made[key]
+        if key not in folded:
+            folded[key] = _folded(module, node)
+        results = folded[key]
         if isinstance(results, list):
             for user in list(node.users):
                 G.replace(user, results[user.args[1]])  # type: ignore[index]  # a number
@@ -102,12 +106,12 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 
 def _stored(node: fx.Node) -> Any:
-    """Two reads of one tensor are the same."""
+    """Return a key that two reads of one tensor share."""
     return f"<{node.target}>"
 
 
 def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
-    """What the node gives, stored; a list where it gives several."""
+    """Store the result of a node; a list for several results."""
     sources = [G.tensor(module, n) for n in node.all_input_nodes]
 
     def read(source: fx.Node) -> torch.Tensor:
@@ -115,7 +119,7 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), read)
     with torch.no_grad():
-        found = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+        results = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
     learned = any(isinstance(t, nn.Parameter) for t in sources)
 
     def store(result: torch.Tensor, name: str) -> fx.Node:
@@ -125,9 +129,9 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
         return G.add_tensor(module, next(iter(module.graph.nodes)), data, name)
 
     name = G.name_of(node)
-    if isinstance(found, torch.Tensor):
-        return store(found, name)
-    return [store(t, f"{name}.{i}") for i, t in enumerate(found)]
+    if isinstance(results, torch.Tensor):
+        return store(results, name)
+    return [store(t, f"{name}.{i}") for i, t in enumerate(results)]
 
 
 fold_constants = GraphPass(

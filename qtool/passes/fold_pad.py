@@ -1,4 +1,4 @@
-"""Folds zero padding of the spatial dimensions into the convolution behind it."""
+"""Zero padding of the spatial dimensions is folded into the convolution behind it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
+from qtool.passes.rewrite_rules import clone_as
 
 aten = torch.ops.aten
 
@@ -25,7 +26,7 @@ def _foldable(conv: fx.Node) -> bool:
 
 def _rewrite(module: fx.GraphModule) -> int:
     count = 0
-    while (conv := _leftover(module)) is not None:  # one by one: a padding may stand on another
+    while (conv := _leftover(module)) is not None:  # one by one: a pad may follow another
         pad = conv.args[0]
         assert isinstance(pad, fx.Node)
         n = G.rank(conv) - 2
@@ -35,14 +36,11 @@ def _rewrite(module: fx.GraphModule) -> int:
         added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
         pads = [a + b for a, b in zip(conv.args[4], added, strict=True)]  # type: ignore[arg-type]
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
-        G.replace(conv, G.add_call(conv, conv.target, args, G.name_of(conv), conv, conv))
+        G.replace(conv, clone_as(conv, conv.target, args))
         module.graph.erase_node(pad)
         count += 1
     return count
 
 
-def _leftover(module: fx.GraphModule) -> fx.Node | None:
-    return next((n for n in G.calls(module.graph) if _foldable(n)), None)
-
-
+_leftover = first_match(_foldable)
 fold_pad = GraphPass("fold_pad", _rewrite, _leftover)

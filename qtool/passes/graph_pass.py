@@ -1,10 +1,11 @@
-"""What a pass is, and the contract every pass is held to."""
+"""Graph passes, and the contract that every pass is checked against."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import fx
@@ -14,15 +15,19 @@ from qtool.core.errors import PassError
 from qtool.core.graph.float_tolerance import TOLERANCE, largest_distance
 from qtool.core.graph.unique_names import unique
 
+Match = TypeVar("Match")
+
 
 @dataclass(frozen=True)
 class GraphPass:
     """A rewrite that keeps the function of the graph.
 
-    rewrite: edits the module in place and returns how many rewrites were made.
-    leftover: the first node that the pass should have removed but did not, if any.
-    reason: what it is good for, where that is a choice (a rewrite that a target asks for).
-    far: whether what it looks at may be far apart, so that a part of the graph is not enough.
+    Attributes:
+        name: Name in plans and in the tables of targets.
+        rewrite: Edits the module in place and returns the number of rewrites.
+        leftover: Returns the first node that the pass should have removed, or None.
+        reason: Why a target wants it; the plan shows it.
+        needs_whole_graph: The pattern may span blocks, so that a part of the graph is not enough.
     """
 
     name: str
@@ -32,11 +37,42 @@ class GraphPass:
     needs_whole_graph: bool = False
 
 
-def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str, int]:
-    """Runs the passes in order, in place; returns the number of rewrites each made.
+def pattern_pass(
+    name: str,
+    match: Callable[[fx.Node], Match | None],
+    rewrite: Callable[[fx.GraphModule, fx.Node, Match], object],
+    reason: str = "",
+    needs_whole_graph: bool = False,
+) -> GraphPass:
+    """Return a pass that rewrites each call with a match; all are matched first.
 
-    After each pass the graph is well formed, takes the same inputs, returns tensors of the same
-    shapes and dtypes, has a fake value on every node, and holds no leftover of the pass.
+    Args:
+        name: see `GraphPass`.
+        match: returns what `rewrite` needs of a call, or None or False.
+        rewrite: takes the module, the call and its match.
+        reason: see `GraphPass`.
+        needs_whole_graph: see `GraphPass`.
+    """
+
+    def run(module: fx.GraphModule) -> int:
+        matches = [(n, found) for n in G.calls(module.graph) if (found := match(n))]
+        for node, found in matches:
+            rewrite(module, node, found)
+        return len(matches)
+
+    return GraphPass(name, run, first_match(match), reason, needs_whole_graph)
+
+
+def first_match(match: Callable[[fx.Node], object]) -> Callable[[fx.GraphModule], fx.Node | None]:
+    """Return a function that finds the first call with a match: the leftover of a pass."""
+    return lambda module: next((n for n in G.calls(module.graph) if match(n)), None)
+
+
+def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str, int]:
+    """Run the passes in order, in place; return the number of rewrites of each.
+
+    After each pass the graph must be well formed, take the same inputs, return tensors of the same
+    shapes and dtypes, have a fake value on every node, and contain no leftover of the pass.
 
     Raises:
         PassError: a pass failed or broke that contract.
@@ -56,8 +92,8 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
 
 
 def _deduplicate_names(graph: fx.Graph) -> None:
-    """A tensor that was folded for one use of a layer, and what another use still reads, have two
-    names: everything is found by its name."""
+    """Rename a tensor that was folded for one use of a layer while another use reads the original:
+    tensors are looked up by name, so names must be unique."""
     taken: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -83,7 +119,7 @@ def _interface(module: fx.GraphModule) -> list[str]:
 
 
 def _finite_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where both are, if they are of one form."""
+    """Return the elements that are finite in both, if shapes and dtypes agree."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return a, b
     both = a.isfinite() & b.isfinite()
@@ -96,27 +132,28 @@ def same_function(
     tolerance: float = TOLERANCE,
     noise: Callable[[], float] = lambda: 0.0,
 ) -> float:
-    """Largest difference between two lists of outputs, relative to the range of each output.
+    """Return the largest difference of two lists of outputs, relative to the range of each output.
 
     Args:
+        expected: outputs of the model.
+        actual: outputs of the rewritten graph.
         tolerance: relative to the range.
-        noise: what float32 leaves open in this network; asked where it is not within tolerance.
+        noise: returns the float32 error of this network; called if `tolerance` is exceeded.
 
     Raises:
-        PassError: it is above what float32 allows.
+        PassError: the difference exceeds both.
     """
     where, difference = largest_distance(expected, actual)
     beyond = not all(bool(t.isfinite().all()) for t in expected)
     if difference == math.inf and beyond:
-        # where sums go beyond float32 depends on their order
+        # which sums overflow float32 depends on their order
         finite = zip(*map(_finite_pairs, expected, actual), strict=True)
         where, difference = largest_distance(*finite)
     if not difference <= tolerance and not difference <= (allowed := max(tolerance, noise())):
         if beyond:
             raise PassError(
-                f"output {where} of the model is NaN or Inf in places, since its values go beyond "
-                "float32; which places depends on the order of its sums: scale its weights "
-                "or its data down"
+                f"output {where} of the model has NaN or Inf, since its values exceed float32; "
+                "where depends on the order of its sums: scale its weights or its data down"
             )
         raise PassError(
             f"the rewritten graph differs from the model in output {where} by {difference:.2g} of "

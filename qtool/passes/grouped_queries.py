@@ -1,9 +1,9 @@
-"""Heads that share keys and values read them as they are, not copied for each head.
+"""Attention heads that share keys and values read them without a copy for each head.
 
 Llamas have fewer heads of keys and values than of queries (Ainslie et al., "GQA: Training
 Generalized Multi-Query Transformer Models from Multi-Head Checkpoints", 2023), and their modules
 copy each for all heads that read it. The copy is as large as the cache and is made in every step.
-The queries of a group, one head behind the other, give the same products as one head of more rows.
+The queries of a group, concatenated, give the same products as one head with more rows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
 from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
 
 
 def _shared(node: Any) -> fx.Node | None:
-    """x, where a node is [batch, groups, time, width] with each group repeated in place."""
+    """Return x if a node is x [batch, groups, time, width] with each group repeated in place."""
     if not isinstance(node, fx.Node) or node.target is not aten.reshape.default:
         return None
     wide = node.args[0]
@@ -36,16 +36,16 @@ def _shared(node: Any) -> fx.Node | None:
         return None
     before, between, after = shapes
     copied = (*between[:2], *between[3:])
-    kept = G.same_sizes(before, copied) and G.same_sizes(between[3:], after[2:])
-    kept &= G.same_sizes(before[:1], after[:1])
+    same = G.same_sizes(before, copied) and G.same_sizes(between[3:], after[2:])
+    same &= G.same_sizes(before[:1], after[:1])
     heads = (before[1], between[2], after[1])
-    if not kept or not all(isinstance(size, int) for size in heads):
+    if not same or not all(isinstance(size, int) for size in heads):
         return None
     return x if after[1] == before[1] * between[2] else None  # type: ignore[return-value]
 
 
 def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, Any] | None:
-    """Query, key and value of an attention whose heads share, without their copies; the mask."""
+    """Return query, key, value (without copies) and mask of an attention with shared heads."""
     if node.target is not aten.scaled_dot_product_attention.default:
         return None
     query, mask = node.args[0], G.argument(node, 3, "attn_mask")
@@ -64,7 +64,7 @@ def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, Any] | None:
 
 
 def _fits(mask: Any) -> bool:
-    """Whether all heads have the same mask."""
+    """Return whether all heads have the same mask."""
     return isinstance(mask, fx.Node) and (G.rank(mask) == 2 or G.shape(mask)[-3] == 1)
 
 
@@ -88,21 +88,17 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 
 def _group(node: fx.Node, query: fx.Node, rest: tuple[Any, ...], groups: int) -> None:
-    """The queries of each group as the rows of one head, and apart again behind the attention."""
+    """Concatenate the queries of each group as one head; split them behind the attention."""
     batch, heads, _, width = G.shape(query)
     if not isinstance(batch, int):
         batch = insert_before(node, aten.sym_size.int, (query, 0), "size")
     rows = insert_before(node, aten.reshape.default, (query, [batch, groups, -1, width]), "groups")
     kwargs = {k: v for k, v in node.kwargs.items() if k not in ("attn_mask", "enable_gqa")}
-    seen = insert_before(node, node.target, (rows, *rest, *node.args[4:]))
-    seen.kwargs = kwargs
-    back = (G.infer(seen), [batch, heads, -1, G.shape(node)[-1]])
+    attended = insert_before(node, node.target, (rows, *rest, *node.args[4:]))
+    attended.kwargs = kwargs
+    args = (G.infer(attended), [batch, heads, -1, G.shape(node)[-1]])
     name = f"{G.name_of(node)}.heads"
-    G.replace(node, G.add_call(node, aten.reshape.default, back, name, node, node))
+    G.replace(node, G.add_call(node, aten.reshape.default, args, name, node, node))
 
 
-grouped_queries = GraphPass(
-    "grouped_queries",
-    _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _parts(n) is not None), None),
-)
+grouped_queries = GraphPass("grouped_queries", _rewrite, first_match(_parts))

@@ -1,9 +1,8 @@
-"""Hard-swish and hard-sigmoid behind integer layers, by saturation.
+"""Hard-swish and hard-sigmoid behind integer layers become an integer add (and a product).
 
-hard_sigmoid(x) = clamp(x / 6 + 1/2, 0, 1). Dividing by six only renames the codes (the same codes
-with a sixth of the scale), and the clamp is what the quantization of the sum does anyway, so an
-integer add is left, and for hard-swish an integer product behind it. The runtime has no integer
-kernel for either operator as such.
+hard_sigmoid(x) = clamp(x / 6 + 1/2, 0, 1). Dividing by six changes only the scale of the codes, and
+quantizing the sum clamps anyway, so an integer add remains, and for hard-swish an integer product
+behind it. The runtime has no integer kernel for either operator.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
 
 aten = torch.ops.aten
 _THROUGH = frozenset(
@@ -31,7 +30,7 @@ _THROUGH = frozenset(
 
 
 def _in_codes(node: object) -> bool:
-    """Whether a value comes from a convolution, which gives codes, through operators on codes."""
+    """Return whether a value comes from a convolution through operators that work on codes."""
     while isinstance(node, fx.Node) and node.target in _THROUGH:
         source = node.args[0]
         node = source[0] if isinstance(source, list | tuple) else source
@@ -57,10 +56,10 @@ def _rewrite(module: fx.GraphModule) -> int:
         total = G.add_call(node, aten.add.Tensor, (sixth, half), f"{name}.add", node)
         swish = node.target is aten.hardswish.default
         gate_name = f"{name}.gate" if swish else name
-        made = G.add_call(node, aten.clamp.default, (total, 0.0, 1.0), gate_name, node)
+        new = G.add_call(node, aten.clamp.default, (total, 0.0, 1.0), gate_name, node)
         if swish:
-            made = G.add_call(node, aten.mul.Tensor, (x, made), name, node)
-        G.replace(node, made)
+            new = G.add_call(node, aten.mul.Tensor, (x, new), name, node)
+        G.replace(node, new)
         count += 1
     return count
 
@@ -68,6 +67,6 @@ def _rewrite(module: fx.GraphModule) -> int:
 hard_swish = GraphPass(
     "hard_swish",
     _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
-    reason="the saturation of uint8 does the clamp: an integer add and an integer product are left",
+    first_match(_applies),
+    reason="quantizing to uint8 clamps: an integer add and an integer product remain",
 )

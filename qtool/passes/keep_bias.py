@@ -1,18 +1,19 @@
-"""A linear layer that adds nothing before a reshape gets a bias that is almost nothing.
+"""A linear layer without a bias in front of a reshape gets a bias of the smallest normal number.
 
-OpenVINO moves the dequantization of a layer behind a reshape that follows, with the scales of its
-channels along the wrong dimension: where sizes fit it computes something else, where they do not it
-does not load the file. An addition in between holds it; one of zeros is taken out before. The
+OpenVINO moves the dequantization of a layer behind a reshape that follows, with the channels'
+scales along the wrong dimension: it computes wrong results where sizes fit, and fails to load the
+file where they do not. An addition in between prevents that; one of zeros is removed first. The
 smallest normal number changes no result but zero.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import pattern_pass
+from qtool.passes.rewrite_rules import add_parameters, clone_as
 
 aten = torch.ops.aten
 
@@ -30,31 +31,29 @@ def _applies(node: fx.Node) -> bool:
 
 
 def _reshaped(node: fx.Node) -> bool:
-    """Whether it is, or what is made of it element by element: a ReLU lets scales pass."""
-    alike = [
+    """Return whether `node`, or an elementwise function of it (a ReLU), is reshaped."""
+    elementwise = [
         user
         for user in node.users
         if len(user.all_input_nodes) == 1
         and isinstance(value := user.meta.get("val"), torch.Tensor)
         and value.dim() == 2
     ]
-    return any(u.target is aten.reshape.default for u in node.users) or any(map(_reshaped, alike))
+    return any(u.target is aten.reshape.default for u in node.users) or any(
+        map(_reshaped, elementwise)
+    )
 
 
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _applies(n)]
-    for node in found:
-        value, first = G.value(node), next(iter(module.graph.nodes))
-        nothing = torch.full((int(value.shape[1]),), torch.finfo(value.dtype).tiny)
-        held = G.add_tensor(module, first, nn.Parameter(nothing), f"{G.name_of(node)}.bias")
-        args = (*node.args[:2], held)
-        G.replace(node, G.add_call(node, aten.linear.default, args, G.name_of(node), node, node))
-    return len(found)
+def _rewrite(module: fx.GraphModule, node: fx.Node, _: bool) -> None:
+    value = G.value(node)
+    tiny = torch.full((int(value.shape[1]),), torch.finfo(value.dtype).tiny)
+    (bias,) = add_parameters(module, G.name_of(node), bias=tiny)
+    G.replace(node, clone_as(node, aten.linear.default, (*node.args[:2], bias)))
 
 
-keep_bias = GraphPass(
+keep_bias = pattern_pass(
     "hold_bias",
+    _applies,
     _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
-    "a dequantization that the runtime would move behind a reshape stays where it is",
+    "keeps the runtime from moving a dequantization behind a reshape",
 )

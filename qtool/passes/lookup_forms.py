@@ -1,8 +1,8 @@
-"""Lookups in tables in one form: `qtool::embedding`, and what is made of the rows behind it.
+"""Table lookups become `qtool::embedding`, and embedding bags a lookup with a reduction.
 
-An embedding bag is a sum, a mean or a maximum over rows. Where all bags are as long as the rows of
-a matrix of ids, it is one over a dimension; where they begin at offsets, a product with a matrix
-that is one where a row is in a bag.
+An embedding bag is a sum, mean or maximum over rows. Where all bags have the length of the rows of
+a matrix of ids, it becomes a reduction over a dimension; where bags start at offsets, a product
+with a matrix that is 1 where a row is in a bag.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _embedding(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _read(node: fx.Node) -> _Bag:
-    given: Any = (*node.args, *[None] * 9)
-    table, ids, offsets, _, mode, _, weights, with_last, padding = given[:9]
+    arguments: Any = (*node.args, *[None] * 9)
+    table, ids, offsets, _, mode, _, weights, with_last, padding = arguments[:9]
     known = padding if padding is not None and padding >= 0 else None
     return _Bag(table, ids, offsets, mode or _SUM, weights, bool(with_last), known)
 
@@ -54,7 +54,7 @@ def _embedding_bag(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     bag = _read(node)
     matrix = _matrix(bag)
     if bag.padding is not None or (matrix is None and bag.mode == _MAX):
-        return None  # a row that counts for nothing; a maximum is no product
+        return None  # a padding row; a maximum, which is not a product
     result = _by_offsets(node, bag) if matrix is None else _by_rows(node, bag, matrix)
     for user in users:
         G.replace(user, result)
@@ -62,7 +62,7 @@ def _embedding_bag(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _matrix(bag: _Bag) -> fx.Node | None:
-    """The ids [bags, length] that were made one row, if the offsets are multiples of the length."""
+    """Return the ids [bags, length] before flattening if the offsets are multiples of length."""
     ids, offsets = bag.ids, bag.offsets
     source = ids.args[0] if ids.target is aten.reshape.default else None
     if not isinstance(source, fx.Node) or G.rank(source) != 2 or G.rank(ids) != 1:
@@ -83,12 +83,10 @@ def _by_rows(node: fx.Node, bag: _Bag, ids: fx.Node) -> fx.Node:
 
 
 def _by_offsets(node: fx.Node, bag: _Bag) -> fx.Node:
-    """Row `i` is in bag `b` if it is at its offset or behind, and before the next one's."""
+    """Row `i` is in bag `b` from the offset of `b` up to the next offset."""
     rows = insert_before(node, torch_ops.embedding, (bag.ids, bag.table), "rows")
     ones = insert_before(node, aten.ones_like.default, (bag.ids,), "ones")
-    count = insert_before(
-        node, aten.cumsum.default, (ones, 0), "count"
-    )  # 1, 2, ...: the place plus one
+    count = insert_before(node, aten.cumsum.default, (ones, 0), "count")  # index plus one
     begins = insert_before(node, aten.unsqueeze.default, (bag.offsets, 1), "begins")
     begun = insert_before(node, aten.gt.Tensor, (count, begins), "begun")
     begun = insert_before(node, aten.to.dtype, (begun, torch.float32), "begun.float")

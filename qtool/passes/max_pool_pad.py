@@ -1,9 +1,9 @@
-"""A pad with a value below all others, before a max pool, without that value.
+"""A max pool behind a pad with -inf takes the padding itself, or a repeated border.
 
-Padding with -inf never decides a maximum, but no range of codes holds it. A pool has such padding
-of its own, the same at both ends; and a window that hangs over the end holds no more than what is
-inside it. Where neither says it, the border is repeated: each window that reaches over the border
-holds the border, too, so that its maximum is the same.
+Padding with a value below all others never decides a maximum, but no range of codes contains it. A
+pool has such padding of its own, equal at both ends, and a window that hangs over the end contains
+only the values inside. Where neither fits, the border is repeated: each window that reaches over
+the border contains the border, too, so that its maximum is the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import pattern_pass
 from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
-_LOW = -65504.0  # the lowest of float16: what people write for -inf
+_LOW = -65504.0  # the lowest float16, often written for -inf
 
 
 def _applies(pool: fx.Node) -> bool:
@@ -37,30 +37,27 @@ def _applies(pool: fx.Node) -> bool:
     return fill <= _LOW and inside and held and not any(padding) and not ceil
 
 
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _applies(n)]
-    for pool in found:
-        G.replace(pool, _without(pool))
-    return len(found)
+def _rewrite(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:
+    G.replace(pool, _without_pad(pool))
 
 
-def _without(pool: fx.Node) -> fx.Node:
+def _without_pad(pool: fx.Node) -> fx.Node:
     pad, kernel, stride, _, dilation, _ = _arguments(pool)
     x, sides = pad.args[0], _sides(pool)
     begins = [begin for begin, _ in sides]
-    if all(map(_padded_alike, G.shape(x)[2:], begins, kernel, dilation)):
+    if all(map(_allowed, G.shape(x)[2:], begins, kernel, dilation)):
         for ceil in (False, True):
             new = insert_before(pool, pool.target, (x, kernel, stride, begins, dilation, ceil))
             if G.same_sizes(G.shape(new), G.shape(pool)):
-                return new  # as many windows, which all begin at the same places
+                return new  # the same windows
             new.graph.erase_node(new)
     for axis, (begin, end) in enumerate(sides, start=2):
         x = _repeated(pool, x, axis, begin, end)
     return insert_before(pool, pool.target, (x, kernel, stride, [0] * len(sides), dilation, False))
 
 
-def _padded_alike(size: Any, begin: int, kernel: int, dilation: int) -> bool:
-    """Whether a pool takes the padding in front, and as much behind holds a window."""
+def _allowed(size: Any, begin: int, kernel: int, dilation: int) -> bool:
+    """Return whether a pool may pad by `begin` at both ends of an axis."""
     holds = type(size) is not int or size + 2 * begin > dilation * (kernel - 1)
     return 2 * begin <= kernel and holds
 
@@ -78,7 +75,7 @@ def _repeated(pool: fx.Node, x: Any, axis: int, begin: int, end: int) -> Any:
 
 
 def _sides(pool: fx.Node) -> list[tuple[int, int]]:
-    """(begin, end) of each spatial dimension; ATen pads from the last one."""
+    """Return (begin, end) of each spatial dimension; ATen pads from the last one."""
     pad, n = _arguments(pool)[0], G.rank(pool) - 2
     widths = [int(w) for w in pad.args[1]] + [0] * (2 * n)
     return [(widths[2 * (n - 1 - d)], widths[2 * (n - 1 - d) + 1]) for d in range(n)]
@@ -88,6 +85,4 @@ def _arguments(pool: fx.Node) -> Any:
     return pool.args
 
 
-max_pool_pad = GraphPass(
-    "low_pad", _rewrite, lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None)
-)
+max_pool_pad = pattern_pass("low_pad", _applies, _rewrite)

@@ -1,4 +1,4 @@
-"""What only moves elements, in few forms: slice, select, reshape, permute, cat, index_select."""
+"""Data movement in few operators: slice, select, reshape, permute, cat, index_select, flip."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rule, insert_before
 
 aten = torch.ops.aten
-OPEN_END = 2**63 - 1  # as torch writes an open end
+OPEN_END = 2**63 - 1  # torch's end of an open slice
 
 
 def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """split, chunk, unbind: one slice (or select) for each part that is read."""
+    """Replace split, chunk and unbind by a slice (or select) for each part that is read."""
     x, parts = node.args[0], G.value(node)
     assert isinstance(x, fx.Node)
     users = list(node.users)
@@ -44,8 +44,7 @@ def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """A view whose computed sizes are those of its input at the same place, but for one: these are
-    0 in ONNX, and the one is left to the runtime (-1). No subgraph computes a shape."""
+    """Replace the single computed size of a view by -1, so that no subgraph computes a shape."""
     sizes = node.args[1]
     assert isinstance(sizes, list | tuple)
     computed = [i for i, s in enumerate(sizes) if isinstance(s, fx.Node)]
@@ -54,7 +53,7 @@ def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if -1 not in sizes:
         free = [-1 if i in computed else s for i, s in enumerate(sizes)]
         return insert_before(node, aten.reshape.default, (node.args[0], free))
-    known = G.shape(node)[list(sizes).index(-1)]  # view(x.size(0), -1): the other is the known one
+    known = G.shape(node)[list(sizes).index(-1)]  # view(x.size(0), -1)
     if not isinstance(known, int):
         return None
     free = [-1 if i in computed else known if s == -1 else s for i, s in enumerate(sizes)]
@@ -66,10 +65,10 @@ def _concat(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _one(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """A concat of one tensor: kept, it would round the same codes twice."""
+    """Remove a concat of one tensor, which would round the same codes twice."""
     parts: Any = node.args[0]
-    (first, *others), made_type = parts, G.value(node).dtype
-    same = isinstance(first, fx.Node) and G.value(first).dtype == made_type
+    first, *others = parts
+    same = isinstance(first, fx.Node) and G.value(first).dtype == G.value(node).dtype
     return first if same and not others else None
 
 
@@ -85,7 +84,7 @@ def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """The end first, then the beginning, along each axis."""
+    """Concatenate the end and the beginning along each axis."""
     x, shifts, axes = node.args[0], node.args[1], G.argument(node, 2, "dims", [])
     assert isinstance(x, fx.Node)
     assert isinstance(shifts, list | tuple)
@@ -100,7 +99,7 @@ def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int] | None]) -> fx.Node:
-    """Slices of x beside each other; None is all of it."""
+    """Concatenate slices of x; None is all of x."""
     parts = [
         insert_before(node, aten.slice.Tensor, (x, axis, *ends), f"slice{axis}_{i}") if ends else x
         for i, ends in enumerate(ranges)
@@ -109,8 +108,10 @@ def _joined(node: fx.Node, x: fx.Node, axis: int, ranges: list[tuple[int, int] |
 
 
 def circular_pad(node: fx.Node) -> fx.Node | None:
-    """A circular padding: what is at the end stands before the beginning and the other way round,
-    along one axis after the other. It stays in codes so, and OpenVINO knows no such Pad."""
+    """Return a circular pad as a concat of slices, one axis after the other.
+
+    Slices move codes, and OpenVINO does not support such a Pad.
+    """
     x, widths = node.args[:2]
     assert isinstance(x, fx.Node)
     assert isinstance(widths, list | tuple)
@@ -118,14 +119,14 @@ def circular_pad(node: fx.Node) -> fx.Node | None:
     if len(numbers) != len(widths):
         return None
     for i, (begin, end) in enumerate(zip(numbers[::2], numbers[1::2], strict=True)):
-        before, behind = [(-begin, OPEN_END)] if begin else [], [(0, end)] if end else []
-        if before or behind:
-            x = _joined(node, x, G.rank(node) - 1 - i, [*before, None, *behind])
+        before, after = [(-begin, OPEN_END)] if begin else [], [(0, end)] if end else []
+        if before or after:
+            x = _joined(node, x, G.rank(node) - 1 - i, [*before, None, *after])
     return x
 
 
 def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """All but the first less all but the last; torch.onnx would trace the graph again for it."""
+    """Subtract two slices; torch.onnx would trace the graph again for aten::diff."""
     x: Any = node.args[0]
     count = G.argument(node, 1, "n", 1)
     ends = G.argument(node, 3, "prepend", None), G.argument(node, 4, "append", None)
@@ -144,29 +145,29 @@ def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     channels, groups = int(G.shape(node)[1]), node.args[1]
     assert isinstance(groups, int)
-    return _taken(module, node, 1, torch.arange(channels).reshape(groups, -1).t().reshape(-1))
+    return _gather(module, node, 1, torch.arange(channels).reshape(groups, -1).t().reshape(-1))
 
 
 def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """x[:, i] with one list of indices."""
+    """Replace x[:, i] with one list of indices by an index_select."""
     indices = node.args[1]
     assert isinstance(indices, list | tuple)
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if len(given) != 1:
+    used = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(used) != 1:
         return None
-    axis, index = given[0]
+    axis, index = used[0]
     whole = isinstance(index, fx.Node) and G.value(index).dtype in (torch.int64, torch.int32)
     if not whole or G.rank(index) != 1:
         return None
-    if index.op == "get_attr" and bool((found := G.tensor(module, index)).lt(0).any()):
+    if index.op == "get_attr" and bool((order := G.tensor(module, index)).lt(0).any()):
         size = G.shape(node.args[0])[axis]  # type: ignore[arg-type]  # a node
-        if not isinstance(size, int):  # from the end of what is not known
+        if not isinstance(size, int):  # negative indices into an unknown size
             return None
-        return _taken(module, node, axis, torch.where(found < 0, found + size, found))
+        return _gather(module, node, axis, torch.where(order < 0, order + size, order))
     return insert_before(node, aten.index_select.default, (node.args[0], axis, index))
 
 
-def _taken(module: fx.GraphModule, node: fx.Node, axis: int, order: torch.Tensor) -> fx.Node:
+def _gather(module: fx.GraphModule, node: fx.Node, axis: int, order: torch.Tensor) -> fx.Node:
     index = G.add_tensor(module, next(iter(module.graph.nodes)), order, f"{G.name_of(node)}.order")
     return insert_before(node, aten.index_select.default, (node.args[0], axis, index))
 
@@ -182,14 +183,14 @@ def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     cells = insert_before(
         node, aten.reshape.default, (x, [-1, c, h // block, block, w // block, block]), "cells"
     )
-    moved = insert_before(node, aten.permute.default, (cells, [0, 1, 3, 5, 2, 4]), "permute")
+    permuted = insert_before(node, aten.permute.default, (cells, [0, 1, 3, 5, 2, 4]), "permute")
     return insert_before(
-        node, aten.reshape.default, (moved, [-1, c * block**2, h // block, w // block])
+        node, aten.reshape.default, (permuted, [-1, c * block**2, h // block, w // block])
     )
 
 
 def _joins(axis: int) -> Rule:
-    """hstack and its like, of tensors that have that axis: of fewer dimensions they reshape."""
+    """Return a rule for hstack and the like; tensors without that axis would be reshaped."""
 
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         parts: Any = node.args[0]
@@ -200,13 +201,13 @@ def _joins(axis: int) -> Rule:
     return rule
 
 
-def _turned(*axes: int) -> Rule:
-    """fliplr, flipud: a flip along these axes."""
+def _flip(*axes: int) -> Rule:
+    """Return a rule that replaces fliplr or flipud by a flip along these axes."""
     return lambda _, node: insert_before(node, aten.flip.default, (node.args[0], list(axes)))
 
 
 def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Quarters of a turn: a flip along the second axis and a transpose, or two flips."""
+    """Replace a rotation by a flip and a transpose, or by a flip along both axes."""
     x, (first, second) = node.args[0], G.argument(node, 2, "dims", [0, 1])
     times = int(G.argument(node, 1, "k", 1)) % 4
     if times == 0:
@@ -218,7 +219,7 @@ def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _squeezed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """All dimensions of 1, named: which they are does not wait for the batch."""
+    """Name the dimensions of size 1, so that they do not depend on the batch."""
     x: Any = node.args[0]
     ones = [axis for axis, size in enumerate(G.shape(x)) if type(size) is int and size == 1]
     return insert_before(node, aten.squeeze.dims, (x, ones)) if ones else x
@@ -245,8 +246,8 @@ MOVE_RULES: Mapping[Any, Rule] = {
     aten.dstack.default: _joins(2),
     aten.t.default: _transposed,
     aten.squeeze.default: _squeezed,
-    aten.fliplr.default: _turned(1),
-    aten.flipud.default: _turned(0),
+    aten.fliplr.default: _flip(1),
+    aten.flipud.default: _flip(0),
     aten.rot90.default: _rot90,
     aten.roll.default: _roll,
     aten.diff.default: _diff,

@@ -1,11 +1,11 @@
-"""Pools in as few forms as can be: global averages, and windows that need no `ceil_mode`.
+"""Pools in few operators: global averages, and windows without `ceil_mode`.
 
 Pools of every rank become `qtool::max_pool` and `qtool::average_pool`, averages over all positions
-`qtool::global_average_pool`; an adaptive pool whose windows are equal a plain one; the maximum
-alone of a pool that also gives indices a pool without them; an average with a divisor of its own a
-multiple of the mean. The mean in a window that hangs over the end is that of the cells inside,
-which is what leaving the padding uncounted says: with padding that counts the image is padded
-first. (Runtimes do not agree on `ceil_mode` and padding that counts.)
+`qtool::global_average_pool`, an adaptive pool with equal windows a plain one, a max pool whose
+indices are unused a pool without them, an average with a divisor a multiple of the mean. The mean
+of a window that hangs over the end counts the elements inside, as with uncounted padding; with
+counted padding the image is padded first. (Runtimes do not agree on `ceil_mode` with counted
+padding.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qtool.passes.rewrite_rules import Rule, insert_before, ints
 
 aten = torch.ops.aten
 _Body = Callable[[fx.Node, fx.Node, tuple[Any, ...]], fx.Node | None]
-"""(call, image [N, C, ...], sizes of the result) -> the pool that takes its place."""
+"""(call, image [N, C, ...], sizes of the result) -> the pool that replaces it."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,13 @@ class _Windows:
 
 
 def _pool(rank: int, body: _Body, indices: bool = False) -> Rule:
-    """A rule for a pool over `rank` dimensions, of a batch or of one image; one that gives indices,
-    too, if nobody reads them."""
+    """Return a rule for a pool over `rank` dimensions, of a batch or of one image.
+
+    `indices`: the pool also returns indices; the rule applies if they are unused.
+    """
 
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-        x, whole = node.args[0], _only_largest(node) if indices else node
+        x, whole = node.args[0], _values_only(node) if indices else node
         if whole is None:
             return None
         assert isinstance(x, fx.Node)
@@ -62,15 +64,15 @@ def _pool(rank: int, body: _Body, indices: bool = False) -> Rule:
     return rule
 
 
-def _only_largest(node: fx.Node) -> fx.Node | None:
-    """The first result, if nobody reads the second (the indices)."""
+def _values_only(node: fx.Node) -> fx.Node | None:
+    """Return the first result if the second (the indices) is unused."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
     first = reader is not None and reader.target is operator.getitem and reader.args[1] == 0
     return reader if first else None
 
 
 def _equal_windows(x: fx.Node, out: tuple[Any, ...]) -> list[int] | None:
-    """The window of an adaptive pool, where all are equal."""
+    """Return the window of an adaptive pool if all are equal."""
     sizes = G.shape(x)[2:]
     fixed = all(isinstance(s, int) for s in sizes)
     if not fixed or any(s % o for s, o in zip(sizes, out, strict=True)):
@@ -88,8 +90,10 @@ def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Nod
 
 
 def _means_by_axis(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
-    """A mean of means is exact: windows that differ, one after the other along each axis. (ONNX has
-    no other form of those in three dimensions.)"""
+    """Average unequal windows along one axis after the other; a mean of means is exact.
+
+    (ONNX has no other form of those in three dimensions.)
+    """
     for axis, (size, count) in enumerate(zip(G.shape(x)[2:], out, strict=True)):
         parts = []
         for i, (begin, end) in enumerate(_unequal(size, count)):
@@ -108,7 +112,7 @@ def _means_by_axis(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
 
 
 def _unequal(size: int, count: int) -> list[tuple[int, int]]:
-    """Where the windows of an adaptive pool along one axis begin and end."""
+    """Return (begin, end) of the windows of an adaptive pool along one axis."""
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
@@ -118,7 +122,7 @@ def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") ->
 
 
 def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
-    """A maximum of maxima is exact: where windows differ, one after the other along each axis."""
+    """Pool unequal windows along one axis after the other; a maximum of maxima is exact."""
     sizes = G.shape(x)[2:]
     if not all(isinstance(s, int) for s in sizes):
         return None
@@ -143,7 +147,7 @@ def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
     padding = ints(G.argument(node, 3, "padding", 0), n)
     dilation = ints(G.argument(node, 4, "dilation", 1), n)
     floor = _floor_sizes(x, kernel, stride, padding, dilation)
-    # without ceil_mode where nothing hangs over, or torch leaves out a window that begins outside
+    # drop ceil_mode where no window hangs over, or torch drops the window beginning outside
     ceil = bool(G.argument(node, 5, "ceil_mode", False)) and not G.same_sizes(floor, out)
     return insert_before(node, torch_ops.max_pool, (x, kernel, stride, padding, dilation, ceil))
 
@@ -151,8 +155,7 @@ def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
 def _floor_sizes(
     x: fx.Node, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
 ) -> list[Any]:
-    """How many windows lie within the padded image, along each axis; none or less: it is smaller
-    than a window."""
+    """Return the number of windows within the padded image per axis; <= 0 if it is too small."""
     each = zip(G.shape(x)[2:], kernel, stride, padding, dilation, strict=True)
     return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in each]
 
@@ -185,22 +188,22 @@ def _mean_of(node: fx.Node, x: fx.Node, windows: _Windows, part: str = "") -> fx
 
 
 def _simplest(node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]) -> fx.Node:
-    """These windows without ceil_mode, or with all cells outside the image uncounted."""
+    """Return an average without ceil_mode, or without counting elements outside the image."""
     if not any(windows.padding) and G.same_sizes(out, [1] * len(out)):
         return _one_window(node, x, windows.kernel)
     if not windows.ceil_mode:
         return _mean_of(node, x, windows)
-    if G.same_sizes(_inside(x, windows), out):  # nothing hangs over
+    if G.same_sizes(_inside(x, windows), out):  # no window hangs over
         return _mean_of(node, x, replace(windows, ceil_mode=False))
     if not windows.counted:
         return _mean_of(node, x, windows)
-    if not any(windows.padding):  # nothing but the overhang is outside
+    if not any(windows.padding):  # only the overhang is outside
         return _mean_of(node, x, replace(windows, counted=False))
     return _padded_first(node, x, windows, out) or _mean_of(node, x, windows)
 
 
 def _one_window(node: fx.Node, x: fx.Node, kernel: list[int]) -> fx.Node:
-    """A single, unpadded window: cut to the window, then a global pool."""
+    """Return a single unpadded window as a slice and a global pool."""
     for axis, (size, width) in enumerate(zip(G.shape(x)[2:], kernel, strict=True), start=2):
         if not G.same_sizes([size], [width]):
             x = insert_before(node, aten.slice.Tensor, (x, axis, 0, width), f"slice{axis}")
@@ -210,8 +213,7 @@ def _one_window(node: fx.Node, x: fx.Node, kernel: list[int]) -> fx.Node:
 def _padded_first(
     node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]
 ) -> fx.Node | None:
-    """With padding that counts: padded first. A window that would begin in the padding behind the
-    image is none, so it is cut off again."""
+    """Pad first, for counted padding; drop windows that begin in the padding behind the image."""
     if not all(isinstance(s, int) for s in out):
         return None
     widths = [p for width in reversed(windows.padding) for p in (width, width)]
@@ -235,7 +237,7 @@ def _mean(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _is_image(x: fx.Node) -> bool:
-    """Rank 4 or 5: a mean over dims (2, ...) is pooling. Rank 3 may be [batch, time, features]."""
+    """Return whether a mean over dims (2, ...) is a pool; rank 3 may be [batch, time, features]."""
     return G.rank(x) in (4, 5)
 
 

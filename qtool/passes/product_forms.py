@@ -1,9 +1,8 @@
-"""Products with a stored matrix in one form: `aten::linear`, whose weight stands [out, in].
+"""Products with a stored matrix become `aten::linear`, whose weight is [out, in].
 
-A matrix is stored, too, where it is made of stored tensors alone (`x @ self.weight.T`):
-fold_constants makes one tensor of it afterwards. A sum of products that einsum writes down is a
-linear layer if it has one stored operand, and every letter is either summed over and in both, or
-kept and in one of them.
+A matrix computed from stored tensors alone (`x @ self.weight.T`) counts as stored: fold_constants
+stores it afterwards. An einsum is a linear layer if one of two operands is stored, and every letter
+is either summed over and in both, or kept and in one of them.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _plain_layer(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """One that has features, and a bias for each output: one number for all becomes as many."""
+    """Expand a scalar bias to all outputs; replace a layer without input features."""
     x, bias = G.argument(node, 0, "input"), G.argument(node, 2, "bias")
     if isinstance(x, fx.Node) and G.shape(x)[-1] == 0:
-        return _of_nothing(node, bias)
+        return _without_features(node, bias)
     spread = _spread(node, bias) if isinstance(bias, fx.Node) else None
     if spread is None or spread is bias:
         return None
     return clone_as(node, aten.linear.default, (*node.args[:2], spread))
 
 
-def _of_nothing(node: fx.Node, bias: Any) -> fx.Node:
-    """A layer of no features gives its bias, or zeros: no reshape knows how many rows it has."""
+def _without_features(node: fx.Node, bias: Any) -> fx.Node:
+    """Return bias or zeros for a layer without features, whose rows no reshape could count."""
     zero = insert_before(node, aten.constant_pad_nd.default, (node.args[0], [0, 1]), "zero")
     if bias is None:
         bias = insert_before(node, aten.sum.dim_IntList, (node.args[1], [1]), "bias")
@@ -50,7 +49,7 @@ def _of_nothing(node: fx.Node, bias: Any) -> fx.Node:
 
 
 def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
-    """A bias [out] of what is added to each row; None where rows get different ones."""
+    """Return a bias [out] that is added to each row; None if rows get different ones."""
     sizes, out = list(G.shape(bias)), G.shape(node)[-1]
     if sizes == [out]:
         return bias
@@ -68,12 +67,12 @@ def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
     if not _stored(weight) or G.rank(weight) != 2 or _stored(x) or G.rank(x) < 2:
         return None
-    turned = insert_before(node, aten.transpose.int, (weight, 0, 1), "weight")
-    return clone_as(node, aten.linear.default, (x, turned, bias))
+    transposed = insert_before(node, aten.transpose.int, (weight, 0, 1), "weight")
+    return clone_as(node, aten.linear.default, (x, transposed, bias))
 
 
 def _stored(node: fx.Node) -> bool:
-    """Whether it is a stored tensor, or made of stored ones alone."""
+    """Return whether a tensor is stored, or computed from stored ones alone."""
     if node.op != "call_function":
         return node.op == "get_attr"
     sources = node.all_input_nodes
@@ -84,12 +83,12 @@ def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     equation, operands = str(node.args[0]), node.args[1]
     if not isinstance(operands, Sequence) or len(operands) != 2:
         return None
-    held = [_stored(t) for t in operands]  # type: ignore[arg-type]  # nodes
+    stored = [_stored(t) for t in operands]  # type: ignore[arg-type]  # nodes
     terms = _letters(equation, [G.rank(t) for t in operands])  # type: ignore[arg-type]  # nodes
-    if terms is None or sum(held) != 1:
+    if terms is None or sum(stored) != 1:
         return None
     (x, weight), (have, hold) = operands, terms[:2]
-    if held[0]:
+    if stored[0]:
         (x, weight), (have, hold) = (weight, x), (hold, have)
     summed, given = [c for c in have if c in hold], terms[2]
     rest, own = ([c for c in part if c not in summed] for part in (have, hold))
@@ -100,7 +99,7 @@ def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], ...] | None:
-    """Those of the operands and of the result; dimensions under an ellipsis are numbered."""
+    """Return the letters of the operands and the result; an ellipsis becomes digits."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow or len(terms) != len(ranks):
@@ -118,32 +117,35 @@ def _as_linear(
     stored: tuple[Any, list[str]],
     letters: tuple[list[str], list[str], list[str], list[str]],
 ) -> fx.Node:
-    """What is summed is moved to the end, what the layer gives to its place.
+    """Return an einsum as a linear layer: move summed dimensions to the end, outputs back.
 
     Args:
-        data, stored: an operand and its letters. letters: those of the data and of the weight that
-            are kept, those summed over, those of the result.
+        node: the einsum.
+        data: the data and its letters.
+        stored: the weight and its letters.
+        letters: kept letters of the data, those of the weight, summed letters, letters of the
+            result.
     """
     (x, have), (weight, hold), (rest, own, summed, given) = data, stored, letters
     sizes = dict(zip(hold, G.shape(weight), strict=True))
-    x = _moved(node, x, have, rest + summed, "input")
+    x = _permuted(node, x, have, rest + summed, "input")
     if len(summed) > 1:
         x = insert_before(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
-    weight = _moved(node, weight, hold, own + summed, "weight.moved")
+    weight = _permuted(node, weight, hold, own + summed, "weight.moved")
     matrix = [prod(int(sizes[c]) for c in part) for part in (own, summed)]
     weight = insert_before(node, aten.reshape.default, (weight, matrix), "weight")
     order = rest + own
     last = given == order and len(own) == 1
-    found = insert_before(node, aten.linear.default, (x, weight, None), "" if last else "linear")
+    result = insert_before(node, aten.linear.default, (x, weight, None), "" if last else "linear")
     if len(own) > 1:
-        shape = [*leading_sizes(node, found, len(rest)), *(int(sizes[c]) for c in own)]
-        found = insert_before(
-            node, aten.reshape.default, (found, shape), "unflat" if given != order else ""
+        shape = [*leading_sizes(node, result, len(rest)), *(int(sizes[c]) for c in own)]
+        result = insert_before(
+            node, aten.reshape.default, (result, shape), "unflat" if given != order else ""
         )
-    return _moved(node, found, order, given, "")
+    return _permuted(node, result, order, given, "")
 
 
-def _moved(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -> fx.Node:
+def _permuted(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -> fx.Node:
     if have == want:
         return x  # type: ignore[no-any-return]  # a node
     return insert_before(node, aten.permute.default, (x, [have.index(c) for c in want]), part)

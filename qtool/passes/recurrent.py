@@ -1,7 +1,7 @@
-"""Recurrent networks as one operator per layer, with weights as ONNX has them.
+"""A recurrent network becomes one operator per layer, with weights in the layout of ONNX.
 
-ATen's lstm, gru and rnn hold all layers at once, and gates in another order. Initial states of
-zeros, which every call without states has, are left out: the runtime takes zeros itself.
+ATen's lstm, gru and rnn contain all layers, with gates in another order. Initial states of zeros,
+which every call without states has, are left out: they are the runtime's default.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.ops import recurrent as layers
-from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import insert_before
+from qtool.passes.graph_pass import pattern_pass
+from qtool.passes.rewrite_rules import add_parameters, insert_before
 
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
@@ -30,7 +30,7 @@ _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of ATen's: its weights layer by layer and direction by direction."""
+    """A call of ATen's operator; weights layer by layer and direction by direction."""
 
     x: fx.Node
     states: Sequence[fx.Node]
@@ -39,32 +39,21 @@ class _Call:
     batch_first: bool
 
 
-def _read(node: fx.Node) -> _Call | None:
-    """None for what ONNX has no form for: projections, computed weights."""
+def _match(node: fx.Node) -> _Call | None:
+    """Return the call, or None if ONNX has no form for it: projections, computed weights."""
+    if node.target not in _KINDS:
+        return None
     arguments: Any = node.args
     x, states, flat, biased, layers, _, _, both, batch_first = arguments
-    given = states if isinstance(states, list | tuple) else [states]
+    states = states if isinstance(states, list | tuple) else [states]
     size, count = 4 if biased else 2, 2 if both else 1
     if len(flat) != size * layers * count or any(w.op != "get_attr" for w in flat):
         return None
     weights = [flat[i : i + size] for i in range(0, len(flat), size)]
-    return _Call(x, given, weights, count, bool(batch_first))
+    return _Call(x, states, weights, count, bool(batch_first))
 
 
-def _applies(node: fx.Node) -> bool:
-    return node.target in _KINDS and _read(node) is not None
-
-
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [n for n in G.calls(module.graph) if _applies(n)]
-    for node in found:
-        _layers(module, node)
-    return len(found)
-
-
-def _layers(module: fx.GraphModule, node: fx.Node) -> None:
-    call = _read(node)
-    assert call is not None
+def _rewrite(module: fx.GraphModule, node: fx.Node, call: _Call) -> None:
     kind, target, options = _KINDS[node.target]
     x = (
         insert_before(node, aten.transpose.int, (call.x, 0, 1), "time")
@@ -109,22 +98,19 @@ def _onnx_weights(
     weights: Sequence[Sequence[fx.Node]],
     part: str,
 ) -> list[fx.Node]:
-    """w, r and b of one layer: directions stacked, gates in ONNX's order, both biases in a row."""
+    """Store w, r, b of one layer: directions stacked, gates in ONNX's order, biases joined."""
     order = list(layers.GATES[kind])
 
-    def turned(t: torch.Tensor) -> torch.Tensor:
+    def reordered(t: torch.Tensor) -> torch.Tensor:
         gates: torch.Tensor = t.detach().unflatten(0, (len(order), -1))[order]
         return gates.flatten(0, 1)
 
-    tensors = [[turned(G.tensor(module, w)) for w in one] for one in weights]
+    tensors = [[reordered(G.tensor(module, w)) for w in one] for one in weights]
     w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))
     zeros = [w.new_zeros(w.shape[1])] * 2
     b = torch.stack([torch.cat(one[2:] or zeros) for one in tensors])
-    name, first = G.name_of(node) + (f".{part}" if part else ""), next(iter(module.graph.nodes))
-    return [
-        G.add_tensor(module, first, nn.Parameter(t), f"{name}.{what}")
-        for t, what in ((w, "weight"), (r, "recurrent"), (b, "bias"))
-    ]
+    name = G.name_of(node) + (f".{part}" if part else "")
+    return add_parameters(module, name, weight=w, recurrent=r, bias=b)
 
 
 def _state(node: fx.Node, state: fx.Node, begin: int, count: int, part: str) -> fx.Node | None:
@@ -140,18 +126,14 @@ def _one_row(node: fx.Node, y: fx.Node, directions: int, part: str) -> fx.Node:
     name = f"{part}.y".lstrip(".")
     if directions == 1:
         return insert_before(node, aten.squeeze.dim, (y, 1), name)
-    beside: Any = insert_before(node, aten.transpose.int, (y, 1, 2), f"{name}.transpose")
-    time, batch, _, hidden = G.shape(beside)
+    swapped: Any = insert_before(node, aten.transpose.int, (y, 1, 2), f"{name}.transpose")
+    time, batch, _, hidden = G.shape(swapped)
     if isinstance(time, int) or isinstance(batch, int):
         sizes = [s if isinstance(s, int) else -1 for s in (time, batch)]
         return insert_before(
-            node, aten.reshape.default, (beside, [*sizes, directions * hidden]), name
+            node, aten.reshape.default, (swapped, [*sizes, directions * hidden]), name
         )
-    return insert_before(node, aten.flatten.using_ints, (beside, 2), name)
+    return insert_before(node, aten.flatten.using_ints, (swapped, 2), name)
 
 
-recurrent = GraphPass(
-    "recurrent",
-    _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _applies(n)), None),
-)
+recurrent = pattern_pass("recurrent", _match, _rewrite)

@@ -1,4 +1,4 @@
-"""Removes what does nothing at inference: dropout, copies, full slices, casts to the same type."""
+"""Operators without effect at inference are removed: dropout, copies, full slices, same casts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
+from qtool.passes.graph_pass import GraphPass, first_match
 
 aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def _inactive_dropout(node: fx.Node) -> bool:
 
 
 def _same_meta(node: fx.Node) -> bool:
-    """Same shape, dtype and device as its input, so that only the copy is left."""
+    """Return whether shape, dtype and device are those of the input."""
     x = node.args[0]
     if not isinstance(x, fx.Node):
         return False
@@ -38,7 +38,7 @@ def _full_slice(node: fx.Node) -> bool:
 
 
 def _adds_nothing(node: fx.Node) -> bool:
-    """x + 0, as `sum` begins; 0 + x is the same in ATen."""
+    """Match x + 0, with which `sum` begins; 0 + x is the same in ATen."""
     return node.args[1] in (0, 0.0) and _same_meta(node)
 
 
@@ -76,7 +76,7 @@ def _is_identity(node: fx.Node) -> bool:
 
 
 def _views_as_reshapes(module: fx.GraphModule) -> None:
-    """A view needs its input in one piece of memory; without the copies before it, it is not."""
+    """Replace views, which need contiguous inputs: without copies, inputs may not be contiguous."""
     for node in G.calls(module.graph):
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
@@ -84,14 +84,10 @@ def _views_as_reshapes(module: fx.GraphModule) -> None:
 
 def _rewrite(module: fx.GraphModule) -> int:
     _views_as_reshapes(module)
-    found = [n for n in G.calls(module.graph) if _is_identity(n)]
-    for node in found:
+    identities = [n for n in G.calls(module.graph) if _is_identity(n)]
+    for node in identities:
         G.replace(node, node.args[0])  # type: ignore[arg-type]  # a node, see _is_identity
-    return len(found)
+    return len(identities)
 
 
-def _leftover(module: fx.GraphModule) -> fx.Node | None:
-    return next((n for n in G.calls(module.graph) if _is_identity(n)), None)
-
-
-remove_identity = GraphPass("remove_identity", _rewrite, _leftover)
+remove_identity = GraphPass("remove_identity", _rewrite, first_match(_is_identity))

@@ -1,7 +1,7 @@
-"""An RMSNorm that is written out, weight * (x / sqrt(mean(x^2) + eps)), becomes one operator.
+"""A written-out RMSNorm, weight * (x / sqrt(mean(x^2) + eps)), becomes one operator.
 
-Models of transformers have it so. It is one kernel in ONNX Runtime, where the parts are seven, and
-a step of a small decoder is mostly such kernels.
+Transformers write it so. It is one kernel in ONNX Runtime in place of seven, and a step of a small
+decoder consists mostly of such kernels.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import commuted, is_call
+from qtool.passes.graph_pass import pattern_pass
+from qtool.passes.rewrite_rules import clone_as, commuted, is_call
 
 aten = torch.ops.aten
 
 
-def _normal(node: Any) -> tuple[fx.Node, Any] | None:
-    """x and what is under the root, in the forms that x / sqrt(...) has."""
+def _normalized(node: Any) -> tuple[fx.Node, Any] | None:
+    """Return x and y if a node is x / sqrt(y), in any spelling."""
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return None
     if is_call(node, aten.div.Tensor) and is_call(node.args[1], aten.sqrt.default):
@@ -32,8 +32,8 @@ def _normal(node: Any) -> tuple[fx.Node, Any] | None:
     return None
 
 
-def _least(node: Any, x: fx.Node) -> float | None:
-    """eps, where a node is mean(x^2) + eps over the last dimension."""
+def _eps(node: Any, x: fx.Node) -> float | None:
+    """Return eps if a node is mean(x^2) + eps over the last dimension."""
     for mean, eps in commuted(node, aten.add.Tensor):
         if not isinstance(eps, float) or not is_call(mean, aten.mean.dim):
             continue
@@ -47,29 +47,22 @@ def _least(node: Any, x: fx.Node) -> float | None:
     return None
 
 
-def _norm(node: fx.Node) -> tuple[Any, ...] | None:
-    """The arguments of the operator that a node is the end of."""
-    for weight, normal in commuted(node, aten.mul.Tensor):
-        found = _normal(normal)
-        if found is None or not isinstance(weight, fx.Node) or weight.op != "get_attr":
+def _match(node: fx.Node) -> tuple[Any, ...] | None:
+    """Return the arguments of the operator whose pattern ends at a node."""
+    for weight, normalized in commuted(node, aten.mul.Tensor):
+        parts = _normalized(normalized)
+        if parts is None or not isinstance(weight, fx.Node) or weight.op != "get_attr":
             continue
-        x, under = found
-        eps = _least(under, x)
+        x, under = parts
+        eps = _eps(under, x)
         single = G.value(x).dtype == G.value(weight).dtype == torch.float32
         if eps is not None and single and G.shape(weight) == (G.shape(x)[-1],):
             return x, list(G.shape(weight)), weight, eps
     return None
 
 
-def _rewrite(module: fx.GraphModule) -> int:
-    found = [(n, args) for n in G.calls(module.graph) if (args := _norm(n)) is not None]
-    for node, args in found:
-        G.replace(node, G.add_call(node, aten.rms_norm.default, args, G.name_of(node), node, node))
-    return len(found)
+def _rewrite(module: fx.GraphModule, node: fx.Node, args: tuple[Any, ...]) -> None:
+    G.replace(node, clone_as(node, aten.rms_norm.default, args))
 
 
-rms_norm = GraphPass(
-    "rms_norm",
-    _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _norm(n) is not None), None),
-)
+rms_norm = pattern_pass("rms_norm", _match, _rewrite)

@@ -1,8 +1,8 @@
-"""Rotary embeddings that are written out, x * cos + rotate_half(x) * sin, become one operator.
+"""A written-out rotary embedding, x * cos + rotate_half(x) * sin, becomes one operator.
 
 Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, in the form of
-transformers: cos and sin hold each angle twice, one half of the features behind the other. ONNX
-Runtime has one kernel for it in its own domain, where the parts are seven, for the queries and the
+transformers: cos and sin contain each angle twice, one half of the features after the other. ONNX
+Runtime has one kernel for it in its own domain, in place of seven for the queries and seven for the
 keys of each layer.
 """
 
@@ -15,15 +15,15 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.ops.rotary import rotary_embedding
-from qtool.passes.graph_pass import GraphPass
-from qtool.passes.rewrite_rules import commuted, is_call
+from qtool.passes.graph_pass import GraphPass, first_match
+from qtool.passes.rewrite_rules import clone_as, commuted, is_call
 
 aten = torch.ops.aten
 _FEATUREWISE = frozenset({aten.cos.default, aten.sin.default, aten._to_copy.default})
 
 
-def _turned(node: Any) -> fx.Node | None:
-    """x, where a node is rotate_half(x): minus its second half, and then the first."""
+def _rotated_half(node: Any) -> fx.Node | None:
+    """Return x if a node is rotate_half(x): minus the second half, then the first."""
     parts: Any = node.args[0] if is_call(node, aten.cat.default) else ()
     if len(parts) != 2:
         return None
@@ -46,8 +46,8 @@ def _axis(cat: fx.Node) -> Any:
     return G.argument(cat, 1, "dim", 0)
 
 
-def _is_twice(node: Any) -> bool:
-    """Whether both halves of a tensor's features are equal, by the way it is made."""
+def _is_repeated(node: Any) -> bool:
+    """Return whether both halves of a tensor's features are equal by construction."""
     while isinstance(node, fx.Node):
         if is_call(node, aten.cat.default):
             parts: Any = node.args[0]
@@ -65,11 +65,11 @@ def _is_featurewise(node: fx.Node) -> bool:
 
 
 def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
-    """x [batch, heads, time, features], cos and sin, each [batch or 1, time, features]."""
-    for plain, turned in commuted(node, aten.add.Tensor):
+    """Return x [batch, heads, time, features], cos and sin [batch or 1, time, features]."""
+    for plain, rotated in commuted(node, aten.add.Tensor):
         for x, cos in commuted(plain, aten.mul.Tensor):
-            for other, sin in commuted(turned, aten.mul.Tensor):
-                if isinstance(x, fx.Node) and _turned(other) is x and _fits(x, cos, sin):
+            for other, sin in commuted(rotated, aten.mul.Tensor):
+                if isinstance(x, fx.Node) and _rotated_half(other) is x and _fits(x, cos, sin):
                     return x, cos.args[0], sin.args[0]
     return None
 
@@ -81,45 +81,45 @@ def _fits(x: fx.Node, *angles: Any) -> bool:
     for each in angles:
         if not is_call(each, aten.unsqueeze.default) or each.args[1] not in (1, -3):
             return False
-        found = G.shape(each)
-        if len(found) != 4 or not _is_twice(each.args[0]) or not G.same_sizes(found[2:], sizes):
+        shape = G.shape(each)
+        if len(shape) != 4 or not _is_repeated(each.args[0]) or not G.same_sizes(shape[2:], sizes):
             return False
-        if not G.same_sizes(found[:1], (1,)) and not G.same_sizes(found[:1], (batch,)):
+        if not G.same_sizes(shape[:1], (1,)) and not G.same_sizes(shape[:1], (batch,)):
             return False
-        if not G.same_sizes(found[:1], G.shape(angles[0])[:1]):
+        if not G.same_sizes(shape[:1], G.shape(angles[0])[:1]):
             return False
     return True
 
 
-def _half(node: fx.Node, found: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The first half of a tensor whose halves are equal, made without the second."""
-    if node in found:
-        return found[node]
+def _half(node: fx.Node, halves: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Return the first half of a tensor whose halves are equal, computed without the second."""
+    if node in halves:
+        return halves[node]
     if node.target is aten.cat.default:
         half = node.args[0][0]  # type: ignore[index]  # a list
     else:
-        source = _half(node.args[0], found)  # type: ignore[arg-type]  # a node
+        source = _half(node.args[0], halves)  # type: ignore[arg-type]  # a node
         name = f"{G.name_of(node)}.half"
         half = G.add_call(node, node.target, (source, *node.args[1:]), name, node)
         half.kwargs = node.kwargs
         G.infer(half)
-    found[node] = half  # type: ignore[assignment]  # a node
+    halves[node] = half  # type: ignore[assignment]  # a node
     return half  # type: ignore[return-value]  # a node
 
 
 def _rewrite(module: fx.GraphModule) -> int:
-    found = [(n, parts) for n in G.calls(module.graph) if (parts := _parts(n)) is not None]
+    matches = [(n, parts) for n in G.calls(module.graph) if (parts := _parts(n)) is not None]
     halves: dict[fx.Node, fx.Node] = {}
-    for node, (x, *angles) in found:
+    for node, (x, *angles) in matches:
         args = (x, *(_half(each, halves) for each in angles))
-        G.replace(node, G.add_call(node, rotary_embedding, args, G.name_of(node), node, node))
-    return len(found)
+        G.replace(node, clone_as(node, rotary_embedding, args))
+    return len(matches)
 
 
 rotary = GraphPass(
     "rotary",
     _rewrite,
-    lambda m: next((n for n in G.calls(m.graph) if _parts(n) is not None), None),
-    reason="one kernel of the runtime's own in place of seven",
-    needs_whole_graph=True,  # angles are made once for all layers
+    first_match(_parts),
+    reason="one kernel of the runtime replaces seven",
+    needs_whole_graph=True,  # all layers share the angles
 )

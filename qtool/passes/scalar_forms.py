@@ -1,6 +1,6 @@
-"""Operands that are numbers when the model runs (a size, `.item()`) as tensors, as ONNX has them.
+"""Operands that are scalars at run time (a size, `.item()`) become tensors, as ONNX requires.
 
-And reductions over everything, which torch.onnx writes only with their dimensions.
+Reductions over everything get explicit dimensions, which torch.onnx requires.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _SCALAR = {
 
 
 def with_tensors(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """The operator on tensors of one type alone: between floats and an integer there is none in
-    ONNX, and what is no tensor has no scale."""
-    given = node.args[:2]
-    first = next((a for a in given if G.is_float(a)), None)
-    if first is None or not any(map(_is_number, given)):
+    """Return the operator with tensors of one float type: ONNX does not mix floats and integers,
+    and a scalar has no scale."""
+    operands = node.args[:2]
+    first = next((a for a in operands if G.is_float(a)), None)
+    if first is None or not any(map(_is_scalar, operands)):
         return None
-    tensors = [_tensor(node, first, a) if _is_number(a) else a for a in given]
+    tensors = [_tensor(node, first, a) if _is_scalar(a) else a for a in operands]
     target = _SCALAR.get(node.target, node.target)
-    found = insert_before(node, target, (*tensors, *node.args[2:]))
+    new = insert_before(node, target, (*tensors, *node.args[2:]))
     if node.kwargs:
-        found.kwargs = dict(node.kwargs)
-        G.infer(found)
-    return found
+        new.kwargs = dict(node.kwargs)
+        G.infer(new)
+    return new
 
 
-def _is_number(x: Any) -> bool:
+def _is_scalar(x: Any) -> bool:
     return isinstance(x, fx.Node) and not G.is_tensor(x)
 
 
 def _tensor(node: fx.Node, like: Any, number: Any) -> fx.Node:
-    found = insert_before(node, aten.scalar_tensor.default, (number,), "number")
-    found.kwargs = {"dtype": G.value(like).dtype}
-    return G.infer(found)
+    tensor = insert_before(node, aten.scalar_tensor.default, (number,), "number")
+    tensor.kwargs = {"dtype": G.value(like).dtype}
+    return G.infer(tensor)
 
 
 def _over_all(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

@@ -1,7 +1,7 @@
-"""Values by place and by rank, in forms that ONNX has: scatters, medians.
+"""Scatters and medians in forms that ONNX has.
 
-A scatter there takes exactly as many values as indices, where torch leaves the rest alone; a median
-is the last of the smaller half.
+ONNX's scatter takes exactly as many values as indices; torch ignores the rest. A median is the last
+element of the smaller half.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     assert isinstance(index, fx.Node)
     assert isinstance(source, fx.Node)
     cut, pairs = source, zip(G.shape(index), G.shape(source), strict=True)
-    for axis, (wanted, size) in enumerate(pairs):
-        if isinstance(wanted, int) and not G.same_sizes([wanted], [size]):
-            cut = insert_before(node, aten.slice.Tensor, (cut, axis, 0, wanted), f"source{axis}")
+    for axis, (count, size) in enumerate(pairs):
+        if isinstance(count, int) and not G.same_sizes([count], [size]):
+            cut = insert_before(node, aten.slice.Tensor, (cut, axis, 0, count), f"source{axis}")
     if cut is source:
         return None
     new = clone_as(node, node.target, (*node.args[:3], cut, *node.args[4:]))
@@ -36,33 +36,33 @@ def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _ranked(node: fx.Node, x: Any, rank: int, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
-    """The value of that rank (from 1) among those along an axis, and its place."""
+    """Return the rank-th smallest value (from 1) along an axis, and its index."""
     least = insert_before(node, aten.topk.default, (x, rank, axis, False, True), "least")
-    found = []
+    results = []
     for i, what in enumerate(("values", "indices")):
         all_ = insert_before(node, operator.getitem, (least, i), f"least.{what}")
         last = insert_before(node, aten.slice.Tensor, (all_, axis, rank - 1, rank), f"{what}.kept")
-        found.append(last if keep else insert_before(node, aten.squeeze.dim, (last, axis), what))
-    return found[0], found[1]
+        results.append(last if keep else insert_before(node, aten.squeeze.dim, (last, axis), what))
+    return results[0], results[1]
 
 
 def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
-    """The last of the smaller half along an axis whose size is dynamic, and its place."""
+    """Return the median along an axis of dynamic size, and its index."""
     ordered = insert_before(node, aten.sort.default, (x, axis), "ordered")
     size = insert_before(node, aten.sym_size.int, (x, axis), "size")
     rank = insert_before(
         node, operator.floordiv, (insert_before(node, operator.sub, (size, 1), "last"), 2), "rank"
     )
-    found = []
+    results = []
     for i, what in enumerate(("values", "indices")):
         all_ = insert_before(node, operator.getitem, (ordered, i), f"ordered.{what}")
         one = insert_before(node, aten.select.int, (all_, axis, rank), what)
-        found.append(
+        results.append(
             insert_before(node, aten.unsqueeze.default, (one, axis), f"{what}.kept")
             if keep
             else one
         )
-    return found[0], found[1]
+    return results[0], results[1]
 
 
 def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -75,7 +75,7 @@ def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """median, kthvalue of one axis: each reader gets its part."""
+    """Replace median or kthvalue along one axis; readers take values or indices."""
     x: Any = node.args[0]
     is_rank = node.target is aten.kthvalue.default
     axis = int(G.argument(node, 2 if is_rank else 1, "dim", -1))
@@ -86,16 +86,16 @@ def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     size = G.shape(x)[axis]
     if is_rank or isinstance(size, int):
         rank: Any = node.args[1] if is_rank else (size + 1) // 2
-        found = _ranked(node, x, rank, axis % G.rank(x), keep)
+        results = _ranked(node, x, rank, axis % G.rank(x), keep)
     else:
-        found = _middle(node, x, axis % G.rank(x), keep)
+        results = _middle(node, x, axis % G.rank(x), keep)
     for user in users:
-        G.replace(user, found[0 if user.args[1] == 0 else 1])
-    return found[0]
+        G.replace(user, results[0 if user.args[1] == 0 else 1])
+    return results[0]
 
 
-def _of_numbers(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
-    """The same without what is NaN, which stands as Inf behind all others; NaN of nothing."""
+def _without_nan(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
+    """Return the median without NaN, which sorts last as Inf; NaN if there is no number."""
     odd = insert_before(node, aten.isnan.default, (x,), "odd")
     filled = insert_before(node, aten.masked_fill.Scalar, (x, odd, torch.inf), "filled")
     ordered = insert_before(node, aten.sort.default, (filled, axis), "ordered")
@@ -119,21 +119,21 @@ def _of_numbers(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
 
 
 def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """The places of those of one axis have no form."""
+    """Replace a nanmedian whose indices are unused."""
     x: Any = node.args[0]
     if not G.is_float(x):
         return None
     if node.target is aten.nanmedian.default:
         flat = insert_before(node, aten.reshape.default, (x, [-1]), "flat")
-        return _of_numbers(node, flat, 0, keep=False)
+        return _without_nan(node, flat, 0, keep=False)
     axis, users = int(G.argument(node, 1, "dim", -1)), list(node.users)
     if not G.rank(x) or any(u.target is not operator.getitem or u.args[1] for u in users):
         return None
     keep = bool(G.argument(node, 2, "keepdim", False))
-    found = _of_numbers(node, x, axis % G.rank(x), keep)
+    median = _without_nan(node, x, axis % G.rank(x), keep)
     for user in users:
-        G.replace(user, found)
-    return found
+        G.replace(user, median)
+    return median
 
 
 SORT_RULES: Mapping[Any, Rule] = {
