@@ -1,8 +1,8 @@
-"""Observers: what is remembered of a tensor's values, and the range made of it.
+"""Observers: statistics of a tensor's values, and the quantization range estimated from them.
 
-An observer is a statistic x a range estimate x a granularity (per tensor or per channel), named
-by a row of the registry. Statistics that are no range (a mean) have rows too, and travel in the
-same file: recovery steps ask for them.
+An observer is a statistic, a range estimate and a granularity (per tensor or per channel), named
+by a row of the registry. Statistics without a range (a mean) have rows, too, and are stored in the
+same file; steps of the conversion use them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Ranges that clip where an ideal distribution is best clipped: `gaussian` and `laplace`.
+"""The observers `gaussian` and `laplace`: the optimal clipping range of an ideal distribution.
 
-After analytical clipping (ACIQ; Banner, Nahshan and Soudry 2019): noise is what is cut off plus
-step^2 / 12 inside, and for a bell of known width the threshold with the least of it follows from
-the number of codes. Unlike there, the width is measured on the elements themselves: around their
-mean, or, where all lie on one side of zero (behind a ReLU), around zero and without the zeros,
-since those are rounded to themselves; the threshold is solved for and not looked up, and no end is
-put where no element was.
+After analytical clipping (ACIQ; Banner, Nahshan and Soudry 2019): the noise is the clipping error
+plus step^2 / 12 inside, and for a distribution of known width the best threshold follows from the
+number of codes. Unlike there, the width is measured around the mean of the elements, or, where all
+are on one side of zero (behind a ReLU), around zero and without the zeros, since those are exact;
+the threshold is solved for and not looked up, and never exceeds the extremes.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import as_tensor
 
-BISECTIONS = 60  # of the interval that the threshold lies in, which is a float's precision
-MAX_THRESHOLD = 64.0  # in widths of the bell; more than any number of codes asks for
+BISECTIONS = 60  # of the interval of the threshold, down to float precision
+MAX_THRESHOLD = 64.0  # in widths of the distribution; more than any number of codes needs
 
 
 def gaussian(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """The range for elements of a normal distribution, per tensor or per channel: float64.
+    """Return the range for normally distributed elements, per tensor or per channel: float64.
 
-    Raises CalibrationError when the histogram is empty.
+    Raises:
+        CalibrationError: the histogram is empty.
     """
     return _clipped(histogram, qtype, symmetric, _gaussian_cut, power=2)
 
 
 def laplace(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """The range for elements of a Laplace distribution; see `gaussian`."""
+    """Return the range for Laplace distributed elements; see `gaussian`."""
     return _clipped(histogram, qtype, symmetric, _laplace_cut, power=1)
 
 
@@ -42,8 +42,7 @@ Cut = Callable[[float], float]
 
 
 def _gaussian_cut(t: float) -> float:
-    """How fast the squared error of what lies beyond a threshold falls: d/dt of
-    2 * integral from t of (x - t)^2 p(x), p of width 1, with its sign turned."""
+    """Return -d/dt of the clipping error 2 * integral from t of (x - t)^2 p(x), p of width 1."""
     return 4 * (exp(-t * t / 2) / sqrt(2 * pi) - t * erfc(t / sqrt(2)) / 2)
 
 
@@ -53,11 +52,13 @@ def _laplace_cut(t: float) -> float:
 
 @cache
 def threshold(cut: Cut, steps: float) -> float:
-    """Where to clip, in widths of the bell: the t at which what more range saves at its ends is
-    what it costs inside.
+    """Return the best threshold in widths of the distribution.
+
+    There, the gain of more range at its ends equals the cost of coarser steps inside.
 
     Args:
-        cut: one of the two above. steps: between zero and the threshold.
+        cut: -d/dt of the clipping error of the distribution.
+        steps: number of quantization steps between zero and the threshold.
     """
     low, high = 0.0, MAX_THRESHOLD
     for _ in range(BISECTIONS):

@@ -31,14 +31,14 @@ Ints = NDArray[np.int64]
 
 
 class Mean:
-    """The sum of all elements without any rounding, and their number; per channel too.
+    """The exact sum of all elements and their number, per tensor or per channel.
 
-    Floats of one exponent are whole multiples of one power of two, with 24 bits: they are added
-    up apart from those of other exponents, as an int64. So the state follows from the multiset
-    of values alone; rounding happens once, in `value`. A grid common to all values would have to
-    be known beforehand, or grow with the data and round some values twice.
+    Floats with equal exponents are multiples of one power of two, with 24 bits: each exponent has
+    a separate int64 sum. So the state depends on the multiset of values alone, and `value` rounds
+    once. A grid common to all values would have to be known in advance, or grow with the data and
+    round some values twice.
 
-    A piece is summed in float64, which is exact below 2**29 elements.
+    A chunk is summed in float64, which is exact below 2**29 elements.
     """
 
     def __init__(self, axis: int | None) -> None:
@@ -63,8 +63,8 @@ class Mean:
         if channels == 0:
             return
         sums = np.zeros((channels, _CLASSES), np.int64)
-        for start, piece in chunks(x, self.axis, _ROWS):
-            sums[start : start + piece.shape[0]] += _sums(piece)
+        for start, chunk in chunks(x, self.axis, _ROWS):
+            sums[start : start + chunk.shape[0]] += _sums(chunk)
         self._add(np.full(channels, x.numel() // channels), sums)
 
     def merge(self, other: Statistic) -> None:
@@ -83,17 +83,17 @@ class Mean:
         self.count, self.sums = count.copy(), sums.copy()
 
     def value(self) -> torch.Tensor:
-        """The mean, rounded once: float64, rank 0 per tensor, else [C].
+        """Return the mean, rounded once: float64, rank 0 per tensor, else [C].
 
         Raises CalibrationError when empty.
         """
         if self.empty:
-            raise CalibrationError("no data was seen")
-        found = []
+            raise CalibrationError("no data was observed")
+        means = []
         for count, sums in zip(self.count, self.sums, strict=True):
             total = sum(int(sums[e]) << max(int(e) - 1, 0) for e in np.flatnonzero(sums))
-            found.append(float(Fraction(total, int(count) << 149)))
-        return as_tensor(np.array(found), self.axis)
+            means.append(float(Fraction(total, int(count) << 149)))
+        return as_tensor(np.array(means), self.axis)
 
     def state(self) -> State:
         """`count` int64 [C]; of each channel the `terms` int64 [C] sums that are not 0.
@@ -132,18 +132,18 @@ class Mean:
         return new
 
 
-def _sums(piece: torch.Tensor) -> Ints:
-    """The rows of [c, n] float32 summed by exponent, in units of each: int64 [c, 256].
+def _sums(chunk: torch.Tensor) -> Ints:
+    """Return the sums of the rows of [c, n] float32 by exponent, in its units: int64 [c, 256].
 
     Raises DataError for NaN and Inf.
     """
-    rows = piece.shape[0]
-    classes = (piece.view(torch.int32) >> 23) & 255
-    classes += _CLASSES * torch.arange(rows, dtype=torch.int32, device=piece.device)[:, None]
-    flat = torch.bincount(classes.reshape(-1), piece.double().reshape(-1), rows * _CLASSES)
+    rows = chunk.shape[0]
+    classes = (chunk.view(torch.int32) >> 23) & 255
+    classes += _CLASSES * torch.arange(rows, dtype=torch.int32, device=chunk.device)[:, None]
+    flat = torch.bincount(classes.reshape(-1), chunk.double().reshape(-1), rows * _CLASSES)
     sums = flat.cpu().numpy().reshape(rows, _CLASSES)
     if (sums[:, -1] != 0).any():
         raise DataError("NaN or Inf (or a value beyond float32)")
     units = 150 - np.maximum(np.arange(_CLASSES), 1)
-    found: Ints = np.ldexp(sums, units).astype(np.int64)
-    return found
+    result: Ints = np.ldexp(sums, units).astype(np.int64)
+    return result

@@ -23,9 +23,13 @@ _DTYPES = {"min": np.float32, "max": np.float32, "rows": np.int64}
 
 
 class MinMax:
-    """Lowest and highest element ever seen; the same under any split, order and merging.
+    """Lowest and highest element; independent of batches, their order and merging.
 
-    rows: how many elements of each channel.
+    Attributes:
+        axis: Of the channels; None per tensor.
+        rows: Number of elements per channel.
+        low: Lowest elements, float32 [C].
+        high: Highest elements, float32 [C].
     """
 
     def __init__(self, axis: int | None) -> None:
@@ -64,7 +68,7 @@ class MinMax:
 
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:
-            raise CalibrationError("no data was seen")
+            raise CalibrationError("no data was observed")
         return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:

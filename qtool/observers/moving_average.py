@@ -31,8 +31,8 @@ _DTYPES = {
 class MovingAverage:
     """e = x for the first batch, then e = momentum * e + (1 - momentum) * x, in float64.
 
-    x is the batch's minimum (and, apart, its maximum). Unlike the other statistics this one
-    depends on how the data is cut into batches and on their order: later batches weigh more.
+    x is the batch's minimum (and, separately, its maximum). Unlike the other statistics this one
+    depends on the batches and their order: later batches weigh more.
     """
 
     ordered = True
@@ -68,10 +68,10 @@ class MovingAverage:
         self.batches += 1
 
     def merge(self, other: Statistic) -> None:
-        """As seeing own batches, then `other`'s; equal to that up to float64 rounding.
+        """Continue with the batches of `other`; exact up to float64 rounding.
 
-        `other` alone began at its first value where it would have stood at this mean, a
-        difference that `other.batches` steps have each multiplied by the momentum.
+        `other` started at its first value in place of this mean, a difference that each of its
+        `other.batches` steps multiplied by the momentum.
         """
         check_mergeable(self, other)
         assert isinstance(other, MovingAverage)
@@ -86,7 +86,7 @@ class MovingAverage:
 
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.empty:
-            raise CalibrationError("no data was seen")
+            raise CalibrationError("no data was observed")
         return as_tensor(self.mean[0], self.axis), as_tensor(self.mean[1], self.axis)
 
     def state(self) -> State:

@@ -1,7 +1,7 @@
-"""The range with the least squared error, of values that are all at hand: weights.
+"""The `mse` observer for weights: the range with the least squared error of known values.
 
-`ranges.mse` knows values by a histogram. A block of weights is 16 to 256 numbers, and a layer has
-thousands of blocks: so they are searched together, each by its own values.
+`ranges.mse` works on a histogram. A block of weights has 16 to 256 values and a layer thousands of
+blocks, so here all blocks are searched together, each on its values.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from qtool.core.types import QType
 from qtool.observers.ranges import Range
 from qtool.observers.scale_and_zero_point import solve
 
-_TOGETHER = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
-_APART = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there
-_BATCH_SIZE = 1 << 22  # values whose candidates are tried together, as many as stay near the cache
+_BOTH_ENDS = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
+_ONE_END = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there
+_BATCH_SIZE = 1 << 22  # values tried together, as many as stay near the cache
 
 
 def least_error(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
-    """The range of each row that `solve` turns into the least squared quantization error.
+    """Return the range of each row that `solve` turns into the least squared quantization error.
 
-    Candidates are the extremes, both ends shrunk alike, and then each end by itself, where the grid
-    has a zero point. Of equals the first wins. Deterministic.
+    Candidates are the extremes, both ends shrunk equally, and then each end separately, where the
+    grid has a zero point. Of equals the first wins. Deterministic.
 
     Args:
         values: finite floats [C, n].
+        qtype: of the codes.
+        symmetric: the zero point is 0.
 
-    Returns: float64 [C], [C].
+    Returns:
+        Lowest and highest value, float64 [C] each.
     """
     parts = values.split(max(1, _BATCH_SIZE // max(1, values.shape[-1])))
-    found = [_search(part, qtype, symmetric) for part in parts]
-    low, high = (torch.cat(ends) for ends in zip(*found, strict=True))
+    ranges = [_search(part, qtype, symmetric) for part in parts]
+    low, high = (torch.cat(ends) for ends in zip(*ranges, strict=True))
     return low, high
 
 
@@ -42,18 +45,18 @@ def _search(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
         high = torch.maximum(-low, high)
         low = -high
     best = _Best(values, qtype, symmetric, low, high)
-    for ratio in _TOGETHER:
+    for ratio in _BOTH_ENDS:
         best.try_range(low * ratio, high * ratio)
     if not symmetric:
-        for ratio in _APART:
+        for ratio in _ONE_END:
             best.try_range(best.low * ratio, best.high)
-        for ratio in _APART:
+        for ratio in _ONE_END:
             best.try_range(best.low, best.high * ratio)
     return best.low, best.high
 
 
 class _Best:
-    """Of each row, the best range so far."""
+    """The best range of each row so far."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From statistics to the range worth representing: float64 (lo, hi), rank 0 or [C]."""
+"""Range estimates from statistics: float64 (low, high), rank 0 or [C]."""
 
 from __future__ import annotations
 
@@ -16,39 +16,46 @@ from qtool.observers.statistic import RangeStatistic, as_tensor
 Range = tuple[torch.Tensor, torch.Tensor]
 Floats = NDArray[np.float64]
 
-# Where `mse` looks: ratios of a candidate to the range it starts from, wide to narrow, so that
-# of equals the widest wins. First 8 octaves down, in half octaves where the two ends must be tried
-# in every combination, since each alone may lead to a poor optimum; then near the best of these.
-_TOGETHER = np.exp2(-np.arange(0, 97) / 12)
-_APART = tuple(r.ravel() for r in np.meshgrid(*2 * [np.exp2(-np.arange(0, 17) / 2)], indexing="ij"))
+# Candidates of `mse`: ratios to the initial range, wide to narrow, so that of equals the widest
+# wins. First 8 octaves down, in half octaves where every combination of the two ends must be tried,
+# since each end alone may lead to a poor optimum; then near the best of these.
+_BOTH_ENDS = np.exp2(-np.arange(0, 97) / 12)
+_HALF_OCTAVES = np.exp2(-np.arange(0, 17) / 2)
+_COMBINATIONS = tuple(r.ravel() for r in np.meshgrid(*2 * [_HALF_OCTAVES], indexing="ij"))
 _NEARBY = tuple(np.exp2(np.arange(8, -9, -1) / fine) for fine in (16, 16, 64))
-_BATCH_SIZE = 16  # candidates: times the bins, what the arrays of the search hold
+_BATCH_SIZE = 16  # candidates per array of [candidates, bins]
 
 
 def min_max(statistic: RangeStatistic) -> Range:
-    """Everything that was seen, nothing clipped. Raises CalibrationError when empty."""
+    """Return the extremes, without clipping. Raises CalibrationError when empty."""
     return statistic.extent()
 
 
 def percentile(histogram: Histogram, p: float = 99.999) -> Range:
-    """Leave out 100 - p percent of the elements at either tail; p in percent, from 50 to 100.
+    """Return the range without 100 - p percent of the elements at either tail.
 
-    Linear within a bin, never outside the exact minimum and maximum. A tail is clipped only
-    when it has elements on its own side of zero, and not beyond zero: after a ReLU the minimum
-    stays. Raises CalibrationError when empty.
+    Linear within a bin, never outside the exact minimum and maximum. A tail is clipped only if it
+    has elements on its side of zero, and not beyond zero: after a ReLU the minimum stays.
+
+    Args:
+        histogram: of the tensor or its channels.
+        p: in percent, from 50 to 100.
+
+    Raises:
+        CalibrationError: the histogram is empty.
     """
-    return _each(histogram, lambda bins: _percentile(bins, p))
+    return _per_channel(histogram, lambda bins: _percentile(bins, p))
 
 
 def _percentile(bins: Bins, p: float) -> tuple[float, float]:
-    left_out = bins.counts.sum() * (1 - p / 100)
-    lo = min(_walk(bins.counts, bins.edges, left_out), 0.0)
-    hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], left_out), 0.0)
+    clipped = bins.counts.sum() * (1 - p / 100)
+    lo = min(_walk(bins.counts, bins.edges, clipped), 0.0)
+    hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], clipped), 0.0)
     return min(max(lo, bins.low), bins.high), min(max(hi, bins.low), bins.high)
 
 
 def _walk(counts: NDArray[np.int64], edges: Floats, elements: float) -> float:
-    """Where so many elements lie below, each bin's being spread evenly over it."""
+    """Return the value with this many elements below, interpolated within its bin."""
     total = np.cumsum(counts)
     i = int(np.searchsorted(total, elements, side="right"))
     inside = (elements - (total[i] - counts[i])) / counts[i]
@@ -56,14 +63,16 @@ def _walk(counts: NDArray[np.int64], edges: Floats, elements: float) -> float:
 
 
 def mse(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """The range that `solve` turns into the smallest mean squared quantization error.
+    """Return the range that `solve` turns into the smallest mean squared quantization error.
 
-    The elements of a bin are taken as spread evenly over it and the error is integrated
-    exactly, so it is right also where a quantization step is finer than a bin. Candidates: no
-    clipping, and each end shrunk by up to 2**8, found to about 1 percent. Deterministic. Raises
-    CalibrationError when empty.
+    Elements count as spread evenly over their bin and the error is integrated exactly, so it is
+    right also where a quantization step is finer than a bin. Candidates: no clipping, and each end
+    shrunk by up to 2**8, to about 1 percent. Deterministic.
+
+    Raises:
+        CalibrationError: the histogram is empty.
     """
-    return _each(histogram, lambda bins: _mse(bins, qtype, symmetric))
+    return _per_channel(histogram, lambda bins: _mse(bins, qtype, symmetric))
 
 
 def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
@@ -82,11 +91,11 @@ def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
         return best(np.maximum(lo * down, low), np.minimum(hi * up, high))
 
     if symmetric or low == 0 or high == 0:
-        lo, hi = scaled(low, high, _TOGETHER, _TOGETHER)
+        lo, hi = scaled(low, high, _BOTH_ENDS, _BOTH_ENDS)
         for ratios in _NEARBY:
             lo, hi = scaled(lo, hi, ratios, ratios)
     else:
-        lo, hi = scaled(low, high, *_APART)
+        lo, hi = scaled(low, high, *_COMBINATIONS)
         for ratios in _NEARBY:
             same = np.ones_like(ratios)
             lo, hi = scaled(lo, hi, ratios, same)
@@ -95,7 +104,7 @@ def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
 
 
 def _errors(bins: Bins, lo: Floats, hi: Floats, qtype: QType, symmetric: bool) -> Floats:
-    """Summed squared quantization errors [K] under the ranges [lo[K], hi[K]].
+    """Return the summed squared quantization errors [K] for the ranges [lo[K], hi[K]].
 
     With one step of error e(x) = (x - rint(x))**2, the integral of e from 0 to u is
     r / 12 + (u - r)**3 / 3 with r = rint(u); beyond the end codes the error is a parabola.
@@ -114,7 +123,7 @@ def _errors(bins: Bins, lo: Floats, hi: Floats, qtype: QType, symmetric: bool) -
     return errors
 
 
-def _each(histogram: Histogram, of: Callable[[Bins], tuple[float, float]]) -> Range:
-    """Apply a function of one channel to all of them."""
-    ends = np.array([of(bins) for bins in histogram.channel_bins()])
+def _per_channel(histogram: Histogram, estimate: Callable[[Bins], tuple[float, float]]) -> Range:
+    """Return the ranges of all channels."""
+    ends = np.array([estimate(bins) for bins in histogram.channel_bins()])
     return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)

@@ -1,4 +1,4 @@
-"""The observers by name: which statistic, which range, which options."""
+"""The observers by name: statistic, range estimate and options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Options = Mapping[str, float]
 
 
 class StatisticType(Protocol):
-    """A statistic's class: its settings are keywords of the constructor and of `from_state`."""
+    """The class of a statistic; its settings are keywords of constructor and `from_state`."""
 
     def __call__(self, axis: int | None, /, *args: Any, **settings: Any) -> Statistic: ...
 
@@ -36,15 +36,22 @@ class StatisticType(Protocol):
 
 @dataclass(frozen=True)
 class Option:
-    """A number a person may set: its default, whose type it has, and inclusive bounds."""
+    """A number that users can set.
+
+    Attributes:
+        default: Its type is the type of the option.
+        low: Lowest value.
+        high: Highest value.
+        setting: It is a setting of the statistic, not of the range estimate.
+    """
 
     default: float
     low: float
     high: float
-    setting: bool = False  # of the statistic, else of the range
+    setting: bool = False
 
     def check(self, where: str, value: object) -> float:
-        """`value` (a number, or text of one) as the default's type, or CalibrationError."""
+        """Return `value` (a number, or its text) as the default's type; raise CalibrationError."""
         number = _number(type(self.default), value)
         if number is None:
             word = "a whole number" if isinstance(self.default, int) else "a number"
@@ -57,7 +64,7 @@ class Option:
 
 
 def _number(kind: type[float], value: object) -> float | None:
-    """`value` as an int or a float without loss, or None."""
+    """Return `value` as an int or a float without loss, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -68,11 +75,16 @@ def _number(kind: type[float], value: object) -> float | None:
 
 @dataclass(frozen=True)
 class Observer:
-    """One row: what is remembered, how a range is estimated from it, what can be set.
+    """One observer.
 
-    The first option is the main one: `name:value` sets it. Without an estimate the statistic is
-    no range: a recovery step asks for it, a person does not choose it. of_values: the ranges of
-    rows [C, n] whose values are all at hand, where there is a better way than by the statistic.
+    Attributes:
+        name: Its name in recipes and options.
+        statistic: The statistic.
+        estimate: Returns the range from (statistic, options, qtype, symmetric). None: the statistic
+            has no range; a step of the conversion uses it, and users cannot choose it.
+        options: By name; the first is the main one: `name:value` sets it.
+        range_of_values: Returns the ranges of rows [C, n] from the values themselves, where that is
+            better than the statistic.
     """
 
     name: str
@@ -82,6 +94,7 @@ class Observer:
     range_of_values: Callable[[torch.Tensor, QType, bool], Range] | None = None
 
     def settings(self, options: Options) -> dict[str, float]:
+        """Return the options that are settings of the statistic."""
         return {k: v for k, v in options.items() if self.options[k].setting}
 
 
@@ -89,10 +102,10 @@ OBSERVERS: dict[str, Observer] = {}
 
 
 def register(observer: Observer) -> None:
-    """Adds a row. Raises CalibrationError when the name is taken."""
+    """Add an observer. Raises CalibrationError if the name is taken."""
     if observer.name in OBSERVERS:
         raise CalibrationError(
-            f"observer {observer.name!r} is registered already; give it a name of its own"
+            f"observer {observer.name!r} is registered already; choose another name"
         )
     OBSERVERS[observer.name] = observer
 
@@ -154,9 +167,10 @@ def _no_range_error(name: str) -> CalibrationError:
 
 
 def options_of(spec: ObserverSpec) -> dict[str, float]:
-    """Every option of the observer, checked, defaults filled in, in the row's order.
+    """Return all options of an observer, checked, with defaults, in the order of its row.
 
-    Raises CalibrationError for an unknown observer or option, or a value out of bounds.
+    Raises:
+        CalibrationError: unknown observer or option, or a value out of bounds.
     """
     row = _observer(spec.name)
     for key, _ in spec.options:
@@ -165,11 +179,11 @@ def options_of(spec: ObserverSpec) -> dict[str, float]:
             raise CalibrationError(
                 f"observer {spec.name!r} has no option {key!r}; its options: {known}"
             )
-    given = dict(spec.options)
-    if len(given) < len(spec.options):
+    values = dict(spec.options)
+    if len(values) < len(spec.options):
         raise CalibrationError(f"observer {str(spec)!r} sets an option twice")
     return {
-        key: option.check(_where(spec.name, key), given.get(key, option.default))
+        key: option.check(_where(spec.name, key), values.get(key, option.default))
         for key, option in row.options.items()
     }
 
@@ -179,7 +193,7 @@ def _where(name: str, key: str) -> str:
 
 
 def create(spec: ObserverSpec, axis: int | None) -> Statistic:
-    """An empty statistic for `spec`: per tensor, or per channel along `axis` (may be negative).
+    """Return an empty statistic: per tensor, or per channel along `axis` (may be negative).
 
     Raises CalibrationError as `options_of` does.
     """
@@ -188,7 +202,7 @@ def create(spec: ObserverSpec, axis: int | None) -> Statistic:
 
 
 def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[Any]]) -> Statistic:
-    """The statistic of `spec` and `axis` whose `state()` is given.
+    """Return the statistic of `spec` and `axis` with this state.
 
     Raises CalibrationError for a damaged state and as `options_of` does.
     """
@@ -197,7 +211,7 @@ def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[An
 
 
 def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: bool) -> Range:
-    """The range `spec` takes from its statistic: float64, rank 0 per tensor, else [C].
+    """Return the range `spec` estimates from its statistic: float64, rank 0 per tensor, else [C].
 
     Raises CalibrationError when the statistic is empty, was not made for `spec`, or is no range.
     """
@@ -214,7 +228,7 @@ def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: 
 
 
 def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
-    """The range `spec` takes of each row of values [C, n]: float64 [C].
+    """Return the range `spec` estimates of each row of values [C, n]: float64 [C].
 
     Raises CalibrationError as `range_of` does.
     """
@@ -227,7 +241,7 @@ def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmet
 
 
 def parse(text: str) -> ObserverSpec:
-    """`name`, `name:value` (the main option) or `name:key=value,...` -> a checked spec.
+    """Return a checked spec of `name`, `name:value` (the main option) or `name:key=value,...`.
 
     Raises CalibrationError as `options_of` does, and for an observer that measures no range.
     """
@@ -240,7 +254,9 @@ def parse(text: str) -> ObserverSpec:
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             if pairs or not row.options:
-                raise CalibrationError(f"cannot read {part!r} in observer {text!r}: want key=value")
+                raise CalibrationError(
+                    f"cannot read {part!r} in observer {text!r}: expected key=value"
+                )
             key, value = next(iter(row.options)), key
         known = row.options.get(key)
         pairs.append((key, known.check(_where(name, key), value) if known else value))

@@ -1,4 +1,4 @@
-"""From a range to a scale and a zero point."""
+"""Scale and zero point of a range."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ _MAX = torch.finfo(torch.float32).max
 def solve(
     lo: torch.Tensor, hi: torch.Tensor, qtype: QType, symmetric: bool, axis: int | None
 ) -> QuantParams:
-    """The parameters that represent [lo, hi], extended to include 0, with `qtype`'s codes.
+    """Return the parameters that represent [lo, hi], extended to include 0, with `qtype`'s codes.
 
-    `lo` and `hi`: real values, rank 0 for `axis` None, else [C]. Asymmetric: the end codes
-    stand on the ends, up to the rounding of the zero point (half to even; lo >= 0 gives qmin
-    exactly). Symmetric: the zero point is 0 (the middle code of an unsigned type), the highest
-    code stands on the larger magnitude.
+    Asymmetric: the end codes represent the ends, up to the rounding of the zero point (half to
+    even; lo >= 0 gives qmin exactly). Symmetric: the zero point is 0 (the middle code of an
+    unsigned type), and the highest code represents the larger magnitude.
 
     Computed in float64; the scale is rounded to the nearest float32 last. A scale is at least
     2**-60, 1 for the range [0, 0], and never so large that a code dequantizes to Inf: ends near
     or beyond float32's largest value are clipped.
 
-    Raises CalibrationError for NaN, Inf, lo > hi or ranks that do not fit `axis`.
+    Args:
+        lo: lowest values, rank 0 for `axis` None, else [C].
+        hi: highest values, like `lo`.
+        qtype: of the codes.
+        symmetric: see above.
+        axis: of the channels, or None.
+
+    Raises:
+        CalibrationError: NaN, Inf, lo > hi or ranks that do not fit `axis`.
     """
     _check(lo, hi, axis)
     lo = lo.double().clamp(-_MAX, 0)
@@ -55,12 +62,12 @@ def _check(lo: torch.Tensor, hi: torch.Tensor, axis: int | None) -> None:
 
 
 def _usable(span: torch.Tensor, steps: int) -> torch.Tensor:
-    """`span`, widened where so many steps over it would give a scale too small."""
+    """Return `span`, widened where this number of steps would make the scale too small."""
     return torch.where(span == 0, steps, span.clamp(min=MIN_SCALE * steps))
 
 
 def _largest(zero: torch.Tensor, qtype: QType) -> torch.Tensor:
-    """The largest float32 scales with which no code leaves the float32 range."""
+    """Return the largest float32 scales with which all codes dequantize to finite values."""
     steps = torch.maximum(zero - qtype.qmin, qtype.qmax - zero).float().double()
     limit = (_MAX / steps).float()
     too_large = limit.double() * steps > _MAX
