@@ -1,4 +1,4 @@
-"""Where a measurement was made: the machine and the versions."""
+"""The machine and the package versions of a measurement."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from pathlib import Path
 from qtool.core.versions import version_of
 
 PACKAGES = ("qtool", "onnxruntime", "torch", "onnx", "numpy")
-# what int8 kernels on x86 are fast with, by the names the system gives them
+# instruction sets that int8 kernels on x86 need to be fast, as in /proc/cpuinfo
 FEATURES = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """cpu: model name. cores: that this process may use. memory_gib: of the machine. features: the
-    instruction sets that matter to int8. versions: package -> version."""
+    """A machine.
+
+    Attributes:
+        cpu: model name.
+        cores: available to this process.
+        memory_gib: of the machine.
+        features: instruction sets relevant to int8.
+        versions: of packages, by name.
+    """
 
     cpu: str
     cores: int
@@ -28,7 +35,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """This machine. What the system does not tell is left empty."""
+    """Return this machine; unknown fields are empty."""
     facts = _cpu_facts()
     flags = facts.get("flags", "").split()
     return Machine(
@@ -37,12 +44,12 @@ def this_machine() -> Machine:
         _memory(),
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         tuple(f for f in FEATURES if f in flags),
-        {name: found for name in PACKAGES if (found := version_of(name))},
+        {name: version for name in PACKAGES if (version := version_of(name))},
     )
 
 
 def _cpu_facts() -> dict[str, str]:
-    """The first processor's lines of /proc/cpuinfo, where there is one."""
+    """Return the fields of the first processor in /proc/cpuinfo, {} without that file."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
     except OSError:

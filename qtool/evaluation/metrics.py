@@ -1,4 +1,4 @@
-"""Metrics: one figure for each model, its loss beside the reference, and how sure that is."""
+"""Metrics: one value per model, its loss relative to the reference, and the interval of that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the ends of its 95 % confidence interval, in the unit of the estimate."""
+    """An estimate with its 95 % confidence interval, in the unit of the estimate."""
 
     value: float
     low: float
@@ -29,11 +29,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure for every model, in its order.
+    """A metric of every model, in the order of the models.
 
-    drops: by how much each model is worse than the reference (negative: better), with the interval
-    of the difference by paired bootstrap where the metric is a mean over samples. percent: the
-    values are shares, shown as percent. source: "built in" or "user".
+    Attributes:
+        percent: True if the values are shares, shown in percent.
+        source: "built in" or "user".
+        values: one per model.
+        drops: by how much each model is worse than the reference (negative: better).
+        intervals: of the drops, by paired bootstrap; None if the metric is not a mean over samples.
     """
 
     name: str
@@ -45,11 +48,11 @@ class Metric:
     intervals: tuple[Interval | None, ...]
 
     def text(self, value: float) -> str:
-        """A value of this metric in its own unit."""
+        """Format a value in the unit of this metric."""
         return percent(value) if self.percent else f"{value:.5g}"
 
     def change(self, drop: float) -> str:
-        """What was lost: with a minus where the model is worse."""
+        """Format a drop as a change: negative if the model is worse."""
         if drop == 0:
             return "no change"
         return f"{-100 * drop:+.2f} points" if self.percent else f"{-drop:+.3g}"
@@ -63,7 +66,7 @@ def make_metric(
     higher_is_better: bool = True,
     confidence: float = CONFIDENCE,
 ) -> Metric:
-    """A metric from its value on each sample, or from a single number, for every model."""
+    """Return a metric from [samples] values, or a single number, of every model."""
     rows = [np.asarray(v, np.float64) for v in values]
     means = [float(r.mean()) for r in rows]
     sign = 1.0 if higher_is_better else -1.0
@@ -78,10 +81,10 @@ def make_metric(
 def bootstrap(
     values: Array, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Interval:
-    """The mean of per-sample values with its interval, of 95 %: the percentile bootstrap.
+    """Return the mean of [samples] values with its interval, by the percentile bootstrap.
 
-    Of differences between two models on the same samples it is the paired bootstrap. Values that
-    take few distinct numbers (hits and misses) are drawn as counts, exactly alike and in no time.
+    For differences between two models on the same samples this is the paired bootstrap. Values with
+    few distinct numbers (hits and misses) are drawn as counts: the same distribution, but fast.
     """
     generator = np.random.default_rng(seed)
     distinct, counts = np.unique(values, return_counts=True)
@@ -103,21 +106,21 @@ def user_metrics(
     where: str,
     lower_is_better: Sequence[str] = (),
 ) -> tuple[Metric, ...]:
-    """What the user's function says of each model.
+    """Evaluate the user's function on each model.
 
     Args:
-        function: takes a model, callable with tensors as the float model is, and returns a number,
-            one number for each sample (an array), or a dict of these by name.
-        where: how to name the function in an error.
+        function: takes a model, which is called with tensors like the float model, and returns a
+            number, an array with one number per sample, or a dict of these by name.
+        where: name of the function in errors.
         lower_is_better: names of metrics that are errors or losses.
 
     Raises:
-        DataError: the function raises, or returns NaN or no number; or names a metric only once.
+        DataError: the function raises, returns NaN or a non-number, or other names per model.
     """
-    found = [call_metrics(function, file, where) for file in files]
-    names = list(found[0])
+    results = [call_metrics(function, file, where) for file in files]
+    names = list(results[0])
     if different := next(
-        (set(names) ^ set(other) for other in found if set(other) != set(names)), None
+        (set(names) ^ set(other) for other in results if set(other) != set(names)), None
     ):
         raise DataError(f"{where} does not return '{min(different)}' for every model")
     if unknown := set(lower_is_better) - set(names):
@@ -125,27 +128,26 @@ def user_metrics(
             f"{where} returns no metric '{min(unknown)}'; it returns {', '.join(names)}"
         )
     return tuple(
-        make_metric(n, [f[n] for f in found], "user", higher_is_better=n not in lower_is_better)
+        make_metric(n, [r[n] for r in results], "user", higher_is_better=n not in lower_is_better)
         for n in names
     )
 
 
 def call_metrics(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
-    """What the user's function says of one file: a number, or one for each sample, by name.
+    """Return the metrics of the user's function on one file: a number or [samples], by name.
 
     Raises:
         DataError: as for `user_metrics`.
     """
     try:
-        answer = function(OnnxFunction(file))
+        result = function(OnnxFunction(file))
     except (Exception, SystemExit) as error:
         raise DataError(f"{where} failed on {file.name}: {describe(error)}") from error
-    answers = (
-        answer if isinstance(answer, Mapping) else {getattr(function, "__name__", "metric"): answer}
-    )
-    if not answers:
+    if not isinstance(result, Mapping):
+        result = {getattr(function, "__name__", "metric"): result}
+    if not result:
         raise DataError(f"{where} returned an empty dict; return a number, or numbers by name")
-    return {str(name): _number(value, f"{where}, '{name}'") for name, value in answers.items()}
+    return {str(name): _number(value, f"{where}, '{name}'") for name, value in result.items()}
 
 
 def _number(value: Any, where: str) -> Array:
@@ -154,7 +156,9 @@ def _number(value: Any, where: str) -> Array:
     except (TypeError, ValueError) as error:
         raise DataError(f"{where} is a {type(value).__name__}, not a number") from error
     if array.ndim > 1 or not array.size:
-        raise DataError(f"{where} has shape {list(array.shape)}; return a number, or one a sample")
+        raise DataError(
+            f"{where} has shape {list(array.shape)}; return a number, or one per sample"
+        )
     if not np.isfinite(array).all():
         raise DataError(f"{where} is {'NaN' if np.isnan(array).any() else 'infinite'}")
     return array

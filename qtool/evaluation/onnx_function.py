@@ -1,4 +1,4 @@
-"""An ONNX file as a function of tensors, for metrics of the user."""
+"""An ONNX file as a function of tensors, for the user's metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from qtool.verification.model_inputs import Feeder
 
 
 class OnnxFunction:
-    """An ONNX file that is called as the float model was: tensors in, by position or by name; one
-    tensor out, or a tuple of them."""
+    """An ONNX file that is called like the float model.
+
+    Takes tensors by position or by name, and returns a tensor or a tuple of tensors.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -26,9 +28,9 @@ class OnnxFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         batch = Batch(to_batch(list(args)).args if args else (), to_batch(kwargs).kwargs)
         arrays = self.feeder.arrays(batch, next(self.calls))
-        found = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def eval(self) -> OnnxFunction:
-        """Itself: evaluation loops call model.eval()."""
+        """Return self: evaluation loops call model.eval()."""
         return self

@@ -1,4 +1,4 @@
-"""What a report is asked for. Loads nothing heavy: commands take their defaults from here."""
+"""Goals and options of a report. Imports nothing heavy: commands take their defaults from here."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ OPTION_RANGES = {
 
 @dataclass(frozen=True)
 class Goals:
-    """What the user asks for; None: a sensible default, that cannot be missed but judged by.
+    """Goals of a report. None is a default that the verdict uses but that does not count as missed.
 
-    drop: the most that the first metric may lose, in its unit (0.01 of top-1 is one point).
-    speedup: the least ratio of latencies. coverage: the least share of MACs in integer kernels.
+    Attributes:
+        drop: largest loss of the first metric, in its unit (0.01 of top-1 is one point).
+        speedup: least speed-up over the reference.
+        coverage: least share of MACs in integer kernels, 0 to 1.
 
     Raises:
         OptionError: a goal is NaN, infinite or out of its range.
@@ -46,19 +48,19 @@ class Goals:
 
 @dataclass(frozen=True, eq=False)
 class ReportOptions:
-    """What to measure, and how well.
+    """What a report measures, and how precisely.
 
     Attributes:
-        title: heads the report; by default the name of its folder.
+        title: of the report; by default the name of its folder.
         labels: [samples] class numbers.
         function: the user's metrics, see `qtool.evaluation.metrics.user_metrics`.
-        where: what errors call that function.
+        where: name of the function in errors.
         lower_is_better: names of its metrics that are errors or losses.
         batch_sizes, threads: every pair of them is timed.
-        seconds: how long each is timed.
-        samples: on how many of the first samples the layers are measured, in whole batches.
-        budget: what measuring the layers may cost, in runs of the float model.
-        goals: what the verdict judges by.
+        seconds: duration of each timing.
+        samples: number of first samples to measure the layers on, rounded up to whole batches.
+        budget: cost of measuring the layers, in runs of the float model.
+        goals: for the verdict.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -81,5 +83,5 @@ class ReportOptions:
 
     @property
     def mark(self) -> str:
-        """What kept results depend on: neither goals nor title."""
+        """What stored results depend on: neither goals nor title."""
         return repr([self.batch_sizes, self.threads, self.seconds])

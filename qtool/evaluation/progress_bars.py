@@ -1,4 +1,4 @@
-"""Progress bars of measurements: the type, and the one that draws nothing."""
+"""Progress bars of measurements: the type of the factory, and one that draws nothing."""
 
 from __future__ import annotations
 

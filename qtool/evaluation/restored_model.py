@@ -1,5 +1,5 @@
-"""The quantized model behind an exported file, given the float model it was made from; and the
-float model behind a file, where there is nothing else."""
+"""Restore the quantized model of an exported file with its float model, or a float model from the
+file alone."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ from qtool.planning.targets import target
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
-    """A file without its weights, where they stand in a second one.
+    """Return an ONNX model without its external weights.
 
-    Raises FileError unless the file is an ONNX model.
+    Raises:
+        FileError: not an ONNX model.
     """
     if not is_file(path):
         raise FileError(f"{path}: no such file")
@@ -49,7 +50,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
 
 
 def is_quantized(path: str | Path) -> bool:
-    """Whether any tensor of a file is in codes."""
+    """Return True if a file has quantized tensors."""
     marks = ("QuantizeLinear", "QLinear", "Integer")
     return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
 
@@ -62,15 +63,16 @@ def restore(
     weights: bool = True,
     recipe: Recipe | None = None,
 ) -> Quantized:
-    """The quantized model that `path` was exported from: planned again from what the file says of
-    itself, with its parameters, and its weights where they were changed on the way (by a step of
-    the conversion, or training).
+    """Return the quantized model that `path` was exported from.
+
+    The plan is made again from the metadata of the file. Parameters come from the file, and so do
+    weights that a step of the conversion or training changed.
 
     Args:
         captured: the float model.
         sample: a batch of its inputs.
-        weights: False leaves the weights as they were before they were rounded for their layers.
-        recipe: another one than the file's, that leaves more in float; all else as it is there.
+        weights: False keeps the weights as they were before weight rounding.
+        recipe: replaces that of the file, to keep more in float; everything else is unchanged.
 
     Raises:
         VerificationError: the file was not made by qtool, or from another model.
@@ -84,8 +86,8 @@ def restore(
     except PlanError as error:
         raise VerificationError(f"{path} does not fit this model: {error}") from error
     state = replay_changes(STEPS, ConversionState.start(captured, plan), info.changes)
-    made = {(n.node, n.op, n.form) for n in info.nodes}
-    if made != {
+    exported = {(n.node, n.op, n.form) for n in info.nodes}
+    if exported != {
         (d.node, d.op, d.execution.value)
         for d in state.plan.nodes
         if d.execution is not Execution.SHAPE
@@ -100,24 +102,24 @@ def restore(
         for p in state.plan.placed
         if not isinstance(p.spec, Dynamic)
     }
-    found = Quantized(replace(state, parameters=Parameters(params)), state.graph.bind(sample))
+    model = Quantized(replace(state, parameters=Parameters(params)), state.graph.bind(sample))
     if weights:
-        _take_weights(found, stored)
-    return found
+        _take_weights(model, stored)
+    return model
 
 
 class _FileConstants:
-    """What a file holds of each point: arrays, by the names that export gives them."""
+    """Arrays of each point in a file, by the names that the export uses."""
 
     def __init__(self, file: OnnxModel) -> None:
         self.stored = file.model.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
     def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale (float32) and zero point (int64), in the shapes that they are stored in.
+        """Return scale (float32) and zero point (int64) in their stored shapes.
 
         Raises:
-            VerificationError: there are none.
+            VerificationError: the file has none.
         """
         node = self.readers.get(value_names.dequantize(point)) or self.readers.get(
             value_names.dequantize(root)
@@ -130,14 +132,14 @@ class _FileConstants:
         if scale is None:
             raise VerificationError(f"the file holds no parameters of '{point}'")
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
-        scale = np.where(scale == 0, 1, scale)  # of zeros alone
+        scale = np.where(scale == 0, 1, scale)  # a tensor of zeros
         return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
 
     def codes(self, point: str) -> torch.Tensor | None:
         node = self.readers.get(value_names.dequantize(point))
         value = self.stored.get(value_names.codes(point)) if node is None else input_at(node, 0)
-        found = array_of(value)
-        return None if found is None else torch.from_numpy(found)
+        array = array_of(value)
+        return None if array is None else torch.from_numpy(array)
 
 
 def _params(point: Point, plan: QuantPlan, stored: _FileConstants) -> QuantParams:
@@ -151,7 +153,7 @@ def _params(point: Point, plan: QuantPlan, stored: _FileConstants) -> QuantParam
         return QuantParams(root.spec.qtype, scale, zero)
     assert isinstance(root.spec, Observed)
     spec = root.spec
-    if point.edges and _is_lstm_weight(plan, point):  # alike in each direction
+    if point.edges and _is_lstm_weight(plan, point):  # equal in both directions
         return QuantParams(spec.qtype, scale[0], zero[0], spec.axis)
     if scale.dim() == 2:  # in blocks, as MatMulNBits has them
         qtype = spec.qtype
@@ -167,7 +169,7 @@ def _params(point: Point, plan: QuantPlan, stored: _FileConstants) -> QuantParam
 
 
 def _take_weights(model: Quantized, stored: _FileConstants) -> None:
-    """Weights that do not round to the file's codes are replaced by what the codes mean."""
+    """Replace weights that do not round to the codes of the file by the dequantized codes."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = quant_points(model.module)
     for point in model.plan:
@@ -191,13 +193,13 @@ def _take_weights(model: Quantized, stored: _FileConstants) -> None:
 
 
 def _is_lstm_weight(plan: QuantPlan, point: Point) -> bool:
-    """Whether a weight stands as DynamicQuantizeLSTM takes it."""
+    """Return True if a weight has the layout of DynamicQuantizeLSTM."""
     user = plan.decision(point.edges[0].user)
     return user is not None and user.op == "lstm" and user.execution is Execution.DYNAMIC
 
 
 def _is_transposed(plan: QuantPlan, point: Point) -> bool:
-    """Whether a weight stands [in, out] in the file, as the kernel of its layer takes it."""
+    """Return True if a weight is [in, out] in the file, the layout of its kernel."""
     user = plan.decision(point.edges[0].user)
     return (
         user is not None
@@ -207,12 +209,12 @@ def _is_transposed(plan: QuantPlan, point: Point) -> bool:
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:
-    """A QDQ model without its roundings: float arithmetic on the weights as they were rounded.
+    """Return a QDQ model without QuantizeLinear and DequantizeLinear, on its rounded weights.
 
-    What stands in for the float model where only the quantized file is at hand.
+    Replaces the float model if only the quantized file is available.
 
     Raises:
-        VerificationError: the file is no QDQ model.
+        VerificationError: the file is not a QDQ model.
         KernelError: scales of a weight do not fit it.
     """
     file = OnnxModel.of(path)
@@ -220,42 +222,42 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
     rounded = [n for n in file.nodes if n.op_type in ends]
     if not any(n.op_type == ends[0] for n in rounded):
         raise VerificationError(
-            f"{path} holds no QuantizeLinear nodes to take out; give its float model with --model"
+            f"{path} has no QuantizeLinear nodes; pass its float model with --model"
         )
     for node in rounded:
         if len(node.inputs) < 2 or not node.outputs:
-            raise VerificationError(f"the file is no graph: {node.name} lacks inputs or outputs")
-        made, source = node.outputs[0], node.inputs[0]
-        codes = graph.codes(made)
+            raise VerificationError(f"the graph is invalid: {node.name} lacks inputs or outputs")
+        output, source = node.outputs[0], node.inputs[0]
+        codes = graph.codes(output)
         if codes is not None and codes.constant is not None:
             real = codes.dequantize().numpy()
-            source = ir.Value(name=f"{made.name}/float", const_value=ir.Tensor(real))
+            source = ir.Value(name=f"{output.name}/float", const_value=ir.Tensor(real))
             file.model.graph.register_initializer(source)
-        if source is None or source is made:
-            raise VerificationError(f"the file is no graph: '{made.name}' is made from itself")
-        _replace_value(made, source)
+        if source is None or source is output:
+            raise VerificationError(f"the graph is invalid: '{output.name}' depends on itself")
+        _replace_value(output, source)
     RemoveUnusedNodesPass()(file.model)
     return ir.to_proto(file.model)
 
 
-def _replace_value(made: ir.Value, source: ir.Value) -> None:
-    """What reads one tensor reads another; an output keeps its name."""
-    graph = made.graph
+def _replace_value(value: ir.Value, source: ir.Value) -> None:
+    """Let all consumers of a value read `source`; a graph output keeps its name."""
+    graph = value.graph
     assert isinstance(graph, ir.Graph)
-    if made.is_graph_output():
-        node = ir.Node("", "Identity", [source], name=f"{made.name}/Identity")
+    if value.is_graph_output():
+        node = ir.Node("", "Identity", [source], name=f"{value.name}/Identity")
         output = node.outputs[0]
-        output.name, output.type, output.shape = made.name, made.type, made.shape
-        made.name = f"{made.name}/rounded"
+        output.name, output.type, output.shape = value.name, value.type, value.shape
+        value.name = f"{value.name}/rounded"
         graph.append(node)
         for i, each in enumerate(graph.outputs):
-            if each is made:
+            if each is value:
                 graph.outputs[i] = output
-    made.replace_all_uses_with(source)
+    value.replace_all_uses_with(source)
 
 
 def try_restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized | str:
-    """`restore`, or in a sentence why it cannot be done."""
+    """Return `restore`, or the reason in a sentence if it fails."""
     try:
         return restore(path, captured, sample)
     except QtoolError as error:

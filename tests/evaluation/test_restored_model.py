@@ -81,5 +81,5 @@ def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
 
 
 def test_twin_of_a_float_file(chain_files):
-    with pytest.raises(VerificationError, match="holds no QuantizeLinear"):
+    with pytest.raises(VerificationError, match="has no QuantizeLinear"):
         remove_quantization(chain_files[0])

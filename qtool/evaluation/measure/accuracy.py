@@ -1,7 +1,7 @@
 """Accuracy of several ONNX files on the same data: metrics, agreement, error, worst samples.
 
-One pass over the data runs every file on each batch and keeps a few numbers for each sample, not
-the outputs; metrics and their intervals come from those.
+One pass over the data runs every file on each batch and keeps a few numbers per sample, not the
+outputs. Metrics and their intervals come from these numbers.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ SAVE_EVERY = 5.0
 
 @dataclass(frozen=True)
 class WorstSample:
-    """One of the samples on which a model is furthest from the reference.
+    """A sample with a large error relative to the reference.
 
-    sqnr_db: of its outputs. predicted: the class each of the two gives; label: the true one; None
-    where there are no classes or labels.
+    Attributes:
+        index: of the sample in the data.
+        sqnr_db: of its outputs; None if there is no error.
+        expected, predicted: top-1 class of the reference and of the model; None without scores.
+        label: true class; None without labels.
     """
 
     index: int
@@ -47,7 +50,13 @@ class WorstSample:
 
 @dataclass(frozen=True)
 class ModelAccuracy:
-    """A model beside the reference. agreement: share of samples with the same top-1."""
+    """Outputs of a model relative to the reference.
+
+    Attributes:
+        agreement: share of samples with the same top-1; None without scores.
+        sqnr_db: of all outputs; None if there is no error.
+        worst: the samples with the largest relative errors.
+    """
 
     agreement: Interval | None
     sqnr_db: float | None
@@ -56,7 +65,7 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """models: one outcome for each model, that of the reference among them."""
+    """Accuracy of several models on the same samples; `models` starts with the reference."""
 
     samples: int
     metrics: tuple[Metric, ...]
@@ -65,10 +74,13 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False)
 class SampleStatistics:
-    """What is kept of each sample, for every file.
+    """Numbers per sample, for every file.
 
-    classes: [files, n, up to 5], empty where the first output is no list of scores. signal: [n].
-    noise: [files, n], against the first file. sizes: of the batches.
+    Attributes:
+        classes: [files, n, 0 to 5] best classes; none if the first output is not scores.
+        signal: [n] sum of squares of the outputs of the first file.
+        noise: [files, n] sum of squared differences from the first file.
+        sizes: of the batches.
     """
 
     classes: Array
@@ -88,66 +100,65 @@ def measure_outputs(
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> SampleStatistics:
-    """Runs every file on every batch, with default session options. What stands on padding does not
-    count.
+    """Run every file on every batch, with default session options; padded positions are ignored.
 
     Args:
         files: models with the same inputs and outputs; the first is the reference.
-        store: where the results so far are kept; an interrupted run goes on behind them as long
-            as the data is the same.
+        store: for intermediate results, from which an interrupted run resumes if the data is the
+            same.
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
     sessions = [session(f) for f in files]
     feeder, padding = Feeder(files[0]), Padding.of_session(sessions[0])
-    kept = _Accumulator(store or Store(), len(files))
+    statistics = _Accumulator(store or Store(), len(files))
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
         current().check()
         arrays = feeder.arrays(batch, index)
-        if kept.has(index, arrays):
+        if statistics.has(index, arrays):
             continue
-        kept.add([padding.strip(arrays, run(s, arrays)) for s in sessions], arrays)
+        statistics.add([padding.strip(arrays, run(s, arrays)) for s in sessions], arrays)
         if time.monotonic() - saved > SAVE_EVERY:
-            kept.save()
+            statistics.save()
             saved = time.monotonic()
-    if not kept.marks:
+    if not statistics.marks:
         raise DataError("the evaluation data is empty; give at least one batch")
-    kept.save()
-    return kept.measured()
+    statistics.save()
+    return statistics.measured()
 
 
 class _Accumulator:
-    """Per-sample numbers of the batches so far, and a checksum of each batch."""
+    """Statistics of the batches so far, and a checksum of each batch."""
 
     def __init__(self, store: Store, files: int) -> None:
         self.store, self.files = store, files
         self.marks: list[int] = []
         self.parts: dict[str, list[Array]] = {"classes": [], "signal": [], "noise": []}
-        self.old: dict[str, Array] | None = store.load("outputs")
+        self.stored: dict[str, Array] | None = store.load("outputs")
 
     def has(self, index: int, arrays: Sequence[Array]) -> bool:
-        """Whether the batch was measured before; forgets the rest where the data has changed."""
-        if self.old is None:
+        """Return True if the stored results have this batch; drop the rest if the data changed."""
+        if self.stored is None:
             return False
-        marks = self.old["marks"]
+        marks = self.stored["marks"]
         if index < len(marks) and marks[index] == _checksum(arrays):
-            start, stop = (int(self.old["sizes"][:i].sum()) for i in (index, index + 1))
+            start, stop = (int(self.stored["sizes"][:i].sum()) for i in (index, index + 1))
             self._append(
-                self.old["classes"][:, start:stop],
-                self.old["signal"][start:stop],
-                self.old["noise"][:, start:stop],
+                self.stored["classes"][:, start:stop],
+                self.stored["signal"][start:stop],
+                self.stored["noise"][:, start:stop],
                 int(marks[index]),
             )
             return True
-        self.old = None
+        self.stored = None
         return False
 
     def add(self, outputs: Sequence[Sequence[Array]], arrays: Sequence[Array]) -> None:
         reference = outputs[0]
         size = len(reference[0]) if reference[0].ndim else 1
-        rows = [[_rows(a, size) for a in found] for found in outputs]
+        rows = [[_rows(a, size) for a in own] for own in outputs]
         signal = sum((np.square(a).sum(1) for a in rows[0]), np.zeros(size))
         noise = np.stack(
             [
@@ -158,7 +169,7 @@ class _Accumulator:
                 for r in rows
             ]
         )
-        classes = np.stack([_top_classes(found[0], size) for found in outputs])
+        classes = np.stack([_top_classes(own[0], size) for own in outputs])
         self._append(classes, signal, noise, _checksum(arrays))
 
     def _append(self, classes: Array, signal: Array, noise: Array, mark: int) -> None:
@@ -167,15 +178,15 @@ class _Accumulator:
         self.marks.append(mark)
 
     def save(self) -> None:
-        found = self.measured()
+        statistics = self.measured()
         self.store.save(
             "outputs",
             {
-                "classes": found.classes,
-                "signal": found.signal,
-                "noise": found.noise,
+                "classes": statistics.classes,
+                "signal": statistics.signal,
+                "noise": statistics.noise,
                 "marks": np.array(self.marks),
-                "sizes": np.array(found.sizes),
+                "sizes": np.array(statistics.sizes),
             },
         )
 
@@ -200,7 +211,7 @@ def _rows(array: Array, size: int) -> Array:
 
 
 def _top_classes(scores: Array, size: int) -> Array:
-    """The five best classes of each sample, the first of equals first; none for other outputs."""
+    """Return [n, up to 5] best classes, ties in order of class; [n, 0] for other outputs."""
     if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
         return np.zeros((size, 0), np.int32)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
@@ -210,15 +221,15 @@ def _top_classes(scores: Array, size: int) -> Array:
 def summarize(
     measured: SampleStatistics, labels: Array | None, extra: Sequence[Metric] = ()
 ) -> Accuracy:
-    """Metrics, agreement and worst samples.
+    """Return metrics, agreement and worst samples.
 
     Args:
-        labels: [samples] class numbers; the first output is then scores [samples, classes].
+        labels: [samples] class numbers; the first output must then be [samples, classes] scores.
         extra: the user's metrics, which come first. With them and without labels the outputs are
-            not taken for scores of classes: they may be anything, an embedding for one.
+            not interpreted as class scores: they may be embeddings, for example.
 
     Raises:
-        DataError: another number of labels, or no scores to compare them with.
+        DataError: wrong number of labels, or the first output is not scores.
     """
     if extra and labels is None:
         measured = replace(measured, classes=measured.classes[:, :, :0])
@@ -228,26 +239,26 @@ def summarize(
 
 
 def check_labels(labels: Array, samples: int) -> None:
-    """Raises DataError unless there is one label for each sample."""
+    """Raise DataError unless there is one label per sample."""
     if labels.ndim != 1:
         raise DataError(
-            f"the labels have shape {list(labels.shape)}; give one class number a sample"
+            f"the labels have shape {list(labels.shape)}; pass one class number per sample"
         )
     if len(labels) != samples:
-        raise DataError(f"{len(labels)} labels for {samples} samples; give one for each")
+        raise DataError(f"{len(labels)} labels for {samples} samples; pass one per sample")
 
 
 def _built_in(measured: SampleStatistics, labels: Array) -> list[Metric]:
     check_labels(labels, measured.samples)
     if not measured.classes.shape[2]:
         raise DataError(
-            "the first output is no list of scores, so that labels do not fit; use --eval"
+            "labels need [samples, classes] scores as the first output; use --eval instead"
         )
     hits = measured.classes == labels[None, :, None]
-    found = [make_metric("top-1", hits[:, :, 0], "built in", percent=True)]
+    metrics = [make_metric("top-1", hits[:, :, 0], "built in", percent=True)]
     if hits.shape[2] == TOP and int(measured.classes.max()) >= 2 * TOP:
-        found.append(make_metric("top-5", hits.any(2), "built in", percent=True))
-    return found
+        metrics.append(make_metric("top-5", hits.any(2), "built in", percent=True))
+    return metrics
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
@@ -264,10 +275,10 @@ def _worst(measured: SampleStatistics, model: int, labels: Array | None) -> tupl
     noise, signal = measured.noise[model], measured.signal
     relative = noise / np.maximum(signal, np.finfo(np.float64).tiny)
     classes = measured.classes
-    found = []
+    samples = []
     for i in np.argsort(-relative, kind="stable")[:WORST]:
         scored = bool(classes.shape[2])
-        found.append(
+        samples.append(
             WorstSample(
                 int(i),
                 decibels(float(signal[i]), float(noise[i])),
@@ -276,4 +287,4 @@ def _worst(measured: SampleStatistics, model: int, labels: Array | None) -> tupl
                 int(labels[i]) if labels is not None and scored else None,
             )
         )
-    return tuple(found)
+    return tuple(samples)

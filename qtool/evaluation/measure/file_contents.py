@@ -1,4 +1,4 @@
-"""What a file holds: an ONNX file, whoever made it, or a calibration."""
+"""Contents of a file: an ONNX file of any tool, or a calibration."""
 
 from __future__ import annotations
 
@@ -36,8 +36,14 @@ class TensorParameters:
 
 @dataclass(frozen=True)
 class ModelContents:
-    """An ONNX file: the kernel that ONNX Runtime runs for every operator, what is in codes, and the
-    test that the file carries of itself, in a sentence."""
+    """Contents of an ONNX file.
+
+    Attributes:
+        file: its path.
+        coverage: the kernel that ONNX Runtime runs for every operator.
+        parameters: of the quantized tensors.
+        self_test: the self-test in the file, in a sentence.
+    """
 
     file: str
     coverage: Coverage
@@ -70,7 +76,11 @@ class ModelContents:
 
 @dataclass(frozen=True)
 class CalibrationContents:
-    """A calibration file. ranges: tensor -> lowest and highest value, as conversion takes them."""
+    """Contents of a calibration file.
+
+    Attributes:
+        ranges: lowest and highest value of each tensor, as conversion uses them.
+    """
 
     file: str
     target: str
@@ -94,28 +104,29 @@ class CalibrationContents:
 
 @accepts_paths("file")
 def inspect(file: str | Path) -> ModelContents | CalibrationContents:
-    """What a file holds.
+    """Return the contents of a file.
 
     Args:
-        file: an ONNX file (its name ends in .onnx), of any tool; or what `calibrate` saved.
+        file: an ONNX file of any tool (its name ends in .onnx), or a saved calibration.
 
     Raises:
-        FileError: not an ONNX file. CalibrationError: not a calibration. VerificationError: ONNX
-            Runtime does not load the model.
+        FileError: not an ONNX file.
+        CalibrationError: not a calibration.
+        VerificationError: ONNX Runtime does not load the model.
     """
     path = Path(file)
     if path.suffix == ".onnx":
-        coverage = audit(path)  # first: it refuses what the runtime does not load
+        coverage = audit(path)  # first: refuses files that the runtime does not load
         return ModelContents(str(file), coverage, tuple(read_parameters(path)), _self_test(path))
-    found = Calibration.load(path)
+    calibration = Calibration.load(path)
     return CalibrationContents(
         str(file),
-        found.target,
-        found.samples,
-        str(found.observer),
-        found.fingerprint,
-        tuple(map(str, found.inputs)),
-        {name: (low, high) for name, low, high in found.ranges()},
+        calibration.target,
+        calibration.samples,
+        str(calibration.observer),
+        calibration.fingerprint,
+        tuple(map(str, calibration.inputs)),
+        {name: (low, high) for name, low, high in calibration.ranges()},
     )
 
 
@@ -137,13 +148,14 @@ def _summary(values: tuple[float, ...]) -> str:
 
 
 def read_parameters(path: str | Path) -> list[TensorParameters]:
-    """Every tensor that a DequantizeLinear of the file reads, in order, each once; of scales that
-    are text none.
+    """Return the parameters of every tensor that a DequantizeLinear of the file reads, in order.
+
+    Scales of type string, which ONNX allows, are skipped.
 
     Raises:
         FileError: not an ONNX file.
     """
-    found: dict[str, TensorParameters] = {}
+    parameters: dict[str, TensorParameters] = {}
     for node in OnnxModel.of(path).nodes:
         codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
         if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
@@ -151,5 +163,7 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
         zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
         name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype
         scales = tuple(map(float, np.ravel(scale)))
-        found[name] = TensorParameters(name, str(dtype), scales, tuple(map(int, np.ravel(zero))))
-    return list(found.values())
+        parameters[name] = TensorParameters(
+            name, str(dtype), scales, tuple(map(int, np.ravel(zero)))
+        )
+    return list(parameters.values())

@@ -1,9 +1,8 @@
-"""The layers of a quantized model, and the facts about each that a report shows.
+"""Layers of a quantized model, and the facts about each that a report shows.
 
-A layer is an integer operator with everything that quantizing it means: its constants, and the
-points on what it computes, through a fused clamp and operators that only move its codes. The
-points on its inputs belong to the layers that made them, so that every point has one owner and
-an error one culprit.
+A layer is an integer operator with its quantization points: on its constants and on its output,
+through a fused clamp and operators that only move data. Points on its inputs belong to the layers
+that produce them, so that every point has exactly one owner.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ BINS = 64
 class Layer:
     """One layer, or one input of the model (op "input").
 
-    tensor: the node whose value it yields, after its fused clamp. points: all that are switched
-    to leave it float. weight, output: the points of its weight and of its result, where there are.
+    Attributes:
+        tensor: node of its output, after a fused clamp.
+        points: all points that are off when the layer is in float.
+        weight, output: points of its weight and of its output; None if it has none.
     """
 
     name: str
@@ -44,12 +45,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class HistogramFacts:
-    """A histogram ready to draw.
+    """A histogram with the quantized range.
 
-    counts: elements in equal bins from `start` to `stop`. least, most: values seen. low, high: the
-    range that the codes represent (per channel: of the widest channel). low_least, high_least: of
-    the narrowest. clipped: share of the elements outside of the range by more than half a step,
-    which saturate.
+    Attributes:
+        start, stop: ends of the histogram.
+        counts: elements in equal bins.
+        least, most: smallest and largest value.
+        low, high: quantized range; per channel, that of the widest channel.
+        low_least, high_least: that of the narrowest channel.
+        clipped: share of elements that saturate: more than half a step outside the range.
     """
 
     start: float
@@ -65,10 +69,10 @@ class HistogramFacts:
 
 
 def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
-    """The layers in order of computation, inputs first; together they own every point."""
+    """Return the layers in order of computation, inputs first; together they own every point."""
     plan, graph = quantized.plan, quantized.graph.graph
     decisions = {d.node: d for d in plan.nodes}
-    owner: dict[str, str] = {}  # node -> the layer whose codes it carries
+    owner: dict[str, str] = {}  # node -> the layer that produces its value
     for node in graph.nodes:
         owner[G.name_of(node)] = _owner(node, decisions.get(G.name_of(node)), owner)
     points: dict[str, set[str]] = {}
@@ -78,7 +82,7 @@ def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
         elif point.edges:
             points.setdefault(point.edges[0].user, set()).add(point.name)
     tensors = {d.node: d.node for d in plan.nodes} | _fused(plan, owner)
-    found = []
+    layers = []
     inputs = [G.name_of(n) for n in G.placeholders(graph)]
     for name in [n for n in inputs if n in points] + [d.node for d in plan.nodes]:
         decision = decisions.get(name)
@@ -86,7 +90,7 @@ def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
         if not owned:
             continue
         tensor = tensors.get(name, name)
-        found.append(
+        layers.append(
             Layer(
                 name,
                 "input" if decision is None else decision.op,
@@ -97,11 +101,11 @@ def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
                 0 if decision is None else decision.macs,
             )
         )
-    return tuple(found)
+    return tuple(layers)
 
 
 def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> str:
-    """A fused clamp and a pass-through belong to whoever made their input."""
+    """Return the layer of a node; a fused clamp or pass-through belongs to that of its input."""
     row = row_of(node)
     fused = decision is not None and decision.execution is Execution.FUSED
     if (fused or (row is not None and row.role is Role.PASS)) and isinstance(node.args[0], fx.Node):
@@ -110,18 +114,18 @@ def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> s
 
 
 def _fused(plan: QuantPlan, owner: dict[str, str]) -> dict[str, str]:
-    """Layer -> the last clamp that is fused into it."""
+    """Return the last clamp that is fused into each layer."""
     return {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
 
 
 def code_limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lowest and the highest real value of the codes, of every channel; float64."""
+    """Return the lowest and highest real value of the quantized range per channel, as float64."""
     scale, zero = params.scale.double(), params.zero_point.double()
     return (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale
 
 
 def count_saturated(x: torch.Tensor, params: QuantParams) -> int:
-    """How many elements saturate: further outside of the range than rounding explains."""
+    """Return the number of elements more than half a step outside the quantized range."""
     low, high = code_limits(params)
     step = params.scale.double() / 2
     lowest, highest = low - step, high + step
@@ -135,7 +139,7 @@ def count_saturated(x: torch.Tensor, params: QuantParams) -> int:
 def histogram_facts(
     histogram: Histogram, params: QuantParams | None, clipped: float
 ) -> HistogramFacts | None:
-    """A streamed histogram as bars; None where nothing was seen."""
+    """Return the facts of a streamed histogram; None if it is empty."""
     if histogram.empty:
         return None
     bins = next(histogram.channel_bins())
@@ -157,7 +161,7 @@ def histogram_facts(
 
 
 def weight_histogram(weight: torch.Tensor, params: QuantParams) -> HistogramFacts | None:
-    """The histogram of a layer's weights."""
+    """Return the histogram of a weight."""
     histogram = Histogram(None, bins=BINS)
     histogram.update(weight)
     return histogram_facts(
@@ -166,11 +170,11 @@ def weight_histogram(weight: torch.Tensor, params: QuantParams) -> HistogramFact
 
 
 def signal_and_noise(expected: torch.Tensor, actual: torch.Tensor) -> np.ndarray[Any, Any]:
-    """[sum of squares, sum of squared differences]; in float32, or float64 where that overflows."""
+    """Return [sum of squares, sum of squared differences], in float64 if float32 overflows."""
     before, after = expected.reshape(-1), actual.reshape(-1)
-    found = np.array([_square(before), _square(before - after)])
-    if np.isfinite(found).all() or before.dtype is torch.float64:
-        return found
+    sums = np.array([_square(before), _square(before - after)])
+    if np.isfinite(sums).all() or before.dtype is torch.float64:
+        return sums
     return signal_and_noise(before.double(), after.double())
 
 

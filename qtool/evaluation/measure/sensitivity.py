@@ -1,11 +1,10 @@
-"""Which layer hurts: the errors of all layers from one sweep over the data.
+"""Layer sensitivity: the errors of all layers from one sweep over the data.
 
-For each chunk of samples the float and the quantized values of every tensor are computed once and
-kept. A layer's own error, the error of the outputs when it alone is quantized, and when it alone
-is left float, then take only the part of the network behind it. That part is still half a network
-for an average layer; so the chunks are dealt out to the layers in turn, each layer getting as many
-as the budget allows, and each error is stated beside that of the whole quantized network on the
-same samples.
+For each chunk of samples the float and the quantized values of every tensor are computed once. The
+error of a layer, of the outputs when only it is quantized, and of the outputs when only it is in
+float, then need only the part of the network after it: half a network for an average layer. So
+layers take turns over the chunks, as many as the budget allows, and each error is compared with
+that of the whole quantized network on the same samples.
 """
 
 from __future__ import annotations
@@ -58,14 +57,18 @@ SUMS = ("alone", "accumulated", "only", "left", "left_all")
 
 @dataclass(frozen=True)
 class LayerError:
-    """The errors of one layer. SQNR in dB, None where there was no error at all.
+    """Errors of one layer, as SQNR in dB; None if there is no error.
 
-    alone_db: of the layer's result, on float inputs. accumulated_db: of the same tensor in the
-    quantized network. only_db: of the outputs when this layer alone is quantized; only_share: that
-    error on a typical sample, as a share of the error of the whole quantized network on the same
-    sample (the geometric mean: one sample far out does not make a layer lead). left_db: when it
-    alone is left float; gain_db: how much better that is. samples: how many this layer was measured
-    on. activation, weight: histograms with the range that the codes represent.
+    Attributes:
+        alone_db: of the layer's output, on float inputs.
+        accumulated_db: of the same tensor in the quantized network.
+        only_db: of the outputs when only this layer is quantized.
+        only_share: that error divided by the error of the whole quantized network: geometric mean
+            over samples, so that an outlier does not dominate.
+        left_db: of the outputs when only this layer is in float.
+        gain_db: left_db minus the SQNR of the whole quantized network.
+        samples: number of samples that this layer was measured on.
+        activation, weight: histograms with the quantized range.
     """
 
     name: str
@@ -96,7 +99,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class _ChunkSchedule:
-    """Layer i has its turn in chunk c when (i + c) is a multiple of `period`."""
+    """Layer i is measured on chunk c if (i + c) is a multiple of `period`."""
 
     chunks: tuple[Batch, ...]
     period: int
@@ -114,20 +117,20 @@ def measure_sensitivity(
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> Sensitivity:
-    """Measures every layer of a quantized model.
+    """Measure every layer of a quantized model.
 
     Args:
-        data: batches as the model takes them, kept in memory by the caller.
-        budget: what the sweep may cost, in runs of the float model over the same data; the float
-            and the quantized run that it starts from are 2 of them, or a little more.
-        store: where the sums are kept while it runs; an interrupted sweep goes on from there.
+        data: batches as the model takes them.
+        budget: cost of the sweep in runs of the float model over the same data; the float and the
+            quantized run take 2 of them, or slightly more.
+        store: for the sums, from which an interrupted sweep resumes.
 
     Raises:
         DataError: no data.
     """
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
-        raise DataError("there is no data to measure the layers with; give at least one batch")
+        raise DataError("there is no data to measure the layers with; pass at least one batch")
     replay, layers = _executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)
@@ -156,22 +159,22 @@ def _schedule(
     budget: float,
 ) -> _ChunkSchedule:
     whole = replay.cost()
-    both = 2.0 * whole + (replay.cost(every) - whole)  # the float and the quantized run
+    both = 2.0 * whole + (replay.cost(every) - whole)  # float and quantized run
     tails = 2.0 * sum(replay.cost(layer.points) for layer in layers)
     period = min(max(1, math.ceil(tails / max(budget * whole - both, 1.0))), len(layers))
     total = sum(b.size for b in data)
     dynamic = all(i.shape and isinstance(i.shape[0], str) for i in quantized.graph.inputs)
     chunks = list(data)
     if dynamic:
-        room = MEMORY // max(1, _bytes(replay, data[0], every))
-        size = max(1, min(CHUNK, room, total // period))
+        limit = MEMORY // max(1, _bytes(replay, data[0], every))
+        size = max(1, min(CHUNK, limit, total // period))
         chunks = [c for b in data for c in split_batch(b, size)]
     period = min(period, len(chunks))
     return _ChunkSchedule(tuple(chunks), period, (both + tails / period) / whole)
 
 
 def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
-    """Memory of the values of one sample, of the two runs that are kept and one more."""
+    """Return the bytes of the values of one sample in three runs: two are kept, one is running."""
     values = replay.run(split_batch(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.calls and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
@@ -183,7 +186,7 @@ def _executor(quantized: Quantized) -> Executor:
 
 
 def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """A batch in pieces of at most `size` samples, as equal as can be."""
+    """Split a batch into parts of at most `size` samples, of nearly equal size."""
     count = -(-batch.size // size)
     ends = [batch.size * i // count for i in range(count + 1)]
 
@@ -197,7 +200,7 @@ def split_batch(batch: Batch, size: int) -> list[Batch]:
 
 
 class _Sums:
-    """Running sums of a sweep, and histograms of the layers' results."""
+    """Running sums of a sweep, and histograms of the layers' outputs."""
 
     def __init__(self, layers: Sequence[Layer], store: Store, digest: str) -> None:
         self.layers = layers
@@ -244,9 +247,7 @@ def _measure(
     coded = replay.run(chunk, every)
     whole = _output_error(replay, real, coded)
     sums.output += whole
-    least = (
-        NOISE_FLOOR * (whole[0] or 1.0) / chunk.size
-    )  # so that the logarithm of no error is a number
+    least = NOISE_FLOOR * (whole[0] or 1.0) / chunk.size  # so that the logarithm is finite
     for i in turns:
         layer = sums.layers[i]
         only = replay.rerun_changed(real, layer.points, layer.points)
@@ -270,10 +271,10 @@ def _measure(
 def _tensor(
     replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
-    """The layer's result: behind its point, where it has one."""
+    """Return the layer's output, after its quantization point if it has one."""
     number = replay.indices.get(value_names.quant_point(layer.tensor), replay.indices[layer.tensor])
-    found: torch.Tensor = new[number] if new and number in new else values[number]
-    return found
+    output: torch.Tensor = new[number] if new and number in new else values[number]
+    return output
 
 
 def _output_error(
@@ -288,16 +289,16 @@ def _output_error(
 def _noises(
     replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Squared error of the outputs of each sample."""
+    """Return [samples] squared error of the outputs."""
     total: Any = 0.0
     for i in replay.outputs:
-        off = real[i] - (new[i] if new and i in new else values[i])
-        total = total + off.reshape(len(off) if off.dim() else 1, -1).double().square().sum(1)
+        error = real[i] - (new[i] if new and i in new else values[i])
+        total = total + error.reshape(len(error) if error.dim() else 1, -1).double().square().sum(1)
     return np.atleast_1d(np.asarray(total, np.float64))
 
 
 def _digest(quantized: Quantized, schedule: _ChunkSchedule) -> str:
-    """What the sums depend on: plan, parameters, weights, data and schedule."""
+    """Return a hash of what the sums depend on: plan, parameters, weights, data, schedule."""
     digest = hashlib.sha256(quantized.plan.digest.encode())
     digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
     tensors = [t for c in schedule.chunks for _, t in c.tensors()]
@@ -312,7 +313,7 @@ def _digest(quantized: Quantized, schedule: _ChunkSchedule) -> str:
 def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) -> Sensitivity:
     points = quant_points(quantized.module)
     weights = _weights(quantized)
-    found = []
+    layers = []
     for i, layer in enumerate(sums.layers):
         pairs = {name: sums.pairs[name][i] for name in SUMS}
         db = {name: decibels(*pair) for name, pair in pairs.items()}
@@ -321,7 +322,7 @@ def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) ->
         share = clipped / max(1, elements)
         point = points.get(layer.weight or "")
         weight = weights.get(layer.weight or "")
-        found.append(
+        layers.append(
             LayerError(
                 layer.name,
                 layer.op,
@@ -343,7 +344,7 @@ def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) ->
             )
         )
     total = sum(c.size for c in schedule.chunks)
-    return Sensitivity(total, decibels(*sums.output), schedule.evaluations, tuple(found))
+    return Sensitivity(total, decibels(*sums.output), schedule.evaluations, tuple(layers))
 
 
 def _params(point: Any) -> Any:

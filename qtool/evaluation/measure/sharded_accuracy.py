@@ -1,4 +1,4 @@
-"""What several processes measured, each on its share of the data, in the order of all of it."""
+"""Statistics and labels of several ranks, merged in the order of the whole data."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from qtool.evaluation.measure.accuracy import SampleStatistics
 
 
 def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStatistics | None:
-    """On rank 0 what all measured: batch i is of rank i modulo their number; None on the others.
+    """Return the statistics of all ranks on rank 0, None on the others.
+
+    Batch i belongs to rank i modulo the number of ranks.
 
     Args:
-        own: of this rank; None where it had no data.
+        own: of this rank; None if it had no data.
 
     Raises:
-        DataError: nobody had any.
+        DataError: no rank had data.
     """
     if not ranks.is_distributed:
         return own
     shares = ranks.reduce([_pack(own)], b"".join, _split, lambda one, other: one + other)
     if shares is None:
         return None
-    found = [_read(s) for s in shares]
-    batches = [_batches(m) if m is not None else [] for m in found]
+    parts = [_read(s) for s in shares]
+    batches = [_batches(m) if m is not None else [] for m in parts]
     longest = max(map(len, batches))
     ordered = [b[i] for i in range(longest) for b in batches if i < len(b)]
     if not ordered:
@@ -42,30 +44,32 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
 
 
 def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | None) -> Array | None:
-    """The labels of all data in its order, on all ranks: each was given either these, or those of
-    its share.
+    """Return the labels of all data in its order, on all ranks.
+
+    Args:
+        labels: those of all data, or those of the share of this rank.
 
     Raises:
-        DataError: some ranks have labels, and others none.
+        DataError: some ranks have labels and others have none.
     """
     if not ranks.is_distributed:
         return labels
     mine = own.sizes if own is not None else ()
-    told = ranks.all_gather(_label_kind(labels, sum(mine)))
-    if "none" in told:
-        if set(told) != {"none"}:
+    kinds = ranks.all_gather(_label_kind(labels, sum(mine)))
+    if "none" in kinds:
+        if set(kinds) != {"none"}:
             raise DataError(
-                f"rank {told.index('none')} has no labels; give them to all, or to none"
+                f"rank {kinds.index('none')} has no labels; pass labels on all ranks or on none"
             )
         return None
     assert labels is not None
-    if "all" in told:
+    if "all" in kinds:
         return labels
     cut = np.split(labels, np.cumsum(mine)[:-1]) if mine else []
-    given = [
+    packed = [
         ranks.broadcast(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)
     ]
-    parts = [list(np.load(io.BytesIO(g), allow_pickle=False).values()) for g in given]
+    parts = [list(np.load(io.BytesIO(g), allow_pickle=False).values()) for g in packed]
     longest = max(map(len, parts))
     return np.concatenate([p[i] for i in range(longest) for p in parts if i < len(p)])
 
@@ -96,7 +100,7 @@ def _saved(*arrays: Array) -> bytes:
 
 
 def _pack(own: SampleStatistics | None) -> bytes:
-    """With its length in front, so that several can follow each other."""
+    """Serialize with a length prefix, so that parts can be concatenated."""
     data = b""
     if own is not None:
         data = _saved(own.classes, own.signal, own.noise, np.array(own.sizes))
@@ -104,12 +108,12 @@ def _pack(own: SampleStatistics | None) -> bytes:
 
 
 def _split(data: bytes) -> list[bytes]:
-    found = []
+    parts = []
     while data:
         end = 8 + int.from_bytes(data[:8], "little")
-        found.append(data[:end])
+        parts.append(data[:end])
         data = data[end:]
-    return found
+    return parts
 
 
 def _read(packed: bytes) -> SampleStatistics | None:

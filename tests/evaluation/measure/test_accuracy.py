@@ -80,7 +80,7 @@ def test_labels_that_do_not_fit(files, x, labels, says):
 
 def test_labels_without_scores(tmp_path, x):
     file = linear_file(tmp_path / "one.onnx", np.ones((6, 1)))
-    with pytest.raises(DataError, match="no list of scores"):
+    with pytest.raises(DataError, match="labels need"):
         summarize(measure_outputs([file], [x]), np.zeros(50, int))
 
 

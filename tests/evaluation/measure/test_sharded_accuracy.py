@@ -76,7 +76,9 @@ def without_labels(rank: int) -> None:
 
 def test_labels_of_some_alone() -> None:
     for ending in run(2, without_labels):
-        assert ending.error == "DataError: rank 1 has no labels; give them to all, or to none"
+        assert (
+            ending.error == "DataError: rank 1 has no labels; pass labels on all ranks or on none"
+        )
 
 
 def test_alone_all_is_as_it_is() -> None:
