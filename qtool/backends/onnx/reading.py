@@ -208,8 +208,7 @@ def _view(tensor: ir.ExternalTensor, files: dict[str, mmap.mmap]) -> Array:
     """Return a view of a tensor in a second file, which is mapped once.
 
     onnx_ir would map it for each tensor and hold as many files open. The map is copy-on-write,
-    since
-    torch requires writable memory.
+    since torch requires writable memory.
     """
     folder, path = Path(tensor.base_dir), Path(tensor.path)
     if not path.resolve().is_relative_to(folder.resolve()):

@@ -1,8 +1,7 @@
 """Which numerics profile ONNX Runtime has on this processor, found by running it.
 
 A model of two nodes is run once per process. Its product saturates where pairs of products are
-added
-in 16 bits, and its addition has results halfway between two codes, which the kernels of each
+added in 16 bits, and its addition has results halfway between two codes, which the kernels of each
 processor family round differently. Flags of the processor are not read: emulators and virtual
 machines report wrong ones, and the runtime decides by more than flags.
 """

@@ -1,6 +1,6 @@
-"""From a graph with parameters as attributes to an ExportedProgram, which the exporter takes.
+"""From a graph with parameters as attributes to an ExportedProgram, which torch.onnx translates.
 
-Nothing is traced again: names, dynamic dimensions and order stay as they are.
+Nothing is traced again: names, dynamic dimensions and order stay.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from qtool.core.graph import torch_ops
 
 SCOPE = "qtool.node"
 _OPAQUE = {torch.ops.aten.reshape.default: torch_ops.reshape}
-"""What the exporter would take apart, with a size that is left to the runtime computed."""
+"""Operators that the exporter would decompose, computing a size that the runtime can infer."""
 
 
 def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
-    """The graph lifted: attributes become inputs of the kind PARAMETER or BUFFER.
+    """Return the lifted graph: attributes become inputs of the kind PARAMETER or BUFFER.
 
-    Nodes carry their readable names as module scope, and find them again in the ONNX file.
+    Nodes carry their readable names as module scope, which the exporter copies to the ONNX file.
     """
     _forget_sizes(module)
     lifted, env = fx.Graph(), {}
@@ -50,9 +50,9 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         state[target] = data.cpu()
         env[target] = holder
     nodes: dict[fx.Node, fx.Node] = {}
-    given = set(G.placeholders(module.graph))
+    inputs = set(G.placeholders(module.graph))
     for node in module.graph.nodes:
-        if node.op == "placeholder" and node not in given:
+        if node.op == "placeholder" and node not in inputs:
             continue  # None
         if node.op == "get_attr":
             nodes[node] = env[str(node.target)]
@@ -63,7 +63,7 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         if node.op == "placeholder":
             specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
     outputs = [nodes[n] for n in G.output_nodes(module.graph)]
-    example = _tensors_alone(graph.example)
+    example = _without_none(graph.example)
     lifted.output(tuple(outputs))
     simplify_shapes(lifted)
     signature = ExportGraphSignature(
@@ -79,33 +79,33 @@ def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
         example_inputs=example,
         constants={},
     )
-    program._guards_code = []  # shapes were checked at capture; here guards only fail to parse
+    program._guards_code = []  # shapes were checked at capture; guards fail to parse here
     return program
 
 
 def _forget_sizes(module: fx.GraphModule) -> None:
-    """Sizes known at run time only, that an export before this one made and torch looks for."""
+    """Clear run-time sizes of an earlier export, which torch would look for."""
     env = G.fake_mode(module.graph).shape_env
     if env is not None:
         env.pending_fresh_unbacked_symbols.clear()
 
 
 def _with_scope(node: fx.Node) -> dict[str, Any]:
-    """The node's readable name as its module scope, the only name the exporter carries over."""
+    """Return the metadata of a node with its name as module scope, which the exporter keeps."""
     name = G.name_of(node)
     return {**node.meta, "nn_module_stack": {name: (name, SCOPE)}}
 
 
 def _attributes(module: fx.GraphModule) -> dict[str, tuple[str, fx.Node]]:
-    found: dict[str, tuple[str, fx.Node]] = {}
+    attributes: dict[str, tuple[str, fx.Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            found.setdefault(str(node.target), (G.name_of(node), node))
-    return found
+            attributes.setdefault(str(node.target), (G.name_of(node), node))
+    return attributes
 
 
-def _tensors_alone(example: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The example; one after the other where some arguments are None, which no file takes."""
+def _without_none(example: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Return the example; a flat tuple if some arguments are None, which a file cannot have."""
     leaves = pytree.tree_leaves(example)
     some = [x for x in leaves if x is not None]
     return example if len(some) == len(leaves) else (tuple(some), {})

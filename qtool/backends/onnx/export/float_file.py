@@ -1,4 +1,4 @@
-"""The float model as an ONNX file: what an int8 file is compared with."""
+"""The float model as an ONNX file, which int8 files are compared with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtool.planning.targets import DEFAULT, target
 
 
 def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto:
-    """The float model as ONNX, from the same canonical graph and in the target's operator set.
+    """Return the float model as ONNX, from the canonical graph, in the opset of the target.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -24,10 +24,11 @@ def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:
-    """Writes `float_onnx` to a file, whose path it returns.
+    """Write `float_onnx` to a file and return its path.
 
     Raises:
-        ExportError: an operator cannot be written. FileError: the file cannot be written.
+        ExportError: an operator cannot be written.
+        FileError: the file cannot be written.
     """
     path = Path(path)
     with atomic_save(float_onnx(graph, target_name), path):

@@ -1,7 +1,7 @@
-"""Parts of an ONNX file that were kept as they are, written back.
+"""Parts of an ONNX model that were captured unchanged, written back.
 
 In the graph a part is one operator (see qtool/core/graph/onnx_subgraph.py). The exporter writes it
-as one node of a domain of its own, which holds the part; here its nodes take that node's place.
+as one node of a private domain that holds the part, and here its nodes replace that node.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from qtool.core.errors import ExportError
 from qtool.core.graph.onnx_subgraph import OnnxSubgraph, nested_nodes, onnx_part, subgraph_of
 
 _DOMAIN, _PART = "qtool.kept", "part"
-_RESIZE = 11  # the opset in which Resize got its positions
-_ROWS = 13  # before which Hardmax was of all dimensions from its axis on
+_RESIZE = 11  # the opset that added coordinate modes to Resize
+_ROWS = 13  # before this opset Hardmax is over all dimensions from its axis on
 _Schema = onnx.defs.OpSchema
 
 
 @cache
 def _placeholder(outputs: int, reads: bool) -> Any:
-    """A node of so many results that holds a part; what depends on sizes alone reads nothing."""
+    """Return the operator that holds a part; one that depends on sizes only has no inputs."""
     many = _Schema.FormalParameterOption.Variadic
     types = [f"T{i}" for i in range(outputs)]
     tensors = sorted(onnx.defs.get_schema("Identity", 13).type_constraints[0].allowed_type_strs)
@@ -47,31 +47,33 @@ def _placeholder(outputs: int, reads: bool) -> Any:
 
 def _translate_part(inputs: Any, part: str) -> Any:
     outputs = len(subgraph_of(part).outputs)
-    found = _placeholder(outputs, bool(inputs))(*inputs, part=part)
-    return [found] if outputs == 1 else list(found)
+    results = _placeholder(outputs, bool(inputs))(*inputs, part=part)
+    return [results] if outputs == 1 else list(results)
 
 
 PART_TRANSLATIONS = {onnx_part: _translate_part}
-"""The translation of parts, as torch.onnx takes it."""
+"""The translation of parts, in the form that torch.onnx takes."""
 
 
 def needed_opset(module: fx.GraphModule, opset: int) -> int:
-    """The opset of a file that holds the parts of a graph: `opset`, or a newer one that has them.
+    """Return the opset of a file that holds the parts of a graph: `opset`, or a newer one.
 
-    An operator that is no different in older opsets does not need the newer one.
+    An operator that is unchanged since older opsets does not need the newer one.
     """
-    found = opset
+    needed = opset
     for node in G.calls(module.graph):
         if node.target is onnx_part:
             model = subgraph_of(str(node.args[1])).model
             for each in nested_nodes(model.graph.node):
-                found = max(found, _needed(each, _opset_of(model), opset))
-    return found
+                needed = max(needed, _needed(each, _opset_of(model), opset))
+    return needed
 
 
 def _needed(node: onnx.NodeProto, own: int, opset: int) -> int:
-    """The opset from which on there is what a node of a part is, or becomes: one that is deprecated
-    in the file's stands in the first in which it is not."""
+    """Return the lowest opset that has a node of a part.
+
+    For a node that is deprecated in the opset of the file it is the first in which it is not.
+    """
     if not _own(node):
         return 0
     newest = onnx.defs.onnx_opset_version()
@@ -83,7 +85,7 @@ def _needed(node: onnx.NodeProto, own: int, opset: int) -> int:
 
 
 def inline_parts(model: ir.Model) -> None:
-    """Replaces the nodes that hold a part by the nodes of the part, in place.
+    """Replace the nodes that hold a part by the nodes of the part, in place.
 
     Raises:
         ExportError: a part has no form in the opset of the file; names it.
@@ -101,9 +103,9 @@ def _replace(model: ir.Model, node: ir.Node, part: OnnxSubgraph) -> None:
     for domain, version in inner.opset_imports.items():
         model.opset_imports.setdefault(domain, version)
     graph = inner.graph
-    for given, value in zip(node.inputs, graph.inputs, strict=True):
-        assert given is not None
-        ir.convenience.replace_all_uses_with(value, given)
+    for source, value in zip(node.inputs, graph.inputs, strict=True):
+        assert source is not None
+        ir.convenience.replace_all_uses_with(value, source)
     for name in list(graph.initializers):
         stored = graph.initializers.pop(name)
         stored.name = f"{node.outputs[0].name}/{name}"
@@ -124,19 +126,19 @@ def _replace(model: ir.Model, node: ir.Node, part: OnnxSubgraph) -> None:
 
 
 def _in_opset(part: OnnxSubgraph, opset: int) -> onnx.ModelProto:
-    """A copy of the part's model in an opset."""
+    """Return a copy of the part's model in an opset."""
     model, own = onnx.ModelProto(), _opset_of(part.model)
     model.CopyFrom(part.model)
     nodes = [n for n in nested_nodes(model.graph.node) if _own(n)]
     if all(_since(n.op_type, own) == _since(n.op_type, opset) for n in nodes):
         return model
     if own < _ROWS <= opset and [n.op_type for n in nodes] == ["Hardmax"]:
-        _hardmax_anew(model)
+        _convert_hardmax(model)
         return model
     try:
         if own < _RESIZE and all(_same_up_to_resize(n, own) for n in nodes):
             for graph in (model.graph, *_subgraphs(model.graph)):
-                _resize_anew(graph)
+                _convert_resize(graph)
             next(o for o in model.opset_import if o.domain in ("", "ai.onnx")).version = _RESIZE
         return version_converter.convert_version(model, opset)
     except Exception as error:
@@ -160,35 +162,38 @@ def _same_up_to_resize(node: onnx.NodeProto, own: int) -> bool:
     return old or _since(node.op_type, own) == _since(node.op_type, _RESIZE)
 
 
-def _resize_anew(graph: onnx.GraphProto) -> None:
-    """Up to opset 10 positions were asymmetric, which the converter of onnx forgets."""
+def _convert_resize(graph: onnx.GraphProto) -> None:
+    """Convert Upsample and Resize.
+
+    Up to opset 10 positions are asymmetric, which the converter of onnx ignores.
+    """
     for node in graph.node:
         if node.op_type not in ("Upsample", "Resize") or not _own(node):
             continue
         x, *scales = node.input
-        if not scales:  # an attribute in the oldest
-            given = next(a for a in node.attribute if a.name == "scales")
-            array = np.array(given.floats, np.float32)
-            node.attribute.remove(given)
+        if not scales:  # an attribute in the oldest opsets
+            attribute = next(a for a in node.attribute if a.name == "scales")
+            array = np.array(attribute.floats, np.float32)
+            node.attribute.remove(attribute)
             scales = [f"{node.output[0]}/scales"]
             graph.initializer.append(onnx.numpy_helper.from_array(array, scales[0]))
         node.op_type = "Resize"
         node.input[:] = [x, "", *scales]
-        words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        node.attribute.extend(helper.make_attribute(k, v) for k, v in words.items())
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        node.attribute.extend(helper.make_attribute(k, v) for k, v in modes.items())
 
 
-def _hardmax_anew(model: onnx.ModelProto) -> None:
-    """Between two reshapes, as it was; onnx has no converter of it."""
+def _convert_hardmax(model: onnx.ModelProto) -> None:
+    """Write Hardmax between two reshapes, as it was defined; onnx has no converter for it."""
     (old,) = model.graph.node
     axis = next((a.i for a in old.attribute if a.name == "axis"), 1)
     x, y = old.input[0], old.output[0]
-    shape, rows, found = (f"{y}/{word}" for word in ("shape", "rows", "hardmax"))
+    shape, rows, hardmax = (f"{y}/{name}" for name in ("shape", "rows", "hardmax"))
     new = [
         helper.make_node("Shape", [x], [shape]),
         helper.make_node("Flatten", [x], [rows], axis=axis),
-        helper.make_node("Hardmax", [rows], [found], axis=1),
-        helper.make_node("Reshape", [found, shape], [y], old.name),
+        helper.make_node("Hardmax", [rows], [hardmax], axis=1),
+        helper.make_node("Reshape", [hardmax, shape], [y], old.name),
     ]
     del model.graph.node[:]
     model.graph.node.extend(new)
@@ -211,7 +216,7 @@ def _is_deprecated(kind: str, opset: int) -> bool:
 
 
 def _since(kind: str, opset: int) -> int:
-    """The version of an operator that an opset has; 0 if it has none."""
+    """Return the version of an operator in an opset; 0 if the opset has none."""
     try:
         return int(onnx.defs.get_schema(kind, opset, "").since_version)
     except onnx.defs.SchemaError:

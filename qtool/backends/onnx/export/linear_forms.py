@@ -1,8 +1,9 @@
-"""Linear layers on integer weights, other than between quantize and dequantize.
+"""Linear layers on integer weights, in forms other than quantize and dequantize.
 
-Each is written in the form that ONNX Runtime has a kernel for: dynamic as DynamicQuantizeLinear and
-MatMulInteger, int8 weights as Gemm on a dequantized weight that stands [in, out] (the only order
-that it takes for MatMulNBits), weights in blocks and 4-bit weights as MatMulNBits.
+Each is written in the form that ONNX Runtime has a kernel for: dynamic quantization as
+DynamicQuantizeLinear and MatMulInteger; int8 weights as Gemm on a dequantized weight stored as
+[in, out] (the only order that the runtime turns into MatMulNBits); weights in blocks and 4-bit
+weights as MatMulNBits.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-MAX_BLOCK = 128  # a scale for each channel is written once for each so many weights of it
+MAX_BLOCK = 128  # a scale per channel is repeated for each block of this length
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
 
 def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
-    """Rewrites the linear layers of these forms, in place; their quant points go."""
+    """Rewrite the linear layers of these forms, in place, and remove their quant points."""
     chosen = {d.node: d.execution for d in plan.nodes if d.execution in _FORMS}
     stored: _Stored = {}
     for node in G.calls(module.graph):
@@ -83,7 +84,7 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
 
 
 def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
-    """A lookup in the codes of a layer; in a table of its own it is lowered elsewhere."""
+    """Lower a lookup in the codes of a layer; an embedding of its own is lowered elsewhere."""
     ids, weight = node.args[0], node.args[1]
     assert isinstance(weight, fx.Node)
     point = module.get_submodule(str(weight.target)) if weight.op == "call_module" else None
@@ -100,8 +101,8 @@ def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None
 
 
 def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
-    """Codes as the kernel takes them: [directions, in, 4 x hidden], scales for each direction."""
-    head, made = next(iter(module.graph.nodes)), list[fx.Node]()
+    """Lower a dynamic LSTM to codes as the kernel takes them: [directions, in, 4 x hidden]."""
+    head, stored = next(iter(module.graph.nodes)), list[fx.Node]()
     x, *weights, b = node.args[:4]
     for weight in weights:
         assert isinstance(weight, fx.Node)
@@ -117,9 +118,9 @@ def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
             value_names.scale(point.point): scale,
             value_names.zero_point(point.point): zero.to(codes.dtype),
         }
-        made += [G.add_tensor(module, head, t.contiguous(), n) for n, t in tensors.items()]
+        stored += [G.add_tensor(module, head, t.contiguous(), n) for n, t in tensors.items()]
     states = (*node.args[4:], None, None)[:2]
-    args = (x, *made, b, *states)
+    args = (x, *stored, b, *states)
     G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
     for weight in weights:
         if isinstance(weight, fx.Node) and not weight.users:
@@ -129,7 +130,7 @@ def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
 def _tensors(
     module: fx.GraphModule, source: fx.Node, point: QuantPoint, form: str, stored: _Stored
 ) -> list[fx.Node | None]:
-    """What is stored of a weight; where it is read twice, once."""
+    """Return the stored tensors of a weight; once for a weight that is read twice."""
     params = point.params
     assert params is not None, f"{point.point} has no parameters"
     key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
@@ -144,8 +145,11 @@ def _tensors(
 
 
 def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
-    """The scales, 0 where all that one scales is zero: MatMulNBits takes zero points away from sums
-    in float, and what rounding leaves of the two is multiplied by the scale."""
+    """Return the scales, 0 where all values that one scales are zero.
+
+    MatMulNBits subtracts zero points from float sums, and the rounding error of the difference is
+    multiplied by the scale.
+    """
     zero, scale = params.zero_point.cpu(), params.scale.cpu()
     some = codes.to(torch.int64) != params.along(zero, codes.shape)
     axis = params.axis
@@ -160,7 +164,7 @@ def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
 def _write_codes(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node | None]:
-    """Codes [in, out], scale and zero point per output."""
+    """Store codes [in, out], scale and zero point per output."""
     zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
     return [
         G.add_tensor(module, head, codes.t().contiguous(), value_names.codes(point)),
@@ -172,12 +176,11 @@ def _write_codes(
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node | None]:
-    """Codes [out, blocks, bytes] with the last block filled up, scales and zero points
-    [out, blocks], each row of these in bytes of its own.
+    """Store codes [out, blocks, bytes], padded to whole blocks, scales and zero points.
 
-    The kernel counts from 0, and takes half of the codes as the zero point where none is given: so
-    codes of a signed type are moved by that. Only blocks of some sizes are taken: a scale for each
-    channel is repeated.
+    Scales and zero points are [out, blocks], each row in bytes of its own. The kernel counts codes
+    from 0 and uses half of their range as the zero point by default, so codes of a signed type are
+    shifted by that. It supports some block sizes only: a scale for each channel is repeated.
     """
     bits, inputs = params.qtype.bits, codes.shape[-1]
     block = params.block or next((b for b in BLOCK_SIZES if b >= inputs), MAX_BLOCK)

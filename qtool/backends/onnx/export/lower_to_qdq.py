@@ -1,9 +1,9 @@
 """From the fake-quantized graph to a QDQ graph in torch: integer weights, quantize, dequantize.
 
-Every quant point becomes what the ONNX file will hold: an activation a quantize and a dequantize, a
-weight or bias its integer codes and a dequantize. Operators that the target wants on codes (a pad)
-move between the two. Linear layers that the plan computes on integer weights otherwise (dynamic,
-weights alone) become operators of their own.
+Each quant point becomes the nodes of the ONNX file: quantize and dequantize for an activation,
+integer codes and dequantize for a weight or bias. Operators that the target requires on codes (a
+pad) move between the two. Linear layers with another form of integer weights (dynamic, weight-only)
+become operators of their own.
 """
 
 from __future__ import annotations
@@ -28,16 +28,26 @@ from qtool.planning.targets import Target
 
 @dataclass
 class _Lowering:
+    """A graph while it is lowered.
+
+    Attributes:
+        module: the graph.
+        plan: of the graph.
+        target: of the plan.
+        scales: (root point, scale) -> nodes of scale and zero point.
+        stored: (attribute, scales) -> node of its codes.
+    """
+
     module: fx.GraphModule
     plan: QuantPlan
     target: Target
-    scales: dict[tuple[str, bytes], tuple[fx.Node, fx.Node]]  # (root point, scale) -> nodes
-    stored: dict[tuple[str, bytes], fx.Node]  # (attribute, its scales) -> its codes
+    scales: dict[tuple[str, bytes], tuple[fx.Node, fx.Node]]
+    stored: dict[tuple[str, bytes], fx.Node]
 
     def parameters(
         self, point: str, params: QuantParams, anchor: fx.Node
     ) -> tuple[fx.Node, fx.Node]:
-        """Scale and zero point as nodes; points that share parameters share the nodes."""
+        """Return scale and zero point as nodes; points of equal parameters share the nodes."""
         root = self.plan.root(point)
         key = (root, params.scale.numpy().tobytes())
         if key not in self.scales:
@@ -51,7 +61,7 @@ class _Lowering:
 
 
 def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> fx.GraphModule:
-    """The QDQ graph of a calibrated graph, on the CPU; computes what the ONNX file says."""
+    """Return the QDQ graph of a calibrated graph, on the CPU; it computes as the ONNX file."""
     module = G.clone(quantized)
     lower_linears(module, plan, target)
     restore_rank(module)
@@ -73,7 +83,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
 
 
 def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
-    """The bias added behind: between DQ and Q the runtime would round that of the operator, too."""
+    """Add the bias behind the operator: between DQ and Q the runtime would round it, too."""
     bias = G.argument(node, at, "bias")
     if not isinstance(bias, fx.Node):
         return
@@ -87,7 +97,7 @@ def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
 
 
 def _from_codes(node: fx.Node, row: Op) -> None:
-    """The operator on the codes themselves, so that they are never dequantized as a whole."""
+    """Apply the operator to the codes, so that they are never dequantized as a whole."""
     at = row.weight
     assert at is not None
     weight = node.args[at]
@@ -142,7 +152,7 @@ def _activation(
 def _codes(
     lowering: _Lowering, source: fx.Node, node: fx.Node, point: str, params: QuantParams
 ) -> fx.Node | None:
-    """`source` rewritten on codes, if the target wants that: padding, and a change of scale."""
+    """Return `source` rewritten on codes if the target requires it: a pad, a change of scale."""
     row = row_of(source)
     if row is None or row.key not in lowering.target.file.passthrough_on_codes:
         return None

@@ -40,7 +40,7 @@ _WORKAROUNDS: Mapping[str, Callable[[ir.Model], None]] = {
     "extremes": isolate_reduce_extremes,
     "pads": widen_single_axis_pads,
 }
-_WORD = re.compile(r"\w+")  # a symbol in the expression of a size
+_WORD = re.compile(r"\w+")  # a symbol in a size expression
 
 
 def to_onnx(
@@ -52,11 +52,19 @@ def to_onnx(
     contrib: bool = True,
     workarounds: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """The ONNX model of a graph (QDQ or float).
+    """Return the ONNX model of a graph (QDQ or float).
 
-    Inputs, outputs, nodes and initializers carry the names of the user's model; paths and source
-    lines that the exporter adds are removed. `contrib`: operators of ONNX Runtime's own domain may
-    be used. `apart`: what is written in another form, keys of `_APART`.
+    Inputs, outputs, nodes and initializers have the names of the user's model; paths and source
+    lines that the exporter adds are removed.
+
+    Args:
+        module: the graph to write.
+        graph: the float graph that it was lowered from.
+        opset: of the file, at least.
+        ir_version: of the file.
+        metadata: keys and values for the file.
+        contrib: allow operators of ONNX Runtime's own domain.
+        workarounds: of the target, keys of `_WORKAROUNDS`.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -75,8 +83,8 @@ def to_onnx(
     remove_pool_ceil_mode(model)
     isolate_max_pool_pads(model)
     expand_matrix_vector_products(model)
-    for what in workarounds:
-        _WORKAROUNDS[what](model)
+    for name in workarounds:
+        _WORKAROUNDS[name](model)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():
@@ -85,7 +93,7 @@ def to_onnx(
 
 
 def _add_functions(model: ir.Model) -> None:
-    """Nodes of operators from outside get the functions that say what they compute."""
+    """Add the functions that define custom operators."""
     for proto in functions_of((n.domain, n.op_type) for n in model.graph):
         function = ir.serde.deserialize_function(proto)
         model.functions[function.identifier()] = function
@@ -93,12 +101,12 @@ def _add_functions(model: ir.Model) -> None:
 
 
 def _simplify(model: ir.Model) -> None:
-    """Folds shape arithmetic (never weights: a DequantizeLinear stays) and drops what is unused."""
+    """Fold shape arithmetic (no weights: a DequantizeLinear stays) and drop unused nodes."""
     for node in model.graph:
-        for value in node.outputs:  # an exporter's own name may be that of a weight of the user's
+        for value in node.outputs:  # a name of the exporter may equal that of a weight
             if value.name in model.graph.initializers:
                 value.name = f"{value.name}/{node.op_type}"
-    with suppress(RuntimeError):  # of splits of computed sizes: what is behind stays as it is
+    with suppress(RuntimeError):  # raised for splits of computed sizes, which stay
         fold_constants(model, onnx_shape_inference=False, should_fold=_is_shape_arithmetic)
     for each in (
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -113,14 +121,16 @@ def _is_shape_arithmetic(node: ir.Node) -> bool | None:
 
 
 def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> None:
-    """Names as the user's model has them. Those of inputs and outputs are kept to the letter; where
-    something inside is called so, too, it makes room."""
+    """Give values the names of the user's model.
+
+    Inputs and outputs keep their exact names; an inner value of the same name gets another one.
+    """
     taken = {*(spec.name for spec in graph.inputs), *graph.outputs}
     outputs = list(model.graph.outputs)
     _rename_nodes(model, graph, taken)
     readable = {str(n.target): G.name_of(n) for n in module.graph.nodes if n.op == "get_attr"}
     stored = list(model.graph.initializers.items())
-    for i, (_, value) in enumerate(stored):  # none may stand in the way of another's name
+    for i, (_, value) in enumerate(stored):  # so that no old name blocks a new one
         value.name = f"/{i}"
     for old, value in stored:
         value.metadata_props.clear()
@@ -137,7 +147,7 @@ def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> Non
 
 
 def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None:
-    """Nodes and what they make, but for the graph's outputs; `taken` grows by the names given."""
+    """Name nodes and their outputs, except the graph's outputs; adds the names to `taken`."""
     groups: dict[str, list[ir.Node]] = {}
     for node in model.graph:
         groups.setdefault(_scope(node), []).append(node)
@@ -147,15 +157,15 @@ def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None
             _readable_dims(value, graph.dims)
     wanted: list[tuple[ir.Value, str]] = []
     for name, nodes in groups.items():
-        for node in nodes[:-1]:  # helpers of one operator: a shape, a cast
+        for node in nodes[:-1]:  # helper nodes of one operator: a shape, a cast
             node.name = value_names.helper(name, node.op_type, str(node.outputs[0].name))
             wanted += [
                 (v, value_names.helper(name, node.op_type, str(v.name))) for v in node.outputs
             ]
         nodes[-1].name = name
-        made = nodes[-1].outputs
-        several = len(made) > 1  # as the graph names what it takes out
-        wanted += [(v, f"{name}.{i}" if several else name) for i, v in enumerate(made)]
+        outputs = nodes[-1].outputs
+        several = len(outputs) > 1  # named as the results of getitem
+        wanted += [(v, f"{name}.{i}" if several else name) for i, v in enumerate(outputs)]
     for value, name in wanted:
         if not value.is_graph_output():
             value.name = unique(name, taken)
@@ -163,15 +173,17 @@ def _rename_nodes(model: ir.Model, graph: G.FloatGraph, taken: set[str]) -> None
 
 
 def _scope(node: ir.Node) -> str:
-    """The readable name of the operator a node was written for (see program.py)."""
+    """Return the name of the operator that a node was written for (see exported_program.py)."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    known = [s for s in scopes if not s.startswith("_empty_nn_module_stack")]  # torch's own nodes
+    known = [s for s in scopes if not s.startswith("_empty_nn_module_stack")]  # nodes of torch
     return str(known[0]) if known else str(node.outputs[0].name)
 
 
 def _rename_outputs(model: ir.Model, outputs: list[ir.Value], wanted: tuple[str, ...]) -> None:
-    """The graph's outputs get their own names; one value returned twice, or an input returned as
-    it is, goes through an Identity."""
+    """Name the outputs of the graph.
+
+    A value returned twice and an input returned unchanged go through an Identity.
+    """
     seen: set[int] = set()
     for position, (value, name) in enumerate(zip(outputs, wanted, strict=True)):
         if id(value) in seen or value.is_graph_input():
@@ -189,6 +201,6 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
         return
     for axis, size in enumerate(value.shape):
         if isinstance(size, ir.SymbolicDim) and size.value is not None:
-            named = _WORD.sub(lambda found: dims.get(found[0], found[0]), size.value)
+            named = _WORD.sub(lambda match: dims.get(match[0], match[0]), size.value)
             known = dims.get(size.value, named)
             value.shape[axis] = int(known) if known.isdecimal() else known

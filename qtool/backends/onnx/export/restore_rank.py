@@ -1,7 +1,7 @@
-"""Layers whose kernels take any number of dimensions stand on what was flattened for them.
+"""Restores the rank of inputs for layers whose kernels take any number of dimensions.
 
-The layers of a graph are on two dimensions, as integer Gemms are. Those on weights in blocks and
-those that quantize their input at run time need no reshape before and behind.
+Layers of a graph have two dimensions, as integer Gemms do. Those on weights in blocks and those
+that quantize their input at run time need no reshape before and behind them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESHAPE = torch.ops.aten.reshape.default
 
 
 def restore_rank(module: fx.GraphModule) -> None:
-    """In place, where everybody who reads the result reshapes it."""
+    """Remove the reshapes around such layers where all readers reshape the result, in place."""
     for node in G.calls(module.graph):
         flat = node.args[0] if node.target in _ANY_RANK else None
         if not isinstance(flat, fx.Node) or flat.target is not _RESHAPE:
@@ -27,14 +27,17 @@ def restore_rank(module: fx.GraphModule) -> None:
         chain = _chain(node)
         readers = list(chain[-1].users)
         if readers and all(user.target is _RESHAPE for user in readers):
-            deep = _unflattened(flat, readers)
-            if deep is not None:
-                _rebuild(chain, deep)
+            unflattened = _unflattened(flat, readers)
+            if unflattened is not None:
+                _rebuild(chain, unflattened)
 
 
 def _unflattened(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
-    """What was flattened, or its last dimensions alone (the heads of an attention) as one, where
-    the readers take the dimensions before them apart again."""
+    """Return the tensor before flattening, None if the layer cannot read it.
+
+    If readers split the leading dimensions again, only the last dimensions (heads of an attention)
+    stay flattened.
+    """
     x = flat.args[0]
     assert isinstance(x, fx.Node)
     width, shapes = G.shape(flat)[-1], [G.shape(reader) for reader in readers]
@@ -49,8 +52,10 @@ def _unflattened(flat: fx.Node, readers: list[fx.Node]) -> fx.Node | None:
 
 
 def _chain(node: fx.Node) -> list[fx.Node]:
-    """The layer, and as far as each has one reader, what works on the result along its last
-    dimension: such layers, and what goes element by element."""
+    """Return the layer and the operators behind it along its last dimension.
+
+    These are further such layers and elementwise operators, while each has one reader.
+    """
     chain, readers = [node], list(node.users)
     while len(readers) == 1 and readers[0].target in _ANY_RANK | ELEMENTWISE:
         chain.append(readers[0])

@@ -1,7 +1,7 @@
-"""Sizes that follow from the input are not computed: a Reshape and an Expand keep them.
+"""Removes arithmetic on sizes that follow from the input: Reshape and Expand keep them.
 
-A model of dynamic batch and length asks for its sizes at each view, and ONNX would compute each of
-them by four small nodes, a third of all nodes of a language model.
+A model of dynamic batch and length computes its sizes at each view, and ONNX would need four small
+nodes for each of them, a third of all nodes of a language model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def simplify_shapes(graph: fx.Graph) -> None:
-    """In a graph about to be written, in place; what computed sizes and is not read now goes.
+    """Simplify the sizes of a graph about to be written, in place, and remove unused nodes.
 
     A size that has to be computed is computed once.
     """
@@ -37,8 +37,8 @@ def simplify_shapes(graph: fx.Graph) -> None:
 
 
 def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
-    """0 where the size is that of the input at the same place, -1 for one that is left over."""
-    if 0 in after:  # which 0 would keep
+    """Return 0 for each size of the input in its place, -1 for one other size; None for more."""
+    if 0 in after:  # 0 would copy the size of the input
         return None
     sizes = [
         size if isinstance(size, int) else 0 if _same(size, axis, before) else -1
@@ -48,7 +48,7 @@ def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
 
 
 def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
-    """-1 where the size is that of the input."""
+    """Return -1 for each size of the input; None if another size is computed."""
     new = len(after) - len(before)
     if not all(isinstance(s, int) or _same(s, i - new, before) for i, s in enumerate(after)):
         return None

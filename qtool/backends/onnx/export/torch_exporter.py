@@ -1,8 +1,8 @@
 """From an ExportedProgram to an ONNX graph, by the translations of torch.onnx.
 
-`torch.onnx.export` traces a program again before it translates it: to take operators apart that it
-has no translation of, and to write out type promotion. Our graphs are functional, and most of them
-hold neither; those are translated as they are, in a fifth of the time. All others go the whole way.
+`torch.onnx.export` traces a program again before it translates it, to decompose operators without
+translation and to insert type promotions. Graphs here are functional and most of them need neither;
+those are translated directly, in a fifth of the time. All others go through `torch.onnx.export`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from qtool.core.shield import defer_signals
 
 aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
-_SPELLED: Mapping[Any, Any] = {  # what torch.onnx takes apart into these, which it knows
+_DECOMPOSED: Mapping[Any, Any] = {  # operators that torch.onnx decomposes to these
     aten.__and__.Tensor: aten.bitwise_and.Tensor,
     aten.__or__.Tensor: aten.bitwise_or.Tensor,
     aten.__xor__.Tensor: aten.bitwise_xor.Tensor,
 }
 _TYPED = (aten.index, aten._to_copy, aten.sym_size)
-"""Operators whose result has a type of its own: not promoted to."""
+"""Operators whose result type is not a promoted one."""
 _LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
-    """The program as an ONNX graph; `table` has translations of our own, which go first.
+    """Return the program as an ONNX graph; translations in `table` take precedence.
 
     Raises:
-        Exception: whatever torch.onnx raises where an operator has no form in ONNX.
+        Exception: what torch.onnx raises for an operator without ONNX form.
     """
     for node in G.calls(program.graph_module.graph):
-        node.target = _SPELLED.get(node.target, node.target)
+        node.target = _DECOMPOSED.get(node.target, node.target)
     with silence_logging(logging.ERROR, *_LOGGERS, keep_stderr=True), defer_signals():
         wanted = _operators(program)
         registry = _registry(opset, tuple(table.items()), wanted)
@@ -78,8 +78,11 @@ def _translate_directly(program: ExportedProgram, table: Table, opset: int) -> i
 
 
 def _in_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Translations write the oldest opset that has their operators; a target may want a newer one
-    (16-bit codes do)."""
+    """Return the model in an opset.
+
+    Translations write the oldest opset that has their operators; a target may need a newer one, as
+    16-bit codes do.
+    """
     if model.opset_imports.get("") != opset:
         version_converter.convert_version(model, opset, fallback=True)
     return model
@@ -89,9 +92,8 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 def _registry(
     opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], wanted: frozenset[Any]
 ) -> Any:
-    """The translations that torch.onnx would take of these operators; None where torch has no such
-    parts."""
-    try:  # seen in torch 2.8 to 2.13
+    """Return the translations of torch.onnx, None if torch lacks these internals."""
+    try:  # present in torch 2.8 to 2.13
         from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
         parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes
@@ -107,8 +109,10 @@ def _registry(
 
 @contextmanager
 def _library_of(wanted: Set[Any]) -> Iterator[None]:
-    """Lets onnxscript's library hold these operators alone: of each that it holds, the source is
-    parsed again to register it, which takes longer than translating a network."""
+    """Restrict the library of onnxscript to these operators.
+
+    Registering an operator parses its source again, which takes longer than translating a network.
+    """
     from onnxscript.function_libs.torch_lib import ops, registration
 
     del ops  # their import fills the library
@@ -128,16 +132,16 @@ def _operators(program: ExportedProgram) -> frozenset[Any]:
 
 
 def _promotes_types(node: fx.Node) -> bool:
-    """Whether ATen may promote types here, which ONNX does not: all but one type alone."""
+    """Return whether ATen may promote types here, which ONNX does not."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet in _TYPED:
         return False
     of_where = packet is aten.where
-    read = node.args[1:] if of_where else node.args  # a condition is promoted by nobody
+    read = node.args[1:] if of_where else node.args  # a condition is not promoted
     values = pytree.tree_leaves(fx.node.map_arg((read, node.kwargs), G.value))
     types = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     real = all(t.is_floating_point for t in types)
-    made = {v.dtype for v in pytree.tree_leaves(G.value(node)) if isinstance(v, torch.Tensor)}
+    results = {v.dtype for v in pytree.tree_leaves(G.value(node)) if isinstance(v, torch.Tensor)}
     if len(types) > 1 or (not real and any(isinstance(v, float) for v in values)):
         return True
-    return bool(types) and not made <= types | {torch.bool}
+    return bool(types) and not results <= types | {torch.bool}

@@ -38,9 +38,7 @@ def test_the_operator_its_line_and_a_remedy(
     model: type[nn.Module], operator: str, code: str, remedy: str
 ) -> None:
     captured = capture_model(model().eval(), torch.randn(4, 8))
-    where = (
-        rf"{operator} at \S*test_export_errors\.py:\d+: {code}.*\) has no form there; .*{remedy}"
-    )
+    where = rf"{operator} at \S*test_export_errors\.py:\d+: {code}.*\) has no ONNX form; .*{remedy}"
     with pytest.raises(ExportError, match=where) as raised:
         float_onnx(captured.graph)
     assert "\n" not in str(raised.value)
