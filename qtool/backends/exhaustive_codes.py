@@ -1,7 +1,6 @@
-"""The codes that a profile's kernel gives for all that it can be given.
+"""The results of a profile's kernel for every code, or for every pair of codes.
 
-A table of every code, or of every pair of codes, shows whether two profiles agree: nothing
-is drawn at random.
+They show whether two profiles agree, without random inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from qtool.core.types import QuantParams
 def codes_of_pairs(
     profile: Profile, key: str, a: QuantParams, b: QuantParams, out: QuantParams
 ) -> Tensor:
-    """The results of "add" or "mul" for all pairs of codes: [2, codes of a, codes of b].
+    """Return the results of "add" or "mul" for all pairs: [2, codes of a, codes of b].
 
     Both orders of the operands are computed, since the runtime exchanges them for some shapes.
     """
@@ -34,13 +33,13 @@ def codes_of_pairs(
 def codes_of_table(
     profile: Profile, key: str, x: QuantParams, out: QuantParams, **options: Any
 ) -> Tensor:
-    """The results of an operator with one input for all codes: [codes of x]."""
+    """Return the results of an operator with one input for all codes: [codes of x]."""
     codes: Tensor = profile.bind(key, x, out, **options)(_every_code(x))
     return codes
 
 
 def distinct(profiles: Iterable[Profile], key: str) -> list[Profile]:
-    """The first of the profiles that share a kernel, for each kernel of `key` among them."""
+    """Return one profile for each distinct kernel of `key`."""
     by_binder: dict[object, Profile] = {}
     for profile in profiles:
         by_binder.setdefault(profile.binders[key], profile)

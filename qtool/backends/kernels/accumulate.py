@@ -31,13 +31,13 @@ from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
 Accumulate = Callable[..., Tensor]
-"""Codes in, int32 accumulators out: integer values in a float32 or float64 tensor."""
+"""Takes codes, returns int32 accumulators: integer values in a float32 or float64 tensor."""
 
 FLOAT32_EXACT = 2**24
 _FLOAT64_EXACT = 2**53
 _INT32_MAX = 2**31 - 1
 _PIECE = 2**16
-"""Weights whose bound is found at once: what large ones leave behind, the allocator keeps."""
+"""Weights whose bound is computed at once: the allocator would keep the memory of larger pieces."""
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -157,9 +157,15 @@ def matmul_accumulator(a: QuantParams, b: QuantParams) -> Accumulate:
 
 @dataclass(frozen=True, eq=False)
 class _Weight:
-    """Weights as codes. They become floats in each call, which is little beside its products, and
-    are held in a quarter of the memory; channels last in 2-d, which is the faster layout of
-    outputs and codes, too. zero: what is subtracted, broadcast over the codes; None is 0."""
+    """Weights as codes.
+
+    They are converted to float on each call, whose cost is small next to the products, and take a
+    quarter of the memory. Weights of 2-d convolutions are channels-last, the faster layout.
+
+    Attributes:
+        codes: of the weight.
+        zero: zero point, broadcast over the codes; None for 0.
+    """
 
     codes: Tensor
     zero: Tensor | None = None
@@ -175,12 +181,12 @@ class _Weight:
         return cls(codes.contiguous(memory_format=layout), zero if bool(zero.any()) else None)
 
     def values(self, dtype: torch.dtype, inputs: slice = slice(None)) -> Tensor:
-        """Codes minus zero point; `inputs`: of these channels on axis 1 alone."""
-        found = self.codes[:, inputs].to(dtype)
-        return found if self.zero is None else found - self.zero.to(dtype)
+        """Return codes minus zero point, of the channels `inputs` of axis 1."""
+        values = self.codes[:, inputs].to(dtype)
+        return values if self.zero is None else values - self.zero.to(dtype)
 
     def bound(self, x: QuantParams, inputs: slice = slice(None)) -> Tensor:
-        """`subset_bound` of each channel of axis 0 and all codes that x may have; int64."""
+        """Return `subset_bound` of each channel of axis 0 for all codes of x; int64."""
         per_tensor(x, "input")
         below, above = _reach(x)
         codes = self.codes[:, inputs]
@@ -193,7 +199,7 @@ class _Weight:
 
 
 class _Padding:
-    """Symmetric pads go to the convolution itself, others are written out before it."""
+    """Pads of a convolution: symmetric ones are implicit, others are applied before it."""
 
     def __init__(self, pads: Sequence[int], rank: int) -> None:
         symmetric = tuple(pads[:rank]) == tuple(pads[rank:])
@@ -202,13 +208,13 @@ class _Padding:
 
 
 def _reach(x: QuantParams) -> tuple[int, int]:
-    """How far codes lie below and above the zero point."""
+    """Return the largest distance of codes below and above the zero point."""
     zero = int(x.zero_point)
     return max(zero - x.qtype.qmin, 0), max(x.qtype.qmax - zero, 0)
 
 
 def _wrap(x: Tensor) -> Tensor:
-    """Exact sums -> what a 32-bit accumulator holds."""
+    """Return exact sums as a 32-bit accumulator holds them."""
     return x.to(torch.int64).to(torch.int32).to(torch.float64)
 
 
@@ -250,7 +256,7 @@ def _plan(
 
 
 def _chunks(x: QuantParams, weight: _Weight, worst: int) -> list[slice] | None:
-    """Ranges of input channels whose sums all fit float32; None where one channel does not."""
+    """Return ranges of input channels whose sums fit float32, None if one channel does not."""
     inputs = weight.codes.shape[1]
     start = -(-worst // FLOAT32_EXACT)
     for count in range(start, min(inputs, 2 * start + 2) + 1):

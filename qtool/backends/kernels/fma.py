@@ -9,14 +9,17 @@ from torch import Tensor
 
 
 def multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """As `fma32`, and ten times as fast where torch was built so that it rounds once, too."""
+    """Return `fma32`, ten times as fast where addcmul of this torch build rounds once, too."""
     return torch.addcmul(c, a, b) if _torch_rounds_once() else fma32(a, b, c)
 
 
 @cache
 def _torch_rounds_once() -> bool:
-    """Whether addcmul gives the bits of `fma32`: whole vectors and what is left of them, one
-    operand repeated, views. Rounding twice is another result for one value in seven."""
+    """Return whether addcmul returns the bits of `fma32`.
+
+    Tried on whole vectors and remainders, a repeated operand, and views. Rounding twice changes
+    one value in seven.
+    """
     generator = torch.Generator().manual_seed(0)
     for shape in ((16, 8, 64), (3, 5, 7)):
         a, b, c = (torch.randn(shape, generator=generator) for _ in range(3))

@@ -11,7 +11,7 @@ from qtool.core.types import QType, QuantParams
 
 
 def all_codes(x: QuantParams) -> Tensor:
-    """Every code of an 8-bit type, ascending, in the type's dtype."""
+    """Return every code of an 8-bit type, ascending, in the type's dtype."""
     if x.qtype.torch_dtype not in (torch.uint8, torch.int8):
         raise KernelError(f"a table needs an 8-bit input, not {x.qtype}")
     info = torch.iinfo(x.qtype.torch_dtype)

@@ -1,4 +1,4 @@
-"""What every binder asks of quantization parameters, and the bounds of a fused activation."""
+"""Checks of quantization parameters in binders, and the bounds of a fused activation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtool.core.errors import KernelError
 from qtool.core.types import Bounds, QuantParams
 
 Kernel = Callable[..., Tensor]
-"""A bound kernel: code tensors in, a code tensor out."""
+"""A bound kernel: takes code tensors, returns a code tensor."""
 
 NO_BOUNDS: Bounds = (None, None)
 RELU: Bounds = (0.0, None)
@@ -29,14 +29,14 @@ def f32(x: float) -> float:
 
 
 def per_tensor(params: QuantParams, what: str) -> tuple[float, int]:
-    """Scale (a float32 value) and zero point; KernelError when they are per channel."""
+    """Return scale (a float32 value) and zero point; KernelError if they are per channel."""
     if params.scale.numel() != 1:
         raise KernelError(f"{what} has per-channel parameters; only weights may, use per tensor")
     return float(params.scale), int(params.zero_point)
 
 
 def channel_scales(params: QuantParams, channels: int, what: str = "weight") -> list[float]:
-    """One scale per output channel; a per-tensor scale is repeated."""
+    """Return one scale per output channel; a per-tensor scale is repeated."""
     scales = [float(s) for s in params.scale.reshape(-1)]
     if len(scales) not in (1, channels):
         raise KernelError(
@@ -47,7 +47,7 @@ def channel_scales(params: QuantParams, channels: int, what: str = "weight") -> 
 
 
 def same_params(a: QuantParams, b: QuantParams) -> bool:
-    """Whether equal codes mean equal values."""
+    """Return whether equal codes mean equal values."""
     return (
         a.qtype.torch_dtype == b.qtype.torch_dtype
         and torch.equal(a.scale, b.scale)
@@ -56,7 +56,7 @@ def same_params(a: QuantParams, b: QuantParams) -> bool:
 
 
 def check_bias(bias: Tensor | None, channels: int) -> Tensor:
-    """Bias codes as int64 [channels], zeros when there is none; KernelError beyond int32."""
+    """Return bias codes as int64 [channels], zeros without bias; KernelError beyond int32."""
     if bias is None:
         return torch.zeros(channels, dtype=torch.int64)
     if bias.shape != (channels,):
@@ -71,7 +71,7 @@ def check_bias(bias: Tensor | None, channels: int) -> Tensor:
 
 
 def spatial(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...]:
-    """An attribute as one int per spatial axis (twice that many for pads)."""
+    """Return an attribute as one int per spatial axis (twice as many for pads)."""
     values = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(values) != rank:
         raise KernelError(f"{what} has {len(values)} values, expected {rank}")

@@ -27,16 +27,18 @@ def extend_pads(
     pads: Sequence[int],
     dilation: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """Pads with which a window fits that is larger than the padded image by less than its stride:
-    ONNX Runtime's pools divide towards zero, and take what there is."""
-    rank, found = len(kernel), list(pads)
+    """Return pads with which a window fits that exceeds the padded image by less than its stride.
+
+    ONNX Runtime's pools divide towards zero, and such a window covers the cells that exist.
+    """
+    rank, extended = len(kernel), list(pads)
     for i, (size, k, s, d) in enumerate(
         zip(sizes, kernel, stride, dilation or [1] * rank, strict=True)
     ):
         missing = (k - 1) * d + 1 - (size + pads[i] + pads[i + rank])
         if 0 < missing < s:
-            found[i + rank] += missing
-    return tuple(found)
+            extended[i + rank] += missing
+    return tuple(extended)
 
 
 def window_sum(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:

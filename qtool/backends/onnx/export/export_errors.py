@@ -12,7 +12,7 @@ from torch import fx
 from qtool.core import graph as G
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_NO_FORM = re.compile(r"No ONNX function match for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>")
+_NO_FORM = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>")
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 _COMPLEX = (
     "compute with separate real and imaginary parts (torch.view_as_real), or move the complex "

@@ -1,9 +1,8 @@
-"""Products of uint8 and int8 codes on x86-64 with AVX2 and no VNNI.
+"""Products of uint8 and int8 codes on x86-64 with AVX2 and without VNNI.
 
-MLAS adds two neighbouring products in 16 bits that saturate (see `qtool.core.weight_pairs`). What
-saturation takes away is computed for those pairs of weights that can saturate at all, and
-subtracted from the exact sum. Pads take part with the code of the zero point; zero points are
-subtracted afterwards.
+MLAS adds two neighbouring products in 16 bits that saturate (see `qtool.core.weight_pairs`). The
+loss by saturation is computed for those pairs of weights that can saturate, and subtracted from the
+exact sum. Pads contribute with the code of the zero point; zero points are subtracted afterwards.
 
 Sources: onnxruntime/core/mlas/lib/x86_64/QgemmU8X8KernelAvx2.S, ConvSymKernelAvx2.S;
 onnxruntime/core/providers/cpu/quantization/qlinearconv.cc.
@@ -21,13 +20,18 @@ from torch import Tensor
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import Kernel, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
-from qtool.backends.onnxruntime.kernels.conv import as_floats, check_types, factors, requantized
+from qtool.backends.onnxruntime.kernels.conv import (
+    check_types,
+    factors,
+    requantize_sums,
+    scale_sums,
+)
 from qtool.core.types import QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _PIECE = 2**22
-"""Products that are held at once."""
+"""Products in memory at once."""
 
 Columns = Callable[[Tensor], Tensor]
 """Codes -> what each product reads: uint8 [samples, rows, positions]."""
@@ -35,10 +39,12 @@ Columns = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The pairs of weights that can saturate, sorted by output channel; all tensors [pairs].
+    """The pairs of weights that can saturate, sorted by output channel; all tensors are [pairs].
 
-    outputs: their output channels. first, second: rows of the columns that they are multiplied
-    with. weights: float32 [2, pairs].
+    Attributes:
+        outputs: their output channels.
+        first, second: rows of the columns that they are multiplied with.
+        weights: float32 [2, pairs].
     """
 
     outputs: Tensor
@@ -48,27 +54,27 @@ class _Pairs:
 
     @classmethod
     def of(cls, weight: Tensor, groups: int) -> _Pairs:
-        """Of weight codes [out, in / groups, *kernel]."""
+        """Return the pairs of weight codes [out, in / groups, *kernel]."""
         pairs = consecutive_pairs(weight.shape, groups)
         rows = max(1, _PIECE // max(1, len(pairs)))
         parts = [excess(part, pairs).nonzero() for part in weight.split(rows)]
         shifts = [torch.tensor([i * rows, 0]) for i in range(len(parts))]
-        outputs, found = torch.cat([p + s for p, s in zip(parts, shifts, strict=True)]).unbind(1)
+        outputs, index = torch.cat([p + s for p, s in zip(parts, shifts, strict=True)]).unbind(1)
         positions, inputs = math.prod(weight.shape[2:]), weight.shape[1]
         group = outputs // max(1, len(weight) // groups) * inputs
-        flat = pairs[found]
+        flat = pairs[index]
         channel = torch.div(flat, max(1, positions), rounding_mode="floor") + group[:, None]
-        read = flat % max(1, positions) * (inputs * groups) + channel
+        rows_read = flat % max(1, positions) * (inputs * groups) + channel
         weights = weight.flatten(1)[outputs[:, None], flat].to(torch.float32)
-        return cls(outputs, read[:, 0], read[:, 1], weights.t().contiguous())
+        return cls(outputs, rows_read[:, 0], rows_read[:, 1], weights.t().contiguous())
 
-    def where(self, kept: Tensor) -> _Pairs:
+    def where(self, mask: Tensor) -> _Pairs:
         return _Pairs(
-            self.outputs[kept], self.first[kept], self.second[kept], self.weights[:, kept]
+            self.outputs[mask], self.first[mask], self.second[mask], self.weights[:, mask]
         )
 
-    def reached(self, columns: Tensor) -> _Pairs:
-        """Those that saturate with the largest codes of these columns."""
+    def saturating(self, columns: Tensor) -> _Pairs:
+        """Return the pairs that saturate with the largest codes of these columns."""
         largest = columns.amax((0, 2)).to(torch.float32)
         one, other = (
             self.weights * torch.stack([largest[self.first], largest[self.second]])
@@ -78,7 +84,7 @@ class _Pairs:
         return self.where((above > _HIGHEST) | (below < _LOWEST))
 
     def lost(self, columns: Tensor, channels: int) -> Tensor:
-        """What saturation adds to the sums: float64 [samples, channels, positions]."""
+        """Return what saturation adds to the sums: float64 [samples, channels, positions]."""
         samples, _, positions = columns.shape
         total = torch.zeros(samples, channels, positions, dtype=torch.float64)
         step = max(1, _PIECE // max(1, samples * positions))
@@ -103,7 +109,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Kernel:
-    """Codes [N, I, *spatial] -> codes [N, O, *out]; arguments as those of `ort.conv.conv`."""
+    """Codes [N, I, *spatial] -> codes [N, O, *out]; arguments as in `conv.conv`."""
     check_types(x, w, out)
     rank = weight.dim() - 2
     strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
@@ -116,8 +122,8 @@ def conv(
         taps = window_taps(padded, weight.shape[2:], strides, dilations)
         return torch.stack(taps, 1).flatten(1, 2).flatten(2)
 
-    found = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * rank)
-    return requantized(_saturating(sums, x, w, weight, groups, columns), found, out)
+    scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * rank)
+    return requantize_sums(_saturating(sums, x, w, weight, groups, columns), scales, out)
 
 
 def linear(
@@ -127,13 +133,13 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Kernel:
-    """Codes [..., I] -> codes [..., O], or float32 where `out` is None; as `ort.conv.linear`."""
+    """Codes [..., I] -> codes [..., O], or float32 where `out` is None; as `conv.linear`."""
     check_types(x, w, out)
     sums = product_sums(x, w, weight, bias)
-    found = factors(x, w, out, weight.shape[0])
+    scales = factors(x, w, out, weight.shape[0])
     if out is None:
-        return as_floats(sums, found)
-    return requantized(sums, found, out)
+        return scale_sums(sums, scales)
+    return requantize_sums(sums, scales, out)
 
 
 def product_sums(
@@ -149,11 +155,11 @@ def product_sums(
 
 
 def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
-    """Two activations [..., M, K] @ [..., K, N]; saturates for uint8 times int8 alone."""
+    """Two activations [..., M, K] @ [..., K, N]; saturates for uint8 times int8 only."""
     check_types(a, b, out)
     exact = accumulate.matmul_accumulator(a, b)
 
-    def saturated(left: Tensor, right: Tensor) -> Tensor:
+    def saturating(left: Tensor, right: Tensor) -> Tensor:
         total = exact(left, right).to(torch.float64)
         for k in range(0, left.shape[-1] // 2 * 2, 2):
             one, other = (
@@ -164,11 +170,11 @@ def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
             total += sums.clamp(_LOWEST, _HIGHEST) - sums
         return total
 
-    sums = saturated if b.qtype.signed and not a.qtype.signed else exact
-    found = factors(a, b, out, 1)
+    sums = saturating if b.qtype.signed and not a.qtype.signed else exact
+    scales = factors(a, b, out, 1)
     if out is None:
-        return as_floats(sums, found)
-    return requantized(sums, found, out)
+        return scale_sums(sums, scales)
+    return requantize_sums(sums, scales, out)
 
 
 def _saturating(
@@ -179,7 +185,7 @@ def _saturating(
     groups: int,
     columns: Columns,
 ) -> accumulate.Accumulate:
-    """Exact sums, and what saturation adds to them. `sums` itself where nothing can saturate."""
+    """Return exact sums plus what saturation adds; `sums` itself where nothing can saturate."""
     if x.qtype.signed or not w.qtype.signed:
         return sums
     pairs = _Pairs.of(weight, groups)
@@ -191,10 +197,10 @@ def _saturating(
         if not total.numel():
             return total
         read = columns(codes)
-        reached = pairs.reached(read)
-        if not len(reached.outputs):
+        saturating = pairs.saturating(read)
+        if not len(saturating.outputs):
             return total
-        lost = reached.lost(read, len(weight))
+        lost = saturating.lost(read, len(weight))
         lost = lost[0].t() if weight.dim() == 2 else lost  # rows of a product are positions
         return total.to(torch.float64) + lost.reshape(total.shape)
 

@@ -1,4 +1,4 @@
-"""Steps that ONNX Runtime's kernels share: float32 in, codes out."""
+"""Operations that the kernels of ONNX Runtime share: float32 in, codes out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:
 
 
 def check_byte(params: QuantParams, what: str) -> None:
-    """KernelError for types that have no integer kernel (16 bits run in float there)."""
+    """Raise KernelError for types without integer kernel (16 bits run in float)."""
     if params.qtype.torch_dtype not in (torch.uint8, torch.int8):
         raise KernelError(
             f"{what} is {params.qtype}; ONNX Runtime has integer kernels for uint8 and int8 only"
         )
 
 
-def saturated(x: Tensor, params: QuantParams) -> Tensor:
+def saturate(x: Tensor, params: QuantParams) -> Tensor:
     """Integer-valued float32, changed in place -> codes.
 
     By way of int32: torch converts float to uint8 element by element, both other steps vectorised.
@@ -33,14 +33,14 @@ def saturated(x: Tensor, params: QuantParams) -> Tensor:
     return clamped.to(torch.int32).to(params.qtype.torch_dtype)
 
 
-def quantized(x: Tensor, params: QuantParams) -> Tensor:
+def to_codes(x: Tensor, params: QuantParams) -> Tensor:
     """QuantizeLinear: clamp(rint(f32(x / scale)) + zero_point), halves to even."""
     scale, zero = scalar32(params, "output")
     codes = (x / scale).round_()
-    return saturated(codes.add_(zero) if zero else codes, params)
+    return saturate(codes.add_(zero) if zero else codes, params)
 
 
-def dequantized(codes: Tensor, params: QuantParams) -> Tensor:
+def to_float(codes: Tensor, params: QuantParams) -> Tensor:
     """DequantizeLinear: f32(code - zero_point) * scale."""
     scale, zero = scalar32(params, "input")
     values = codes.to(torch.float32)

@@ -21,7 +21,7 @@ from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import Kernel, channel_scales
 from qtool.backends.onnxruntime.kernels.common import (
     check_byte,
-    saturated,
+    saturate,
     scalar32,
 )
 from qtool.core.types import QuantParams
@@ -50,7 +50,7 @@ def conv(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
     scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * (weight.dim() - 2))
-    return requantized(sums, scales, out)
+    return requantize_sums(sums, scales, out)
 
 
 def linear(
@@ -69,8 +69,8 @@ def linear(
     sums = accumulate.linear_accumulator(x, w, weight, bias)
     scales = factors(x, w, out, weight.shape[0])
     if out is None:
-        return as_floats(sums, scales)
-    return requantized(sums, scales, out)
+        return scale_sums(sums, scales)
+    return requantize_sums(sums, scales, out)
 
 
 def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
@@ -79,8 +79,8 @@ def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
     sums = accumulate.matmul_accumulator(a, b)
     scales = factors(a, b, out, 1)
     if out is None:
-        return as_floats(sums, scales)
-    return requantized(sums, scales, out)
+        return scale_sums(sums, scales)
+    return requantize_sums(sums, scales, out)
 
 
 def check_types(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
@@ -97,18 +97,18 @@ def factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: i
     return products if out is None else products / scalar32(out, "output")[0]
 
 
-def requantized(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams) -> Kernel:
+def requantize_sums(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams) -> Kernel:
     """rint(f32(f32(sum) * scale)) + zero point, saturated."""
     zero = scalar32(out, "output")[1]
 
     def kernel(*codes: Tensor) -> Tensor:
         scaled = _scaled(sums(*codes), scales).round_()
-        return saturated(scaled.add_(zero) if zero else scaled, out)
+        return saturate(scaled.add_(zero) if zero else scaled, out)
 
     return kernel
 
 
-def as_floats(sums: accumulate.Accumulate, scales: Tensor) -> Kernel:
+def scale_sums(sums: accumulate.Accumulate, scales: Tensor) -> Kernel:
     """f32(f32(sum) * scale)."""
 
     def kernel(*codes: Tensor) -> Tensor:

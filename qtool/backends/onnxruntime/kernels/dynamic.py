@@ -1,7 +1,7 @@
-"""Products of inputs whose range is found as the model runs, as ONNX Runtime computes them.
+"""Products of inputs that are quantized at run time, as ONNX Runtime computes them.
 
-The runtime joins DynamicQuantizeLinear, MatMulInteger and the multiplication behind it to one
-kernel of its own. Its arithmetic is that of the parts: integers, then one float32 product.
+The runtime fuses DynamicQuantizeLinear, MatMulInteger and the multiplication behind it to one
+kernel. Its arithmetic is that of the parts: integers, then one float32 product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qtool.core.types import UINT8, QuantParams
 
 
 def dynamic_quantize() -> Callable[..., Any]:
-    """A float32 tensor -> codes in uint8, the scale of all of them and their zero point."""
+    """Bind DynamicQuantizeLinear: float32 -> uint8 codes, their scale and their zero point."""
     levels, zero = torch.tensor(float(UINT8.levels)), torch.zeros(())
 
     def run(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,20 +35,23 @@ def dynamic_quantize() -> Callable[..., Any]:
 def matmul_integer(
     w: QuantParams, weight: Tensor, sums_of: Callable[..., Accumulate] = linear_accumulator
 ) -> Kernel:
-    """Codes in uint8 [..., in] and their zero point -> int32 [..., out]; weight codes [out, in].
+    """Bind MatMulInteger: uint8 codes [..., in] and their zero point -> int32 [..., out].
 
-    sums_of: how products are added, see `accumulate.linear_accumulator`.
+    Args:
+        w: parameters of the weight.
+        weight: codes [out, in].
+        sums_of: binds the sums of products, see `accumulate.linear_accumulator`.
     """
-    one, none = torch.ones(()), torch.zeros((), dtype=torch.int64)
-    sums = sums_of(QuantParams(UINT8, one, none), w, weight, None)
+    one, zero = torch.ones(()), torch.zeros((), dtype=torch.int64)
+    sums = sums_of(QuantParams(UINT8, one, zero), w, weight, None)
     shifted = weight.to(torch.int64) - w.along(w.zero_point, weight.shape)
     columns = shifted.sum(1)
 
     def run(codes: Tensor, zero_point: Tensor | None = None) -> Tensor:
-        found = sums(codes).to(torch.int64)
+        total = sums(codes).to(torch.int64)
         if zero_point is not None:
-            found = found - zero_point.to(torch.int64) * columns
-        return found.to(torch.int32)
+            total = total - zero_point.to(torch.int64) * columns
+        return total.to(torch.int32)
 
     return run
 
@@ -59,13 +62,19 @@ def dynamic_matmul(
     bias: Tensor | None = None,
     sums_of: Callable[..., Accumulate] = linear_accumulator,
 ) -> Kernel:
-    """Floats [..., in], rounded to uint8 by one range -> their product with a weight, codes [out,
-    in], and the bias [out] in float32. sums_of: as for `matmul_integer`."""
-    rounded, product = dynamic_quantize(), matmul_integer(w, weight, sums_of)
+    """Bind a product of floats [..., in], rounded to uint8 by one range, and a weight.
+
+    Args:
+        w: parameters of the weight.
+        weight: codes [out, in].
+        bias: float32 [out].
+        sums_of: as for `matmul_integer`.
+    """
+    quantize, product = dynamic_quantize(), matmul_integer(w, weight, sums_of)
 
     def run(x: Tensor) -> Tensor:
-        codes, scale, zero_point = rounded(x)
-        found: Tensor = product(codes, zero_point).to(torch.float32) * (scale * w.scale)
-        return found if bias is None else found + bias
+        codes, scale, zero_point = quantize(x)
+        result: Tensor = product(codes, zero_point).to(torch.float32) * (scale * w.scale)
+        return result if bias is None else result + bias
 
     return run

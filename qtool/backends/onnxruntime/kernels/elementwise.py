@@ -18,7 +18,7 @@ from qtool.backends.kernels.lookup import all_codes, gather
 from qtool.backends.kernels.params import Kernel, same_params
 from qtool.backends.onnxruntime.kernels.common import (
     check_byte,
-    saturated,
+    saturate,
     scalar32,
 )
 from qtool.backends.onnxruntime.kernels.quantize import requantize
@@ -71,13 +71,13 @@ def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     def plain(x: Tensor, y: Tensor) -> Tensor:
         right = y.to(torch.float32).mul_(ratio_b).add_(fixed)
         if x.shape != y.shape:
-            return saturated((x.to(torch.float32) * ratio_a + right).round_(), out)
-        return saturated(right.add_(x.to(torch.float32).mul_(ratio_a)).round_(), out)
+            return saturate((x.to(torch.float32) * ratio_a + right).round_(), out)
+        return saturate(right.add_(x.to(torch.float32).mul_(ratio_a)).round_(), out)
 
     codes = all_codes(a)
     left, right = codes.reshape(-1, 1).expand(256, 256), codes.expand(256, 256)
     exact = fma32(left.float(), ratio_a, fma32(right.float(), ratio_b, fixed))
-    table = saturated(exact.round_(), out)
+    table = saturate(exact.round_(), out)
     return _proven(plain, table, left, right)
 
 
@@ -95,7 +95,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     def kernel(x: Tensor, y: Tensor) -> Tensor:
         left, right = x.to(torch.float32), y.to(torch.float32)
         product = left.sub_(zero_a) * right.sub_(zero_b)
-        return saturated(product.mul_(factor).add_(zero).round_(), out)
+        return saturate(product.mul_(factor).add_(zero).round_(), out)
 
     return kernel
 

@@ -2,7 +2,7 @@
 
 The coefficients and the order of operations are those of MLAS; every step is the correctly rounded
 float32 operation. `madd` is a * b + c: rounded once (`fma32`) on x86-64 with AVX2 and on ARM, where
-the two operations are fused, and twice (`apart`) on older x86-64 and in WebAssembly.
+the two operations are fused, and twice (`multiply_then_add`) on older x86-64 and in WebAssembly.
 
 Sources: onnxruntime/core/mlas/lib/logistic.cpp, tanh.cpp, erf.cpp,
 intrinsics/avx512/gelu_avx512f.cpp.

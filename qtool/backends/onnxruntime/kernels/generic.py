@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
 from qtool.core.types import QuantParams
 
@@ -44,5 +44,5 @@ def _combined(a: QuantParams, b: QuantParams, out: QuantParams, combine: Combine
     right = (codes.to(torch.float32) - zero_b) * scale_b
     values = combine(left.reshape(-1, 1), right) / scale
     values = values.clamp(out.qtype.qmin - zero, out.qtype.qmax - zero)
-    table = saturated((values + zero).round_(), out)
+    table = saturate((values + zero).round_(), out)
     return pair_table(table, int(codes[0]))

@@ -17,7 +17,7 @@ from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import functions
-from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
+from qtool.backends.onnxruntime.kernels.common import check_byte, to_codes, to_float
 from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, multiply_then_add
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
@@ -26,7 +26,7 @@ from qtool.core.types import QuantParams
 def _bind(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
     check_byte(x, "input")
     check_byte(out, "output")
-    return lookup(quantized(function(dequantized(all_codes(x), x)), out), x.qtype)
+    return lookup(to_codes(function(to_float(all_codes(x), x)), out), x.qtype)
 
 
 def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
@@ -36,7 +36,7 @@ def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
 
 
 def sigmoid(x: QuantParams, out: QuantParams, *, madd: MultiplyAdd = fma32) -> Kernel:
-    """QLinearSigmoid. madd: see functions.py, here and below."""
+    """QLinearSigmoid; for `madd` see functions.py."""
     return _bind(x, out, lambda v: functions.logistic(v, madd))
 
 

@@ -1,10 +1,10 @@
-"""Products with weights in blocks of 4 or 8 bits, as ONNX Runtime computes them on inputs in int8.
+"""Products with weights in blocks of 4 or 8 bits, as ONNX Runtime computes them on int8 inputs.
 
-Each row of inputs is rounded to int8, a scale for each block. Products of 128 neighbours are added
-to 16 sums in integers, and these, times both scales, to 16 sums in float32, which are folded at the
-end. Zero points are left out there: what they take away is a second product, of what the blocks of
-inputs sum up to. Which products meet in which sum, and in what order sums are folded, decides the
-last bits; it is that of the kernels for AVX512-VNNI.
+Each row of inputs is rounded to int8, with a scale for each block. The products of 128 neighbours
+are added to 16 sums in integers; these, times both scales, to 16 sums in float32, which are folded
+at the end. Zero points are a second product, with the sums of the blocks of inputs. Which products
+are added to which sum, and the order of folding, decide the last bits; both are those of the
+kernels for AVX512-VNNI.
 """
 
 from __future__ import annotations
@@ -20,53 +20,58 @@ from qtool.backends.kernels.params import Kernel
 from qtool.core.errors import KernelError
 
 BLOCKS = (16, 32, 64, 128, 256)
-"""Lengths that the runtime has a kernel for."""
+"""Block lengths that the runtime has kernels for."""
 
 _STEP, _LANES = 128, 16
 _AT_ONCE = 1 << 19
-"""Sums of a run that are held at once: what is larger runs some rows after others."""
+"""Sums in memory at once; larger products run in several groups of rows."""
 
 
 def matmul_nbits(
     codes: Tensor, scale: Tensor, zero_point: Tensor, inputs: int, bits: int, bias: Tensor | None
 ) -> Kernel:
-    """Inputs [..., in] in float32 -> [..., out].
+    """Bind the product: inputs [..., in] in float32 -> [..., out].
 
     Args:
-        codes: uint8 [out, blocks, block], not packed. scale, zero_point: [out, blocks].
-        inputs: how many there are; the last block may be longer than what is left of them.
+        codes: uint8 [out, blocks, block], not packed.
+        scale, zero_point: [out, blocks].
+        inputs: the number of input features; the last block may be padded.
+        bits: 4 or 8.
+        bias: float32 [out].
     """
     outputs, _, block = codes.shape
     if block not in BLOCKS:
-        raise KernelError(f"blocks of {block} have no integer kernel; {BLOCKS} have")
+        raise KernelError(f"blocks of {block} have no integer kernel; use one of {BLOCKS}")
     flat = codes.flatten(1)
     steps = [_Step.of(flat, each, block) for each in _steps(flat.shape[1], block)]
     offsets = (-scale * zero_point.to(torch.float32)).t().contiguous()
     rows_at_once = max(2, _AT_ONCE // (_LANES * outputs) // 2 * 2)
 
     def rows(x: Tensor) -> Tensor:
-        rounded, scales, sums = _rounded(x, block)
+        codes, scales, sums = _round(x, block)
         total = torch.zeros(_LANES, len(x), outputs)
         for step in steps:
-            total = step.add(rounded, scales, scale, total)
-        found = _folded(total, bits, block)
-        found = found if bias is None else found + bias
-        taken = torch.zeros_like(found)
+            total = step.add(codes, scales, scale, total)
+        products = _fold(total, bits, block)
+        products = products if bias is None else products + bias
+        offset_sums = torch.zeros_like(products)
         for column, offset in zip(sums.unbind(1), offsets, strict=True):
-            taken = multiply_add(column[:, None], offset[None], taken)
-        return found + taken
+            offset_sums = multiply_add(column[:, None], offset[None], offset_sums)
+        return products + offset_sums
 
     def run(x: Tensor) -> Tensor:
         filled = F.pad(x.reshape(-1, inputs), (0, -inputs % block))
-        found = [rows(part) for part in filled.split(rows_at_once)]
-        return torch.cat(found).reshape(*x.shape[:-1], outputs)
+        parts = [rows(part) for part in filled.split(rows_at_once)]
+        return torch.cat(parts).reshape(*x.shape[:-1], outputs)
 
     return run
 
 
 def gather_nbits(packed: Tensor, bits: int, block: int) -> Kernel:
-    """Indices, scales and zero points, packed as codes are -> these rows of the first axis; blocks
-    lie along the last."""
+    """Bind a lookup: indices, scales and packed zero points -> rows of the first axis.
+
+    Blocks lie along the last axis.
+    """
 
     def unpacked(packed: Tensor) -> Tensor:
         return torch.stack([packed & 15, packed >> 4], -1).flatten(-2) if bits == 4 else packed
@@ -90,8 +95,10 @@ def gather_nbits(packed: Tensor, bits: int, block: int) -> Kernel:
 class _Step:
     """Products that are added to the sums at once.
 
-    elements: which, [sums, products of each]. blocks: the block of each sum; one where it is of
-    all. weight: the codes of these elements, [sums, products of each, out].
+    Attributes:
+        elements: their indices, [sums, products of each].
+        blocks: the block of each sum; one for all sums of a common block.
+        weight: the codes of these elements, [sums, products of each, out].
     """
 
     elements: Tensor
@@ -100,14 +107,14 @@ class _Step:
 
     @classmethod
     def of(cls, codes: Tensor, elements: Tensor, block: int) -> _Step:
-        """Of codes [out, elements]."""
+        """Return the step for codes [out, elements]."""
         weight = codes[:, elements.flatten()].t().reshape(*elements.shape, -1)
         blocks = elements[:, 0] // block
         return cls(elements, blocks.unique() if block >= _STEP else blocks, weight.contiguous())
 
     def add(self, x: Tensor, scales: Tensor, weight_scales: Tensor, total: Tensor) -> Tensor:
-        """Codes and scales of inputs [rows, ...], scales of weights [out, blocks], sums before."""
-        total = _halved(total) if len(total) > len(self.elements) else total
+        """Add codes and scales of inputs [rows, ...] times scales of weights [out, blocks]."""
+        total = _halve(total) if len(total) > len(self.elements) else total
         parts = x[:, self.elements.flatten()].reshape(len(x), *self.elements.shape)
         products = torch.bmm(parts.transpose(0, 1), self.weight.to(torch.float32))
         both = scales.t()[self.blocks, :, None] * weight_scales.t()[self.blocks, None]
@@ -115,17 +122,19 @@ class _Step:
 
 
 def _steps(length: int, block: int) -> list[Tensor]:
-    """The elements of each step: 128 neighbours, and at the end blocks one by one."""
+    """Return the elements of each step: 128 neighbours, and single blocks at the end."""
     whole = _in_sums(block)
-    found = [begin + whole for begin in range(0, length - _STEP + 1, _STEP)]
+    steps = [begin + whole for begin in range(0, length - _STEP + 1, _STEP)]
     lanes = _LANES if block > 32 else _LANES // 2
-    alone = torch.arange(block).reshape(lanes, -1)
-    return found + [begin + alone for begin in range(len(found) * _STEP, length, block)]
+    last = torch.arange(block).reshape(lanes, -1)
+    return steps + [begin + last for begin in range(len(steps) * _STEP, length, block)]
 
 
 def _in_sums(block: int) -> Tensor:
-    """Which of 128 neighbours meet in which sum, [16, 8]: they are added by fours, in two halves of
-    64, and two fours to one, so that what meets is of one block."""
+    """Return which of 128 neighbours are added to which sum, [16, 8].
+
+    They are added by fours, in two halves of 64, two fours to one sum of one block.
+    """
     fours = torch.arange(_STEP).reshape(2, 4, 2, 2, 4)  # half, quarter, pair, in the pair, element
     if block > 64:
         return fours.permute(1, 2, 3, 0, 4).reshape(_LANES, -1)
@@ -134,9 +143,8 @@ def _in_sums(block: int) -> Tensor:
     return fours.permute(1, 0, 3, 2, 4).reshape(_LANES, -1)
 
 
-def _rounded(x: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of whole blocks -> codes of the same shape, scales and sums of real values [rows,
-    blocks]."""
+def _round(x: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return codes of rows in whole blocks, scales, and sums of real values [rows, blocks]."""
     blocks = x.unflatten(1, (-1, block))
     peak, most = blocks.abs().amax(-1), torch.tensor(127.0)  # a number would be 127 * (1 / peak)
     inverse = torch.where(peak > 0, most / peak, 0.0)
@@ -145,31 +153,33 @@ def _rounded(x: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
     return codes.flatten(1), scale, scale * codes.sum(-1)
 
 
-def _folded(total: Tensor, bits: int, block: int) -> Tensor:
-    """The sums of a column to one. Columns go by fours and rows by two, and what is left over goes
-    alone: in each case in an order of its own."""
+def _fold(total: Tensor, bits: int, block: int) -> Tensor:
+    """Fold the sums of a column to one.
+
+    Columns are processed by fours and rows by two, the remainders singly, each in its own order.
+    """
     in_pairs = block > 32 and (bits, block) != (8, 64)
-    total = _halved(total) if block <= 32 and len(total) == _LANES else total
+    total = _halve(total) if block <= 32 and len(total) == _LANES else total
     fours = total.shape[2] // 4 * 4
-    found = _by_halves(total)
+    folded = _by_halves(total)
     if not in_pairs:
-        found[:, :fours] = _in_turn(total[..., :fours])
-    elif len(found) % 2:
-        found[-1, :fours] = _in_turn(total[:, -1, :fours])
-    return found
+        folded[:, :fours] = _in_turn(total[..., :fours])
+    elif len(folded) % 2:
+        folded[-1, :fours] = _in_turn(total[:, -1, :fours])
+    return folded
 
 
 def _by_halves(total: Tensor) -> Tensor:
     while len(total) > 1:
-        total = _halved(total)
+        total = _halve(total)
     return total[0]
 
 
-def _halved(total: Tensor) -> Tensor:
+def _halve(total: Tensor) -> Tensor:
     return total[: len(total) // 2] + total[len(total) // 2 :]
 
 
 def _in_turn(total: Tensor) -> Tensor:
-    """Each four one after the other, then the fours by halves."""
+    """Add each four one after the other, then the fours by halves."""
     fours = total.unflatten(0, (-1, 4)).unbind(1)
     return _by_halves(((fours[0] + fours[1]) + fours[2]) + fours[3])

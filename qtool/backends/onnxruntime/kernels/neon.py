@@ -15,7 +15,7 @@ from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import generic
-from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
 from qtool.core.types import QuantParams
 
@@ -28,16 +28,16 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
     round((a - za) * ma + (b - zb) * mb, shift) + zc in int32, halves away from zero, where ma and
     mb are sa / sc and sb / sc with a common shift that gives the larger one 22 bits. Ratios beyond
-    [2**-14, 256), and a multiplier that rounds up to 23 bits, go the way of `generic.add`.
+    [2**-14, 256), and a multiplier that rounds up to 23 bits, are computed as by `generic.add`.
     """
     check_operands(a, b, out)
     scale_a, zero_a = scalar32(a, "first input")
     scale_b, zero_b = scalar32(b, "second input")
     scale, zero = scalar32(out, "output")
-    found = _multipliers(float(scale_a / scale), float(scale_b / scale))
-    if found is None:
+    multipliers = _multipliers(float(scale_a / scale), float(scale_b / scale))
+    if multipliers is None:
         return generic.add(a, b, out)
-    multiplier_a, multiplier_b, shift = found
+    multiplier_a, multiplier_b, shift = multipliers
     codes = all_codes(a)
     values = codes.to(torch.int64)
     total = (values.reshape(-1, 1) - zero_a) * multiplier_a + (values - zero_b) * multiplier_b
@@ -60,7 +60,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     values = codes.to(torch.float32)
     products = (values.reshape(-1, 1) - zero_a) * (values - zero_b)
     sums = fma32(products, scale_a * scale_b / scale, torch.tensor(float(zero)))
-    return pair_table(saturated(sums.round_(), out), int(codes[0]))
+    return pair_table(saturate(sums.round_(), out), int(codes[0]))
 
 
 def _multipliers(ratio_a: float, ratio_b: float) -> tuple[int, int, int] | None:

@@ -18,9 +18,9 @@ from qtool.backends.kernels.params import Kernel, same_params, spatial
 from qtool.backends.kernels.windows import extend_pads, pad_spatial, window_counts, window_taps
 from qtool.backends.onnxruntime.kernels.common import (
     check_byte,
-    dequantized,
-    saturated,
+    saturate,
     scalar32,
+    to_float,
 )
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
@@ -53,7 +53,7 @@ def average_pool(
         if tuple(codes.shape[2:]) == tuple(kernel) and not any(edges):
             return whole(codes)
         wide = extend_pads(codes.shape[2:], kernel, stride, edges)
-        padded = pad_spatial(dequantized(codes, x), wide)
+        padded = pad_spatial(to_float(codes, x), wide)
         taps = window_taps(padded, kernel, stride, ones)
         total = taps[0].clone()
         for tap in taps[1:]:
@@ -62,7 +62,7 @@ def average_pool(
             total /= math.prod(kernel)
         else:
             total /= window_counts(codes.shape[2:], kernel, stride, wide).to(torch.float32)
-        return saturated((total / scale).add_(zero).round_(), out)
+        return saturate((total / scale).add_(zero).round_(), out)
 
     return run
 
@@ -89,7 +89,7 @@ def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
                 "runtime takes [2**-32, 256); bring input and output scales closer together"
             )
         sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
-        return saturated((sums.to(torch.float32) * factor).round_().add_(zero), out)
+        return saturate((sums.to(torch.float32) * factor).round_().add_(zero), out)
 
     return run
 

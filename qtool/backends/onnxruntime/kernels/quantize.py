@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, per_tensor
-from qtool.backends.onnxruntime.kernels.common import check_byte, dequantized, quantized
+from qtool.backends.onnxruntime.kernels.common import check_byte, to_codes, to_float
 from qtool.core.types import QuantParams
 
 
@@ -19,7 +19,7 @@ def quantize(out: QuantParams) -> Kernel:
     per_tensor(out, "output")
 
     def kernel(x: Tensor) -> Tensor:
-        return quantized(x, out)
+        return to_codes(x, out)
 
     return kernel
 
@@ -28,7 +28,7 @@ def requantize(x: QuantParams, out: QuantParams) -> Kernel:
     """Codes -> codes: DequantizeLinear then QuantizeLinear, as a table of 256."""
     check_byte(x, "input")
     check_byte(out, "output")
-    return lookup(quantized(dequantized(all_codes(x), x), out), x.qtype)
+    return lookup(to_codes(to_float(all_codes(x), x), out), x.qtype)
 
 
 def dequantize(x: QuantParams) -> Kernel:
@@ -37,6 +37,6 @@ def dequantize(x: QuantParams) -> Kernel:
     per_tensor(x, "input")
 
     def kernel(codes: Tensor) -> Tensor:
-        return dequantized(codes, x)
+        return to_float(codes, x)
 
     return kernel

@@ -1,8 +1,8 @@
 """DynamicQuantizeLSTM as ONNX Runtime computes it on one thread.
 
-All of the input is rounded to uint8 by one range; in each step so is the state, of all samples
-together. Products are those of integers; gates and state are float32, with MLAS's logistic function
-and tanh. Sources: onnxruntime/core/providers/cpu/rnn/rnn_helpers.cc, uni_directional_lstm.cc.
+The whole input is rounded to uint8 by one range; in each step so is the state of all samples.
+Products are integer; gates and state are float32, with the logistic function and tanh of MLAS.
+Sources: onnxruntime/core/providers/cpu/rnn/rnn_helpers.cc, uni_directional_lstm.cc.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from qtool.core.types import QuantParams
 
 @dataclass(frozen=True, eq=False)
 class LstmDirection:
-    """Weights of one direction, gates in ONNX's order: input, output, forget, cell.
+    """Weights of one direction, gates in the order of ONNX: input, output, forget, cell.
 
-    weight, recurrent: codes [4 x hidden, in] and [4 x hidden, hidden] with their parameters.
-    bias: float32 [8 x hidden], None for none. backwards: it begins with the last step.
+    Attributes:
+        weight: codes [4 x hidden, in].
+        w: parameters of `weight`.
+        recurrent: codes [4 x hidden, hidden].
+        r: parameters of `recurrent`.
+        bias: float32 [8 x hidden], or None.
+        backwards: it starts with the last step.
     """
 
     weight: Tensor
@@ -41,13 +46,16 @@ class LstmDirection:
         return self.recurrent.shape[1]
 
     def products(self) -> tuple[Kernel, Kernel]:
-        """Those with the inputs and with the state."""
+        """Return the products with the inputs and with the state."""
         return dynamic_matmul(self.w, self.weight), dynamic_matmul(self.r, self.recurrent)
 
 
 def dynamic_lstm(directions: Sequence[LstmDirection]) -> Callable[..., Any]:
-    """x [time, batch, in], h and c [directions, batch, hidden] (None: zeros) -> all states [time,
-    directions, batch, hidden], the last h and c."""
+    """Bind an LSTM of one or two directions.
+
+    The kernel maps x [time, batch, in], h and c [directions, batch, hidden] (None for zeros) to all
+    states [time, directions, batch, hidden], and the last h and c.
+    """
     if len({each.hidden for each in directions}) != 1:
         raise KernelError("both directions of an LSTM have the same size")
     layers = [_layer(each) for each in directions]
@@ -55,26 +63,26 @@ def dynamic_lstm(directions: Sequence[LstmDirection]) -> Callable[..., Any]:
     def run(
         x: Tensor, h: Tensor | None = None, c: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        none = x.new_zeros(len(layers), x.shape[1], directions[0].hidden)
-        begun = zip(layers, none if h is None else h, none if c is None else c, strict=True)
-        found = [layer(x, *states) for layer, *states in begun]
-        states, last, cells = zip(*found, strict=True)
+        zeros = x.new_zeros(len(layers), x.shape[1], directions[0].hidden)
+        initial = zip(layers, zeros if h is None else h, zeros if c is None else c, strict=True)
+        results = [layer(x, *states) for layer, *states in initial]
+        states, last, cells = zip(*results, strict=True)
         return torch.stack(states, 1), torch.stack(last), torch.stack(cells)
 
     return run
 
 
-def _layer(given: LstmDirection) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    from_input, from_state = given.products()
-    both = None if given.bias is None else torch.add(*given.bias.chunk(2))
+def _layer(direction: LstmDirection) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    from_input, from_state = direction.products()
+    bias = None if direction.bias is None else torch.add(*direction.bias.chunk(2))
 
     def run(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        order = reversed(range(len(x))) if given.backwards else range(len(x))
-        reached = from_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        states = x.new_zeros(*x.shape[:2], given.hidden)
+        order = reversed(range(len(x))) if direction.backwards else range(len(x))
+        input_gates = from_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        states = x.new_zeros(*x.shape[:2], direction.hidden)
         for step in order:
-            gates = reached[step] + from_state(h)
-            gates = gates if both is None else gates + both
+            gates = input_gates[step] + from_state(h)
+            gates = gates if bias is None else gates + bias
             i, o, f, g = gates.chunk(4, 1)
             c = c * logistic(f) + logistic(i) * tanh(g)
             h = states[step] = tanh(c) * logistic(o)

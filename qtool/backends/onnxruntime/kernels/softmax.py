@@ -38,8 +38,8 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
         if length not in tables:
             tables[length] = _exponentials(scale_x, length)
         table = tables[length]
-        lifted = last.to(torch.int64) + (255 - last.amax(-1, keepdim=True).to(torch.int64))
-        values = table[lifted]
+        shifted = last.to(torch.int64) + (255 - last.amax(-1, keepdim=True).to(torch.int64))
+        values = table[shifted]
         # np.add.accumulate adds strictly in order and in float32; torch's sums do neither
         sums = np.add.accumulate(values.numpy(), axis=-1)[..., -1:]
         counts = ((values * steps) / torch.from_numpy(sums)).round_().to(torch.int64) + zero

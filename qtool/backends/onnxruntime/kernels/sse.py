@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturated, scalar32
+from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
 from qtool.backends.onnxruntime.kernels.elementwise import check_operands, first_repeats, pair_table
 from qtool.core.types import QuantParams
 
@@ -51,4 +51,4 @@ def _in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     codes = all_codes(a)
     values = codes.to(torch.float32)
     sums = (fixed + values.reshape(-1, 1) * ratio_a) + values * ratio_b
-    return pair_table(saturated(sums.round_(), out), int(codes[0]))
+    return pair_table(saturate(sums.round_(), out), int(codes[0]))

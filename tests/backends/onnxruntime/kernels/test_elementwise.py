@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qtool.backends.onnxruntime.kernels import elementwise
-from qtool.backends.onnxruntime.kernels.common import dequantized, quantized
+from qtool.backends.onnxruntime.kernels.common import to_codes, to_float
 from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import params, qdq
 from tests.backends.onnxruntime.kernels.oracle import BIND, FUSED, KINDS, Draw, assert_same, tensor
@@ -109,11 +109,11 @@ def test_float_imitations_would_be_seen():
     """Dequantize, add or multiply, quantize is not what the fused kernels compute."""
     x, y = pairs(UINT8)
     a, b, out = params(UINT8, 0.25, 3), params(UINT8, 0.5, 128), params(UINT8, 1.0, 7)
-    left, right = dequantized(tensor(x), a), dequantized(tensor(y), b)
+    left, right = to_float(tensor(x), a), to_float(tensor(y), b)
     for op, value in (("Add", left + right), ("Mul", left * right)):
         runtime = qdq(op, [(x, a), (y, b)], out)
         with pytest.raises(AssertionError, match="differ"):
-            assert_same(quantized(value, out), runtime, f"QLinear{op}")
+            assert_same(to_codes(value, out), runtime, f"QLinear{op}")
 
 
 @FUSED
