@@ -175,7 +175,7 @@ def test_what_a_command_reads_is_not_written_over(sample: Cli) -> None:
     }
     for name, arguments in given.items():
         said = sample.refuses(*arguments, "-o", name)
-        assert said == f"cannot write {name}: {name} is read; name another file"
+        assert said == f"cannot write {name}: {name} is an input; name another file"
 
 
 def test_a_real_process_exits_with_2(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""The torch operators that qtool adds to ATen, each with the meaning of one ONNX operator.
+"""Torch operators of qtool, each with the semantics of one ONNX operator.
 
-conv and global_average_pool are composite: torch sees through them for autograd and devices.
-quantize, dequantize, pad_codes, idle, reshape and the linear layers on integer weights stand only
-in graphs about to be exported; they are opaque, so that tracing them costs nothing and adds no
-guards on dynamic sizes.
+conv and global_average_pool are composite: torch decomposes them for autograd and devices.
+quantize, dequantize, pad_codes, idle, reshape and the linear layers on integer weights occur only
+in graphs to export; they are opaque, so that tracing is fast and adds no guards on dynamic sizes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def define(
     function: Callable[..., Any],
     fake: Callable[..., Any] | None = None,
 ) -> torch._ops.OpOverload:
-    """A new operator `qtool::...`: composite, or opaque where `fake` gives its result's shape."""
+    """Define an operator `qtool::...`: opaque if `fake` infers its result, else composite."""
     name = _lib.define(schema)
     _lib.impl(name, function, "CompositeExplicitAutograd" if fake else "CompositeImplicitAutograd")
     if fake is not None:
@@ -39,7 +38,7 @@ def define(
 
 
 def per_channel(t: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
-    """Rank-1 parameters reshaped to broadcast along `axis` of a tensor of `rank` dimensions."""
+    """Return rank-1 parameters reshaped to broadcast along `axis` of a tensor of this rank."""
     return t if axis is None else t.reshape([-1 if d == axis % rank else 1 for d in range(rank)])
 
 
@@ -119,7 +118,7 @@ def _average_pool(
     divisor: int | None,
 ) -> torch.Tensor:
     rank = len(kernel)
-    if rank == 1:  # ATen's has no divisor: a signal is an image one high
+    if rank == 1:  # ATen's avg_pool1d has no divisor
         wide = ([1, *kernel], [1, *stride], [0, *padding], ceil_mode, counted, divisor)
         return F.avg_pool2d(x.unsqueeze(-2), *wide).squeeze(-2)
     pooled: torch.Tensor = _AVERAGE_POOL[rank](
@@ -152,7 +151,7 @@ def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
 
 
 def range_of_batch(x: torch.Tensor, qmin: int, qmax: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point (in float) as DynamicQuantizeLinear finds them for the whole tensor."""
+    """Return scale and zero point (float) of DynamicQuantizeLinear."""
     low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
     scale = (high - low) / (qmax - qmin)
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
@@ -173,8 +172,8 @@ def _columns(x: torch.Tensor, codes: torch.Tensor, *rest: torch.Tensor | None) -
     return x.new_empty([*x.shape[:-1], codes.shape[-1]])
 
 
-def _kept(x: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
-    """Sizes of a Reshape in ONNX: 0 is that of the input, where it has one."""
+def _reshape_sizes(x: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
+    """Return the sizes of an ONNX Reshape: 0 means the size of the input's dimension."""
     zero = [isinstance(size, int) and size == 0 for size in sizes]
     return [x.shape[i] if z and i < x.dim() else sizes[i] for i, z in enumerate(zero)]
 
@@ -184,25 +183,25 @@ def _gemm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> t
 
 
 def pack_4bit(codes: torch.Tensor) -> torch.Tensor:
-    """Codes 0..15 two to a byte along the last dimension, the first in the low half."""
+    """Pack codes 0..15 two per byte along the last dimension, the first in the low half."""
     codes = F.pad(codes, (0, codes.shape[-1] % 2))
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 
 def unpack_4bit(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """The first `count` codes of each row of `pack_4bit`."""
+    """Return the first `count` codes of each row of `pack_4bit`."""
     return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :count]
 
 
 def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
-    """The first `count` codes of each row of bytes that hold codes of 4 or 8 bits."""
+    """Return the first `count` codes of each row of bytes with codes of 4 or 8 bits."""
     return unpack_4bit(packed, count) if bits == 4 else packed[..., :count]
 
 
 def _from_blocks(
     packed: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, bits: int
 ) -> torch.Tensor:
-    """Real values [rows, blocks, block]."""
+    """Dequantize to float [rows, blocks, block]."""
     rows, blocks, width = packed.shape
     codes = unpack(packed, width * 8 // bits, bits).float()
     if zero_point is None:
@@ -271,8 +270,8 @@ embedding_codes = define(
 """Rows of int8 codes [rows, width], each dequantized with its own scale [rows]."""
 
 idle = define("idle(Tensor x) -> Tensor", torch.clone, fake=torch.empty_like)
-"""Max of one tensor: changes nothing. Between a float operator and the quantization of its result
-it keeps a runtime from taking the integer kernel all the same."""
+"""Max of one tensor, the identity. Between a float operator and the quantization of its result it
+keeps a runtime from using the integer kernel."""
 
 pad_codes = define(
     "pad_codes(Tensor codes, int[] widths, int value) -> Tensor", _pad_codes, fake=_padded
@@ -298,15 +297,15 @@ max_pool = define(
     " -> Tensor",
     _max_pool,
 )
-"""MaxPool over 1, 2 or 3 spatial dimensions, each padded alike at both ends."""
+"""MaxPool over 1, 2 or 3 spatial dimensions, padded equally at both ends."""
 
 average_pool = define(
     "average_pool(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode,"
     " bool counted, int? divisor) -> Tensor",
     _average_pool,
 )
-"""AveragePool, padded as `max_pool`; `counted`: cells of the padding count. With a `divisor` it is
-the sum of a window divided by that."""
+"""AveragePool, padded as `max_pool`; `counted`: padding counts in the mean. With a `divisor`: the
+sum of a window divided by it."""
 
 dynamic_linear = define(
     "dynamic_linear(Tensor x, Tensor codes, Tensor scale, Tensor? bias) -> Tensor",
@@ -316,7 +315,7 @@ dynamic_linear = define(
 """x @ (codes * scale) + bias, x quantized to uint8 in its own range; codes are int8, [in, out]."""
 
 gemm = define("gemm(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _gemm)
-"""Gemm: x @ weight + bias; the weight is [in, out], as the runtime's kernels on codes want it."""
+"""Gemm: x @ weight + bias; the weight is [in, out], as integer kernels require."""
 
 linear_nbits = define(
     "linear_nbits(Tensor x, Tensor packed, Tensor scale, Tensor? zero_point, Tensor? bias,"
@@ -324,8 +323,8 @@ linear_nbits = define(
     _linear_nbits,
     fake=_rows,
 )
-"""MatMulNBits: `packed` is [out, blocks, bytes], codes of 4 bits two to a byte; so are the zero
-points, which are in the middle of the codes where there are none. Scales are [out, blocks]."""
+"""MatMulNBits: `packed` is [out, blocks, bytes], 4-bit codes and zero points two per byte; without
+zero points they are in the middle of the range. Scales are [out, blocks]."""
 
 embedding_nbits = define(
     "embedding_nbits(Tensor ids, Tensor packed, Tensor scale, Tensor? zero_point, int bits)"
@@ -333,15 +332,15 @@ embedding_nbits = define(
     _embedding_nbits,
     fake=_looked_up,
 )
-"""GatherBlockQuantized: rows of the weight of a `linear_nbits`, whose blocks are all full."""
+"""GatherBlockQuantized: rows of a weight as of `linear_nbits`, with full blocks only."""
 
 rescale = define("rescale(Tensor x, float factor) -> Tensor", lambda x, factor: x * factor)
 """x * factor: the same codes with `factor` times the scale."""
 
 reshape = define(
     "reshape(Tensor x, SymInt[] sizes) -> Tensor",
-    lambda x, sizes: x.reshape(_kept(x, sizes)).clone(),
-    fake=lambda x, sizes: x.new_empty(x.reshape(_kept(x, sizes)).shape),
+    lambda x, sizes: x.reshape(_reshape_sizes(x, sizes)).clone(),
+    fake=lambda x, sizes: x.new_empty(x.reshape(_reshape_sizes(x, sizes)).shape),
 )
 """Reshape: ATen's, but opaque."""
 
@@ -350,7 +349,7 @@ global_average_pool = define("global_average_pool(Tensor x) -> Tensor", _global_
 
 
 def groups_of(layer: fx.Node) -> int:
-    """The groups of a convolution; 1 of any other layer."""
+    """Return the groups of a convolution; 1 for other layers."""
     if layer.target not in (conv, conv_transpose):
         return 1
     return int(layer.args[6])  # type: ignore[arg-type]  # a number

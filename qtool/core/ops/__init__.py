@@ -1,4 +1,4 @@
-"""The operators: what qtool knows of each stands in one row, by families."""
+"""The operator table: one row per operator, in modules by family."""
 
 from qtool.core.ops import (
     attention,

@@ -1,4 +1,4 @@
-"""Attention over keys and values in int8, as ONNX Runtime's GroupQueryAttention has it."""
+"""Attention over an int8 KV cache, as ONNX Runtime's GroupQueryAttention computes it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def _cached_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     new = (key, value), (past_key, past_value), (key_scale, value_scale)
     present, real = [], []
-    for given, past, steps in zip(*new, strict=True):
-        steps = steps.unflatten(0, (groups, 1, -1))
-        codes = INT8.codes(_apart(given, groups), steps, steps.new_zeros(())).to(torch.int8)
+    for current, past, step in zip(*new, strict=True):
+        step = step.unflatten(0, (groups, 1, -1))
+        codes = INT8.codes(_split_heads(current, groups), step, step.new_zeros(())).to(torch.int8)
         present.append(torch.cat([past, codes], 2))
-        real.append((present[-1].to(torch.float32) * steps).repeat_interleave(heads // groups, 1))
+        real.append((present[-1].to(torch.float32) * step).repeat_interleave(heads // groups, 1))
     length, total = query.shape[1], mask.shape[3]
-    places = torch.arange(total, device=mask.device)
-    later = places[None] > places[total - length :, None]
-    seen = mask.masked_fill(later, float("-inf"))
-    found = F.scaled_dot_product_attention(
-        _apart(query, heads), real[0], real[1], seen, scale=scale
+    positions = torch.arange(total, device=mask.device)
+    later = positions[None] > positions[total - length :, None]
+    causal_mask = mask.masked_fill(later, float("-inf"))
+    attended = F.scaled_dot_product_attention(
+        _split_heads(query, heads), real[0], real[1], causal_mask, scale=scale
     )
-    return found.transpose(1, 2).flatten(2), present[0], present[1]
+    return attended.transpose(1, 2).flatten(2), present[0], present[1]
 
 
-def _apart(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """[batch, sequence, heads x width] -> [batch, heads, sequence, width]."""
-    found: Tensor = x.unflatten(2, (heads, -1)).transpose(1, 2)
-    return found
+    by_head: Tensor = x.unflatten(2, (heads, -1)).transpose(1, 2)
+    return by_head
 
 
 cached_attention = define(
@@ -55,10 +55,12 @@ cached_attention = define(
     " -> (Tensor, Tensor, Tensor)",
     _cached_attention,
 )
-"""query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; what was
-before in int8 [batch, groups, past, width], a scale for each channel [groups x width]; mask [batch,
-1, sequence, total], added before the softmax, behind a token nothing counts. Gives what the heads
-saw, [batch, sequence, heads x width], and keys and values of all tokens, in int8."""
+"""Causal attention over an int8 KV cache.
+
+query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; past key
+and value int8 [batch, groups, past, width], scales per channel [groups x width]; mask [batch, 1,
+sequence, total], added before the softmax. Returns [batch, sequence, heads x width], and keys and
+values of all tokens in int8."""
 
 
 def _write(
@@ -78,9 +80,9 @@ def _write(
     total = op.Cast(op.Shape(mask, start=3, end=4), to=6)  # 6: int32
     last = op.Sub(total, op.Cast(op.Constant(value_ints=[1]), to=6))
     lengths = op.Expand(last, op.Shape(query, start=0, end=1))
-    before = (query, key, value, past_key, past_value, lengths, op.Squeeze(total))
+    first = (query, key, value, past_key, past_value, lengths, op.Squeeze(total))
     return write(
-        *(*before, None, None, None, mask, None, key_scale, value_scale),
+        *(*first, None, None, None, mask, None, key_scale, value_scale),
         num_heads=heads,
         kv_num_heads=groups,
         scale=scale,

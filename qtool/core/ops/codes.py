@@ -1,4 +1,4 @@
-"""Operators that stand only in graphs about to be exported, between floats and codes."""
+"""ONNX forms of the operators between floats and codes, which occur only in graphs to export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for operators from outside, read off the operators' own schemas."""
+"""Rows of operators registered by the user, made from their torch schemas."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qtool.core.ops.onnx_forms import onnx_operator
 from qtool.core.ops.row import CustomOp, Op, Writer
 
 Body = Writer | onnx.FunctionProto | Sequence[Any]
-"""What gives an operator its meaning in a file: see `qtool.register_operator`."""
+"""How an operator is written in a file: see `qtool.register_operator`."""
 
 _COMPOSITE = "CompositeImplicitAutograd"
-_REASON = "an operator from outside"
+_REASON = "a registered operator"
 _KINDS = {
     "int": "INT",
     "SymInt": "INT",
@@ -39,21 +39,23 @@ def custom_op_row(
     macs: Callable[..., int] | None = None,
     kernel: Callable[..., Any] | None = None,
 ) -> Op:
-    """The row of an operator from outside; arguments as for `qtool.register_operator`.
+    """Return the row of a registered operator; arguments of `qtool.register_operator`.
 
     Raises:
-        PlanError: the operator, its body and its weights do not fit together; says how.
+        PlanError: the operator, its body and its weights contradict each other.
     """
-    target = _resolved(operator)
+    target = _overload_of(operator)
     schema = target._schema
     key = str(schema.name)
     names = [a.name for a in schema.arguments]
     tensors = [i for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
     for name in weights:
         if name not in names or names.index(name) not in tensors:
-            given = ", ".join(names[i] for i in tensors) or "none"
-            raise PlanError(f"{key} has no tensor '{name}' to store as weights; it has: {given}")
-    stored = tuple(names.index(name) for name in sorted(weights, key=lambda n: n != "weight"))
+            available = ", ".join(names[i] for i in tensors) or "none"
+            raise PlanError(
+                f"{key} has no tensor '{name}' to store as weights; it has: {available}"
+            )
+    positions = tuple(names.index(name) for name in sorted(weights, key=lambda n: n != "weight"))
     functions = _functions(body)
     if functions:
         _check(schema, functions[0])
@@ -65,19 +67,19 @@ def custom_op_row(
     return Op(
         key=key,
         targets=(target,),
-        inputs=tuple(i for i in tensors if i not in stored),
-        weight=stored[0] if stored else None,
-        extra_weights=stored[1:],
+        inputs=tuple(i for i in tensors if i not in positions),
+        weight=positions[0] if positions else None,
+        extra_weights=positions[1:],
         channel_axis=channel_axis,
-        weight_only_reason=_REASON if stored else "",
-        macs=None if macs is None else _counted(macs),
-        onnx=_whole(schema, first) if functions else body,  # type: ignore[arg-type]  # a callable, see above
+        weight_only_reason=_REASON if positions else "",
+        macs=None if macs is None else _macs_of(macs),
+        onnx=_node_writer(schema, first) if functions else body,  # type: ignore[arg-type]  # a callable, see above
         custom_op=CustomOp(first.domain, first.name, functions, kernel),
     )
 
 
-def _resolved(operator: Any) -> torch._ops.OpOverload:
-    """The overload that a person means: itself, "library::name", or what defines it."""
+def _overload_of(operator: Any) -> torch._ops.OpOverload:
+    """Return the overload of an operator, "library::name" or definition of torch.library."""
     if isinstance(operator, str):
         library, _, name = operator.partition("::")
         name, _, overload = name.partition(".")
@@ -98,23 +100,23 @@ def _resolved(operator: Any) -> torch._ops.OpOverload:
         raise PlanError(f"{schema.name} changes its arguments; give one that returns new tensors")
     if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSITE):
         raise PlanError(
-            f"torch sees through {schema.name}, so that nothing of it is left in a graph; register "
+            f"torch decomposes {schema.name}, so it does not appear in a graph; register "
             'its function for "CompositeExplicitAutograd" or a device instead'
         )
     return operator
 
 
 def _functions(body: Body) -> tuple[onnx.FunctionProto, ...]:
-    """The bodies of a node kept whole, the operator's first; none for a plain writer."""
+    """Return the ONNX functions of a node, the operator's first; none for a writer."""
     parts: list[Any] = list(body) if isinstance(body, list | tuple) else [body]
-    found = [p.to_function_proto() if hasattr(p, "to_function_proto") else p for p in parts]
-    if not all(isinstance(p, onnx.FunctionProto) for p in found):
+    protos = [p.to_function_proto() if hasattr(p, "to_function_proto") else p for p in parts]
+    if not all(isinstance(p, onnx.FunctionProto) for p in protos):
         return ()
-    return tuple(found)
+    return tuple(protos)
 
 
 def _kind(argument: Any) -> str | None:
-    """ "tensor", the kind of ONNX attribute that an argument becomes, or None for neither."""
+    """Return "tensor", the kind of the argument's ONNX attribute, or None for neither."""
     text = str(argument.type)
     text = text[len("Optional[") : -1] if text.startswith("Optional[") else text
     return "tensor" if text == "Tensor" else _KINDS.get(text)
@@ -127,37 +129,39 @@ def _check(schema: Any, function: onnx.FunctionProto) -> None:
     attributes = {*function.attribute, *(a.name for a in function.attribute_proto)}
     if not function.domain:
         raise PlanError(f"{where} has no domain; give it one of its own")
-    if other := [name for name, kind in kinds.items() if kind is None]:
-        raise PlanError(f"{where} cannot take '{other[0]}'; give a function that writes its nodes")
+    if unsupported := [name for name, kind in kinds.items() if kind is None]:
+        raise PlanError(
+            f"{where} cannot take '{unsupported[0]}'; give a function that writes its nodes"
+        )
     if len(function.input) != len(inputs) or len(function.output) != len(schema.returns):
         raise PlanError(
             f"{where} has {len(function.input)} inputs and {len(function.output)} outputs, the "
             f"operator {len(inputs)} tensors and {len(schema.returns)} results; make them agree"
         )
-    if unlike := sorted(attributes ^ (set(kinds) - set(inputs))):
+    if different := sorted(attributes ^ (set(kinds) - set(inputs))):
         raise PlanError(
-            f"{where} and the operator disagree about '{unlike[0]}'; call its attributes as the "
-            "operator calls its arguments that are no tensors"
+            f"{where} and the operator differ in '{different[0]}'; name its attributes as "
+            "the operator's arguments that are no tensors"
         )
 
 
-def _whole(schema: Any, function: onnx.FunctionProto) -> Writer:
-    """One node of the function's name: tensors as inputs, all else as attributes."""
+def _node_writer(schema: Any, function: onnx.FunctionProto) -> Writer:
+    """Return a writer of one node named as the function: tensors are inputs, others attributes."""
     arguments = list(schema.arguments)
     inputs = tuple(a.name for a in arguments if _kind(a) == "tensor")
     kinds = tuple((a.name, str(_kind(a))) for a in arguments if a.name not in inputs)
 
     def write(*args: Any, **kwargs: Any) -> Any:
-        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
-        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        values = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        values |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         node = onnx_operator(function.domain, function.name, inputs, len(schema.returns), kinds)
-        attributes = {name: given[name] for name, _ in kinds if given[name] is not None}
-        return node(*(given[name] for name in inputs), **attributes)
+        attributes = {name: values[name] for name, _ in kinds if values[name] is not None}
+        return node(*(values[name] for name in inputs), **attributes)
 
     return write
 
 
-def _counted(macs: Callable[..., int]) -> Callable[[fx.Node], int]:
+def _macs_of(macs: Callable[..., int]) -> Callable[[fx.Node], int]:
     def of(argument: Any) -> Any:
         if isinstance(argument, fx.Node) and isinstance(G.value(argument), torch.Tensor):
             return tuple(G.hint(size) for size in G.shape(argument))

@@ -1,4 +1,4 @@
-"""What computes element by element: sums, products, activation functions, clamps; and softmax."""
+"""Elementwise operators: sums, products, activation functions, clamps; and softmax."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 def _rms_norm(
     x: Any, shape: Sequence[int], weight: Any = None, epsilon: float | None = None
 ) -> Any:
-    """In the form that ONNX Runtime has one kernel for (SimplifiedLayerNormalization)."""
-    least = torch.finfo(torch.float32).eps if epsilon is None else epsilon
-    two, some = (op.CastLike(op.Constant(value_float=v), x) for v in (2.0, least))
+    """The form that ONNX Runtime fuses to one kernel, SimplifiedLayerNormalization."""
+    epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    two, eps = (op.CastLike(op.Constant(value_float=v), x) for v in (2.0, epsilon))
     axes = op.Constant(value_ints=list(range(-len(shape), 0)))
-    found = op.Div(x, op.Sqrt(op.Add(op.ReduceMean(op.Pow(x, two), axes), some)))
-    return found if weight is None else op.Mul(found, weight)
+    normalized = op.Div(x, op.Sqrt(op.Add(op.ReduceMean(op.Pow(x, two), axes), eps)))
+    return normalized if weight is None else op.Mul(normalized, weight)
 
 
-def _from_number(x: Any, number: float, factor: float = 1) -> Any:
-    """number - x; torch.onnx knows it for tensors alone."""
-    like, times = (op.CastLike(op.Constant(value_float=float(v)), x) for v in (number, factor))
-    return op.Sub(like, x if factor == 1 else op.Mul(x, times))
+def _number_minus(x: Any, number: float, factor: float = 1) -> Any:
+    """number - x; torch.onnx has it only for tensors."""
+    minuend, scale = (op.CastLike(op.Constant(value_float=float(v)), x) for v in (number, factor))
+    return op.Sub(minuend, x if factor == 1 else op.Mul(x, scale))
 
 
-def _from_zero(node: fx.Node) -> Bounds:
+def _relu_bounds(node: fx.Node) -> Bounds:
     return 0.0, None
 
 
-def _clamped(node: fx.Node) -> Bounds:
+def _clamp_bounds(node: fx.Node) -> Bounds:
     return G.argument(node, 1, "min"), G.argument(node, 2, "max")
 
 
@@ -55,7 +55,7 @@ ELEMENTWISE = (
     Op(key="mul", targets=(aten.mul.Tensor,), inputs=(0, 1)),
     Op(key="sigmoid", targets=(aten.sigmoid.default,)),
     Op(key="leaky_relu", targets=(aten.leaky_relu.default,)),
-    # one kernel of the runtime's own; Sigmoid and Mul are two
+    # one kernel of ONNX Runtime; Sigmoid and Mul are two
     Op(key="silu", targets=(aten.silu.default,), contrib=_silu),
     # one kernel; below opset 20 the decomposed form is not fused
     Op(key="gelu", targets=(aten.gelu.default,), contrib=_gelu),
@@ -65,10 +65,10 @@ ELEMENTWISE = (
     Op(key="elu", targets=(aten.elu.default,)),
     Op(key="prelu", targets=(aten.prelu.default,)),
     Op(key="softmax", targets=(aten.softmax.int,)),
-    Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_from_zero),
-    Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamped),
+    Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_relu_bounds),
+    Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamp_bounds),
     Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, scale_factor=1),
 )
 
-WRITERS = {aten.rms_norm.default: _rms_norm, aten.rsub.Scalar: _from_number}
-"""What torch.onnx would trace a graph again for."""
+WRITERS = {aten.rms_norm.default: _rms_norm, aten.rsub.Scalar: _number_minus}
+"""Operators that torch.onnx decomposes by tracing the graph again."""

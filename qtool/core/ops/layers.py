@@ -1,5 +1,4 @@
-"""Layers with weights: convolutions and linear layers, and the forms that linear layers have on
-integer weights."""
+"""Convolutions and linear layers, and the forms of linear layers with integer weights."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from qtool.core.schemes import When
 
 aten = torch.ops.aten
 
-# accuracy_level: the kernel quantizes x to int8 in blocks. In float (0, its default) it turns its
-# weights into floats in each call: at 4 bits slower than a float layer, at 8 bits 10 to 50 times.
-_ON_CODES = 4
+# The kernel quantizes x to int8 in blocks. At level 0, its default, it dequantizes its weights in
+# each call: at 4 bits slower than a float layer, at 8 bits 10 to 50 times.
+_ACCURACY_LEVEL = 4
 
 
-def _given(*inputs: Any) -> list[Any]:
-    """Inputs without a last one that is None: a bias."""
+def _with_bias(*inputs: Any) -> list[Any]:
+    """Return the inputs without the last one, the bias, if that is None."""
     return list(inputs if inputs[-1] is not None else inputs[:-1])
 
 
@@ -37,7 +36,7 @@ def _conv(
     groups: int = 1,
 ) -> Any:
     options = {"strides": list(stride), "pads": list(pads), "dilations": list(dilation)}
-    return op.Conv(*_given(x, weight, bias), **options, group=groups)
+    return op.Conv(*_with_bias(x, weight, bias), **options, group=groups)
 
 
 def _conv_transpose(
@@ -51,7 +50,7 @@ def _conv_transpose(
     dilation: Sequence[int],
 ) -> Any:
     return op.ConvTranspose(
-        *_given(x, weight, bias),
+        *_with_bias(x, weight, bias),
         strides=list(stride),
         pads=[*padding, *padding],
         output_padding=list(output_padding),
@@ -61,7 +60,7 @@ def _conv_transpose(
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    return op.Gemm(*_given(x, weight, bias), transB=1)
+    return op.Gemm(*_with_bias(x, weight, bias), transB=1)
 
 
 def _gemm(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -69,8 +68,8 @@ def _gemm(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _dynamic_linear(x: Any, codes: Any, scale: Any, bias: Any = None) -> Any:
-    """In the order that the runtime fuses to DynamicQuantizeMatMul, or, where several layers read
-    one tensor, to MatMulIntegerToFloat behind a DynamicQuantizeLinear that they share."""
+    """The order that ONNX Runtime fuses to DynamicQuantizeMatMul, or, for several layers that read
+    one tensor, to MatMulIntegerToFloat behind a shared DynamicQuantizeLinear."""
     quantized, x_scale, zero_point = op.DynamicQuantizeLinear(x)
     sums = op.Cast(op.MatMulInteger(quantized, codes, zero_point), to=onnx.TensorProto.FLOAT)
     result = op.Mul(sums, op.Mul(x_scale, scale))
@@ -89,8 +88,8 @@ def _linear_nbits(
         onnx.defs.OpSchema.AttrType.INT,
     )
     sizes = {"K": int(x.shape[-1]), "N": int(outputs), "block_size": int(width) * 8 // bits}
-    more = {"bits": bits, "accuracy_level": _ON_CODES}
-    return write(x, packed, scale, zero_point, None, bias, **sizes, **more)
+    options = {"bits": bits, "accuracy_level": _ACCURACY_LEVEL}
+    return write(x, packed, scale, zero_point, None, bias, **sizes, **options)
 
 
 LAYERS = (
@@ -119,7 +118,7 @@ LAYERS = (
         supported_modes=frozenset({When.DYNAMIC, When.NEVER}),
         from_blocks=torch_ops.linear_nbits,
         macs=mac_counts.layer,
-        onnx=_linear,  # flat by the time it gets here: see passes/flatten_linear.py
+        onnx=_linear,  # inputs are flat: see passes/flatten_linear.py
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up."""
+"""Embeddings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _embedding(ids: Any, table: Any) -> Any:
 
 
 def _embedding_codes(ids: Any, codes: Any, scale: Any) -> Any:
-    """Only the rows that are read: a DequantizeLinear of the table would take all of it."""
+    """Dequantizes only the rows that are read; a DequantizeLinear would dequantize the table."""
     rows = op.Cast(op.Gather(codes, ids), to=onnx.TensorProto.FLOAT)
     return op.Mul(rows, op.Unsqueeze(op.Gather(scale, ids), op.Constant(value_ints=[-1])))
 
 
 def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: int) -> Any:
-    """The blocks of a row by themselves, which are then joined: so one tensor of codes serves the
-    layer that has it as its weight, too. Zero points are in bytes of their own."""
+    """Looks up blocks and joins them, so that a layer can share the tensor of codes as its weight.
+    Each zero point has a byte of its own."""
     width = packed.shape[-1]
     write = contrib(
         "GatherBlockQuantized",
@@ -33,10 +33,10 @@ def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: i
         onnx.defs.OpSchema.AttrType.INT,
     )
     last = op.Constant(value_ints=[-1])
-    of_each = [op.Unsqueeze(t, last) for t in (scale, zero_point) if t is not None]
+    parameters = [op.Unsqueeze(t, last) for t in (scale, zero_point) if t is not None]
     sizes = {"bits": bits, "block_size": int(width) * 8 // bits}
-    found = write(packed, ids, *of_each, **sizes, gather_axis=0, quantize_axis=2)
-    return op.Reshape(found, op.Constant(value_ints=[*[0] * len(ids.shape), -1]))
+    rows = write(packed, ids, *parameters, **sizes, gather_axis=0, quantize_axis=2)
+    return op.Reshape(rows, op.Constant(value_ints=[*[0] * len(ids.shape), -1]))
 
 
 LOOKUPS = (

@@ -1,5 +1,5 @@
-"""Multiply-accumulates, from sizes: of calls at the captured sizes, and of nodes in ONNX files
-(see onnx_count.py)."""
+"""Multiply-accumulates (MACs) from sizes: of calls at the captured sizes, and of nodes in ONNX
+files (see onnx_mac_counts.py)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Sizes = Sequence[int]
 
 
 def of_layer(result: Sizes, weight: Sizes) -> int:
-    """A convolution or a linear layer: one row of the weight for each output."""
+    """MACs of a convolution or a linear layer: one row of the weight per output element."""
     return prod(result) * prod(weight[1:])
 
 
 def of_transposed(x: Sizes, weight: Sizes) -> int:
-    """A transposed convolution: every weight for each position of the input."""
+    """MACs of a transposed convolution: every weight at each position of the input."""
     return prod(weight) * x[0] * prod(x[2:])
 
 
 def of_product(result: Sizes, second: Sizes) -> int:
-    """A product of matrices."""
+    """MACs of a matrix product."""
     return prod(result) * (second[-2] if len(second) > 1 else second[0])
 
 
 def of_einsum(equation: str, operands: Sequence[Sizes]) -> int:
-    """The product of all indices, as written; 0 for an equation with an ellipsis."""
+    """Product of the sizes of all indices; 0 for an equation with an ellipsis."""
     terms = equation.replace(" ", "").split("->")[0].split(",")
     if "." in equation or len(operands) < 2:
         return 0
@@ -43,7 +43,7 @@ def of_einsum(equation: str, operands: Sequence[Sizes]) -> int:
 
 
 def of_recurrent(steps: Sizes, *weights: Sizes) -> int:
-    """A recurrent layer: every weight for each step of each sample."""
+    """MACs of a recurrent layer: every weight at each step of each sample."""
     return prod(steps) * sum(map(prod, weights))
 
 
@@ -61,12 +61,12 @@ def transposed(node: fx.Node) -> int:
 
 
 def product(node: fx.Node, second: int = 1) -> int:
-    """Of a product of matrices, the second of which is the argument at `second`."""
+    """MACs of a matrix product whose second factor is the argument at `second`."""
     return of_product(_sizes(node), _sizes(node.args[second]))
 
 
 def attention(node: fx.Node) -> int:
-    """Queries times keys, and the weights times values."""
+    """MACs of queries times keys, and of the weights times values."""
     query, key, value = (_sizes(a) for a in node.args[:3])
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 

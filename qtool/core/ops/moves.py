@@ -1,4 +1,4 @@
-"""What moves elements: reshapes, slices, concats, pads, and resizes (most of which compute)."""
+"""Data movement: reshapes, slices, concatenations, pads; and resizes, most of which compute."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
 
 
 def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
-    """upsample_*.vec, by factors where they say the same as sizes: the size of the batch would have
-    to be computed. (The runtime moves transposes over a Resize whatever its `axes` say.)"""
+    """Return the writer of upsample_*.vec. Writes factors if they give the same sizes: sizes need
+    the batch size. (ONNX Runtime moves transposes over a Resize and ignores its `axes`.)"""
 
     def write(
         x: Any,
@@ -43,26 +43,27 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
         scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
         if scales is not None:
             return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *scales]), **options)
-        wanted = op.Concat(op.Shape(x, end=2), op.Constant(value_ints=list(sizes or ())), axis=0)
-        return op.Resize(x, None, None, wanted, **options)
+        new_sizes = op.Concat(op.Shape(x, end=2), op.Constant(value_ints=list(sizes or ())), axis=0)
+        return op.Resize(x, None, None, new_sizes, **options)
 
     return write
 
 
 def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
-    """out / in, where float32 gives the same sizes and neighbours as the two integers."""
-    found = []
-    for size, wanted in zip(before, after, strict=True):
-        if not isinstance(size, int) or not isinstance(wanted, int):
+    """Return out / in if float32 gives the same sizes and neighbours as the integers, else None."""
+    factors = []
+    for size, new_size in zip(before, after, strict=True):
+        if not isinstance(size, int) or not isinstance(new_size, int):
             return None
-        factor = np.float32(wanted / size)
-        at = np.arange(wanted)
-        sizes = {int(np.float32(size) * factor), int(size * float(factor))}  # who infers shapes?
-        near = np.floor(at.astype(np.float32) / factor).astype(np.int64)
-        if sizes != {wanted} or (near != at * size // wanted).any():
+        factor = np.float32(new_size / size)
+        positions = np.arange(new_size)
+        # shape inference may compute in either type
+        sizes = {int(np.float32(size) * factor), int(size * float(factor))}
+        nearest = np.floor(positions.astype(np.float32) / factor).astype(np.int64)
+        if sizes != {new_size} or (nearest != positions * size // new_size).any():
             return None
-        found.append(float(factor))
-    return found
+        factors.append(float(factor))
+    return factors
 
 
 def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None) -> Any:
@@ -73,7 +74,7 @@ def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | Non
 def _nearest_exact(
     x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
 ) -> Any:
-    """The neighbour of each pixel's centre: floor((i + 1/2) / factor)."""
+    """The neighbour of each pixel centre: floor((i + 1/2) / factor)."""
     mapping = {
         "coordinate_transformation_mode": "half_pixel",
         "nearest_mode": "round_prefer_ceil",
@@ -86,7 +87,7 @@ def _index_select(x: Any, dim: int, index: Any) -> Any:
 
 
 def _squeeze(x: Any, dims: Sequence[int]) -> Any:
-    """Dimensions that are not of size 1 stay, which ONNX refuses to be asked."""
+    """Keeps dimensions that are not of size 1, which ONNX's Squeeze refuses."""
     sizes = list(x.shape)
     axes = [d for d in dims if sizes[d] == 1]
     return op.Squeeze(x, op.Constant(value_ints=axes)) if axes else op.Identity(x)
@@ -152,8 +153,8 @@ MOVES = (
 
 
 def _floordiv(a: Any, b: Any) -> Any:
-    """Of sizes: ONNX's Div of integers goes towards zero, and torch.onnx takes it for numbers that
-    are not negative; -(-n // 2), the half of n rounded up, is one of them."""
+    """Floor division of sizes. torch.onnx writes ONNX's Div, which truncates and is right only for
+    numbers that are not negative; in -(-n // 2), the half of n rounded up, one is."""
     return op.Div(op.Sub(a, op.Mod(a, b)), b)
 
 

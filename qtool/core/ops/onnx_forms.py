@@ -1,8 +1,8 @@
-"""What writers write with: ONNX's operators, and those of ONNX Runtime's own domain.
+"""The ONNX operators that writers call, and those of ONNX Runtime's domain.
 
 A writer is called while torch.onnx traces the graph, with values and constants in the order of the
 operator's schema, and calls `op.Name(...)` for each node. onnxscript takes a second or two to
-import, so that it is imported when the first of them is called.
+import, so it is imported at the first call.
 """
 
 from __future__ import annotations
@@ -37,29 +37,32 @@ def contrib(
     types: tuple[str, ...] = ("T:float",),
     kind: Any = _KIND.FLOAT,
 ) -> Any:
-    """An operator of ONNX Runtime's own domain, of which onnx has no schema; it gives one "T".
+    """Return an operator of ONNX Runtime's domain (onnx has no schema) with one output "T".
 
     Args:
-        inputs: "name:type variable", with a "?" behind where it is optional.
-        attributes: their names, all of one `kind`.
+        name: operator type.
+        inputs: "name:type variable", followed by "?" if optional.
+        attributes: names.
         types: "type variable:element type".
+        kind: type of all attributes.
     """
     import onnxscript
 
     parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
-    given = []
-    for each in inputs:
-        called, _, of = each.rstrip("?").partition(":")
-        optional = option.Optional if each.endswith("?") else option.Single
-        given.append(parameter(called, of, param_option=optional))
+    parameters = []
+    for text in inputs:
+        input_name, _, type_name = text.rstrip("?").partition(":")
+        optional = option.Optional if text.endswith("?") else option.Single
+        parameters.append(parameter(input_name, type_name, param_option=optional))
     schema = onnx.defs.OpSchema(
         name,
         "com.microsoft",
         1,
-        inputs=given,
+        inputs=parameters,
         outputs=[parameter("Y", "T")],
         type_constraints=[
-            (of, [f"tensor({element})"], "") for of, _, element in (t.partition(":") for t in types)
+            (variable, [f"tensor({element})"], "")
+            for variable, _, element in (t.partition(":") for t in types)
         ],
         attributes=[onnx.defs.OpSchema.Attribute(a, kind) for a in attributes],
     )
@@ -74,7 +77,7 @@ def onnx_operator(
     outputs: int,
     attributes: tuple[tuple[str, str], ...],
 ) -> Any:
-    """An operator of any domain: inputs of any type, each optional; attributes as (name, kind)."""
+    """Return an operator of any domain: optional inputs of any type, attributes (name, kind)."""
     import onnxscript
 
     parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption

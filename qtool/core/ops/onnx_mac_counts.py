@@ -1,4 +1,4 @@
-"""Multiply-accumulates of nodes in ONNX files, of any tool: the formulas of `count`."""
+"""Multiply-accumulates of nodes in ONNX files of any tool, with the formulas of `mac_counts`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ _Count = Callable[[Inputs, Sizes | None, Attributes], int]
 
 
 def onnx_macs(kind: str, inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
-    """MACs of a node for the sizes given; 0 for other operators, and where sizes are not known.
+    """Return the MACs of a node; 0 for other operators and unknown sizes.
 
     Args:
-        kind: the operator.
-        inputs: the sizes of its inputs; None: not known, or left out. result: of its first output.
+        kind: operator type.
+        inputs: sizes of its inputs; None: unknown or omitted.
+        result: sizes of its first output.
+        attributes: by name.
     """
-    found = MAC_FORMULAS.get(kind)
+    formula = MAC_FORMULAS.get(kind)
     try:
-        return 0 if found is None else found(inputs, result, attributes)
-    except (LookupError, TypeError, ValueError):  # left out, not known, or contradicting each other
+        return 0 if formula is None else formula(inputs, result, attributes)
+    except (LookupError, TypeError, ValueError):  # sizes are missing or contradict each other
         return 0
 
 
@@ -36,8 +38,8 @@ def _transposed(inputs: Inputs, result: Sizes | None, attributes: Attributes) ->
 
 
 def _product(weight: int) -> _Count:
-    """Of matrices; the runtime's own operators have no inference of shapes, so that the result's
-    rows are those of the first."""
+    """Return the formula of a matrix product. ONNX Runtime's operators have no shape inference, so
+    the rows of an unknown result are those of the first factor."""
 
     def of(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
         second = _known(inputs[weight])
@@ -49,7 +51,7 @@ def _product(weight: int) -> _Count:
 
 
 def _in_bits(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
-    """A product with a weight of N rows and K columns in few bits."""
+    """MACs of MatMulNBits, whose weight has N rows and K columns."""
     second = (attributes["K"], attributes["N"])
     return mac_counts.of_product([*_rows(inputs[0]), second[1]], second)
 
@@ -64,7 +66,7 @@ def _recurrent(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> 
 
 
 def _rows(x: Sizes | None) -> Sizes:
-    """Of the first factor; one where nothing is known."""
+    """Return the sizes of the rows of the first factor; one row if unknown."""
     return (1,) if x is None else x[:-1]
 
 
@@ -79,7 +81,7 @@ WEIGHT_INPUT: Mapping[str, int] = {
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
-"""Operators with a weight -> the input where it stands."""
+"""Operator type -> position of its weight."""
 
 _PRODUCTS = [kind for kind in WEIGHT_INPUT if "Conv" not in kind]
 MAC_FORMULAS: Mapping[str, _Count] = {
@@ -90,4 +92,4 @@ MAC_FORMULAS: Mapping[str, _Count] = {
     "Einsum": _einsum,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
 }
-"""Operators with MACs -> how they are counted."""
+"""Operator type -> formula of its MACs."""

@@ -1,4 +1,4 @@
-"""The operators by the torch operators that are they, and the one door to the table."""
+"""The operator table: registration and lookup."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CONTRIB: dict[Any, Writer] = {}
 
 
 def register(op: Op) -> None:
-    """Adds a row: its operators are then known to planner, exporter, audit and reports.
+    """Add a row, which planner, exporter, audit and reports then use.
 
     Raises:
-        PlanError: one of its torch operators has a row or a form already, or there is none.
+        PlanError: the row has no torch operator, or one that is registered already.
     """
     if not op.targets:
         raise PlanError(f"operator '{op.key}' names no torch operator; give at least one")
@@ -33,8 +33,13 @@ def register(op: Op) -> None:
 
 
 def register_writer(target: Any, writer: Writer, contrib: bool = False) -> None:
-    """The ONNX form of a torch operator that has no row: it is left in float, or stands only in
-    graphs about to be exported. `contrib`: a form in ONNX Runtime's own domain.
+    """Register the ONNX form of a torch operator without a row: one that stays in float, or occurs
+    only in graphs to export.
+
+    Args:
+        target: torch operator.
+        writer: writes its ONNX form.
+        contrib: the form is in ONNX Runtime's domain.
 
     Raises:
         PlanError: it has one already.
@@ -46,35 +51,35 @@ def register_writer(target: Any, writer: Writer, contrib: bool = False) -> None:
 
 
 def writers(contrib: bool) -> Mapping[Any, Writer]:
-    """torch operator -> its ONNX form, of all that torch.onnx is not left to write."""
-    found = dict(_WRITERS)
-    found |= {target: op.onnx for target, op in OPS.items() if op.onnx is not None}
+    """Return torch operator -> ONNX form, of all that torch.onnx does not write."""
+    forms = dict(_WRITERS)
+    forms |= {target: op.onnx for target, op in OPS.items() if op.onnx is not None}
     if contrib:
-        found |= _CONTRIB
-        found |= {target: op.contrib for target, op in OPS.items() if op.contrib is not None}
-    return found
+        forms |= _CONTRIB
+        forms |= {target: op.contrib for target, op in OPS.items() if op.contrib is not None}
+    return forms
 
 
 def rows() -> Iterable[Op]:
-    """Every row once, in the order of registration."""
+    """Return every row once, in the order of registration."""
     return dict.fromkeys(OPS.values())
 
 
 def functions_of(nodes: Iterable[tuple[str, str]]) -> list[onnx.FunctionProto]:
-    """What gives nodes of a file, (domain, name), their meaning: see Kept."""
-    kept = (_custom_op(*node) for node in dict.fromkeys(nodes))
-    return [function for k in kept if k is not None for function in k.functions]
+    """Return the ONNX functions that define nodes (domain, name) of a file; see CustomOp."""
+    ops = (_custom_op(*node) for node in dict.fromkeys(nodes))
+    return [function for op in ops if op is not None for function in op.functions]
 
 
 def kernel_of(domain: str, name: str) -> Callable[..., Any] | None:
-    """What the integer engine runs for a node of a file in place of the runtime."""
-    kept = _custom_op(domain, name)
-    return None if kept is None else kept.kernel
+    """Return the kernel of the integer engine for a node of a file; None: ONNX Runtime runs it."""
+    op = _custom_op(domain, name)
+    return None if op is None else op.kernel
 
 
 def _custom_op(domain: str, name: str) -> CustomOp | None:
-    found = (r.custom_op for r in rows() if r.custom_op is not None)
-    return next((k for k in found if domain and (k.domain, k.name) == (domain, name)), None)
+    ops = (row.custom_op for row in rows() if row.custom_op is not None)
+    return next((op for op in ops if domain and (op.domain, op.name) == (domain, name)), None)
 
 
 def row_of(node: fx.Node) -> Op | None:
@@ -82,16 +87,16 @@ def row_of(node: fx.Node) -> Op | None:
 
 
 def data_inputs(node: fx.Node) -> list[Any]:
-    """The data arguments of a node (nodes or numbers), lists flattened: a concat has many."""
-    found: list[Any] = []
+    """Return the data arguments of a node (nodes or numbers), with lists flattened."""
+    inputs: list[Any] = []
     for index in OPS[node.target].inputs:
-        argument = node.args[index] if index < len(node.args) else None  # an optional one
-        found += argument if isinstance(argument, list | tuple) else [argument]
-    return found
+        argument = node.args[index] if index < len(node.args) else None  # optional
+        inputs += argument if isinstance(argument, list | tuple) else [argument]
+    return inputs
 
 
 def macs(node: fx.Node, batch: int) -> int:
-    """MACs of one sample at the captured sizes; 0 for what is no layer with weights and no product
-    of matrices."""
+    """Return the MACs of one sample at the captured sizes; 0 except for layers with weights and
+    matrix products."""
     row = row_of(node)
     return 0 if row is None or row.macs is None else row.macs(node) // batch

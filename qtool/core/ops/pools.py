@@ -1,4 +1,4 @@
-"""Pools: the largest or the mean of each window, or of the whole image."""
+"""Max and average pools, over windows and over whole images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from qtool.core.ops.row import Op, Role
 
 
 def last_pad(size: int, covered: int, stride: int, begin: int, end: int) -> int:
-    """The padding behind an image that `ceil_mode` comes to; the last window begins before it.
+    """Return the padding at the end that `ceil_mode` amounts to; no window begins behind the image.
 
-    covered: cells from the first to the last of a window. begin, end: the padding as it is.
+    Args:
+        size: of the image.
+        covered: cells from the first to the last of a window.
+        stride: between windows.
+        begin: padding at the beginning.
+        end: explicit padding at the end.
     """
     count = -(-(size + begin + end - covered) // stride) + 1
     if (count - 1) * stride >= size + begin:
@@ -33,10 +38,10 @@ def _max_pool(
 ) -> Any:
     ends, sizes = list(padding), list(x.shape)[2:]
     if ceil_mode and all(isinstance(size, int) for size in sizes):
-        # in pads: onnx before opset 22 infers a window more where one would begin in the padding
+        # as pads: onnx before opset 22 infers an extra window that begins in the padding
         covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
         wide = list(map(last_pad, sizes, covered, stride, padding, padding))
-        if all(end < k for end, k in zip(wide, kernel, strict=True)):  # the runtime takes no other
+        if all(end < k for end, k in zip(wide, kernel, strict=True)):  # ONNX Runtime requires it
             ends, ceil_mode = wide, False
     largest, _ = op.MaxPool(
         x,
@@ -78,21 +83,13 @@ def _divided(
     ceil_mode: bool,
     divisor: int,
 ) -> Any:
-    """A multiple of the mean over windows that all count the same: what hangs over the end, or lies
-    in the padding, is padded with zeros first."""
-    sizes = list(x.shape)[2:]
-    ends = list(padding)
-    for axis, (size, width, step, pad) in enumerate(
-        zip(sizes, kernel, stride, padding, strict=True)
-    ):
-        if not ceil_mode:
-            continue
-        if not isinstance(size, int):
+    """A multiple of the mean over full windows: the image is padded with zeros first."""
+    sizes, ends = list(x.shape)[2:], list(padding)
+    if ceil_mode:
+        if not all(isinstance(size, int) for size in sizes):
             raise ExportError("an average pool with ceil_mode and a divisor takes fixed sizes only")
-        count = -(-(size + 2 * pad - width) // step) + 1
-        count -= (count - 1) * step >= size + pad  # no window begins behind the image
-        ends[axis] = (count - 1) * step + width - size - pad
-    pads = op.Constant(value_ints=[0, 0, *padding, 0, 0, *(max(e, 0) for e in ends)])
+        ends = list(map(last_pad, sizes, kernel, stride, padding, padding))
+    pads = op.Constant(value_ints=[0, 0, *padding, 0, 0, *ends])
     mean = op.AveragePool(op.Pad(x, pads), kernel_shape=list(kernel), strides=list(stride))
     return op.Mul(mean, op.Constant(value_float=prod(kernel) / divisor))
 

@@ -1,4 +1,4 @@
-"""Products of two activations; written by torch.onnx but for the mask of an attention."""
+"""Products of two activations; torch.onnx writes them, except the mask of an attention."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ aten = torch.ops.aten
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, *options: Any, **named: Any
 ) -> Any:
-    """As torch.onnx writes it, but where the mask lets a query see nothing it gets zeros, as from
-    torch; the softmax alone would give it the mean of all values, or NaN."""
+    """The form of torch.onnx, with zeros for queries whose keys are all masked, as in torch; the
+    softmax alone would return the mean of all values, or NaN."""
     from onnxscript import ir
 
     if attn_mask is None:
         return _attended(query, key, value, None, *options, **named)
-    nothing, zero = -math.inf, op.Constant(value_float=0.0)
+    masked, zero = -math.inf, op.Constant(value_float=0.0)
     if attn_mask.dtype == ir.DataType.BOOL:
-        nothing = torch.finfo(torch.float32).min
-        attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=nothing))
+        masked = torch.finfo(torch.float32).min
+        attn_mask = op.Where(attn_mask, zero, op.Constant(value_float=masked))
     elif _finite(attn_mask):
         return _attended(query, key, value, attn_mask, *options, **named)
-    found = _attended(query, key, value, attn_mask, *options, **named)
-    most = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
-    return op.Where(op.Greater(most, op.Constant(value_float=nothing)), found, zero)
+    attended = _attended(query, key, value, attn_mask, *options, **named)
+    largest = op.ReduceMax(attn_mask, op.Constant(value_ints=[-1]), keepdims=1)
+    return op.Where(op.Greater(largest, op.Constant(value_float=masked)), attended, zero)
 
 
 _MOVES = {"Concat": None, "Expand": 1, "Identity": 1, "Reshape": 1, "Slice": 1, "Unsqueeze": 1}
-"""Operators that give values of their inputs, and how many of their inputs hold values."""
+"""Data movement operators -> number of their inputs that hold values; None: all."""
 
 
 def _finite(mask: Any) -> bool:
-    """Whether a mask is known to be finite everywhere: chosen, or stored, values moved about."""
+    """Return whether a mask is known to be finite: a constant, or one after data movement."""
     from onnxscript import ir
 
     stored = ir.convenience.get_const_tensor(mask)
@@ -65,8 +65,8 @@ def _attended(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Scores, softmax, sum. The keys are turned by one Transpose, which the runtime takes into its
-    product; torch.onnx, which does not know their rank, computes three shapes for it."""
+    """Scores, softmax, sum. One Transpose of the keys, which ONNX Runtime fuses into the product;
+    torch.onnx, which does not know their rank, computes three shapes for it."""
     from onnxscript import ir
     from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention as plain
 
@@ -76,8 +76,8 @@ def _attended(
         options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return plain(query, key, value, mask, dropout_p, **options)
     root = op.Constant(value_float=math.sqrt(width**-0.5 if scale is None else scale))
-    turned = op.Transpose(key, perm=[0, 1, 3, 2])
-    scores = op.MatMul(op.Mul(query, root), op.Mul(turned, root))
+    transposed = op.Transpose(key, perm=[0, 1, 3, 2])
+    scores = op.MatMul(op.Mul(query, root), op.Mul(transposed, root))
     return op.MatMul(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), value)
 
 
@@ -90,7 +90,7 @@ PRODUCTS = (
     ),
     Op(
         key="matmul",
-        targets=(aten.baddbmm.default,),  # what is added to the product comes first
+        targets=(aten.baddbmm.default,),  # the first argument is added to the product
         inputs=(1, 2),
         macs=partial(mac_counts.product, second=2),
     ),

@@ -1,4 +1,4 @@
-"""Recurrent layers: one operator each, with weights as ONNX has them."""
+"""Recurrent layers: one operator each, with the weight layout of ONNX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtool.core.ops.onnx_forms import onnx_operator, op
 from qtool.core.ops.row import Op, Writer
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Recurrent layer -> where torch has the gates that ONNX has in this order."""
+"""Recurrent layer -> positions in torch of the gates in ONNX's order."""
 
 
 def _recurrent(
@@ -25,18 +25,18 @@ def _recurrent(
 ) -> Any:
     w, r, b = weights
     count, hidden = len(w), r.shape[2]
-    back = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
+    order = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
 
     def as_torch(t: torch.Tensor) -> torch.Tensor:
-        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[back]
+        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[order]
         return gates.flatten(0, 1)
 
     parts = []
     for d in range(count):
         both = b[d].chunk(2)
         parts += [as_torch(t) for t in (w[d], r[d], *both)]
-    given = [x.new_zeros(count, x.shape[1], hidden) if s is None else s for s in state]
-    first = given if kind == "lstm" else given[0]
+    states = [x.new_zeros(count, x.shape[1], hidden) if s is None else s for s in state]
+    first = states if kind == "lstm" else states[0]
     y, *last = kernel(x, first, parts, True, 1, 0.0, False, count == 2, False)
     return (y.unflatten(-1, (count, hidden)).transpose(1, 2), *last)
 
@@ -97,7 +97,7 @@ lstm = define(
 )
 """LSTM, one layer: x [time, batch, in], weight [directions, 4 x hidden, in], recurrent [directions,
 4 x hidden, hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch,
-hidden], zeros where None. Gives all states [time, directions, batch, hidden], the last h and c."""
+hidden], zeros if None. Returns all states [time, directions, batch, hidden], the last h and c."""
 
 gru = define(
     "gru(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru
@@ -117,8 +117,8 @@ dynamic_lstm = define(
     " Tensor r_zero, Tensor b, Tensor? h, Tensor? c) -> (Tensor, Tensor, Tensor)",
     _dynamic_lstm,
 )
-"""`lstm` on int8 codes that stand [directions, in, 4 x hidden], with scales and zero points
-[directions, 4 x hidden]; the runtime's kernel rounds x and, in each step, the state."""
+"""`lstm` on int8 codes [directions, in, 4 x hidden], with scales and zero points [directions, 4 x
+hidden]; ONNX Runtime's kernel quantizes x and, in each step, the state."""
 
 
 def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
@@ -159,8 +159,9 @@ def _write_dynamic_lstm(
         "com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES
     )
     direction = "bidirectional" if w.shape[0] == 2 else "forward"
-    scales, more = (w_scale, w_zero, r_scale, r_zero), {"hidden_size": int(r.shape[1])}
-    return write(x, w, r, b, None, h, c, None, *scales, **more, direction=direction)
+    scales = (w_scale, w_zero, r_scale, r_zero)
+    size = int(r.shape[1])
+    return write(*(x, w, r, b, None, h, c, None, *scales), hidden_size=size, direction=direction)
 
 
 _DYNAMIC_INPUTS = (

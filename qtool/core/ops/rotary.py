@@ -1,4 +1,4 @@
-"""Rotary embeddings: the two halves of a head's features turned by the angles of a place."""
+"""Rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from qtool.core.graph.torch_ops import define
 from qtool.core.ops.onnx_forms import contrib, op
 
 
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """As transformers computes it, so that the result lies in memory as theirs does."""
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The formula of transformers, so that the result has the same memory layout."""
     first, second = x.chunk(2, -1)
     cos, sin = (torch.cat((each, each), -1).unsqueeze(1) for each in (cos, sin))
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
-rotary_embedding = define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _turned)
-"""x [batch, heads, time, features]; cos and sin [batch or 1, time, features / 2], of the angle of
-each place and pair of features, which lie half of the features apart."""
+rotary_embedding = define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotate)
+"""x [batch, heads, time, features]; cos and sin [batch or 1, time, features / 2] of the angle per
+position and pair of features (i, i + features / 2)."""
 
 
-def _plain(x: Any, cos: Any, sin: Any) -> Any:
+def _write_plain(x: Any, cos: Any, sin: Any) -> Any:
     heads, last = op.Constant(value_ints=[1]), op.Constant(value_ints=[-1])
     ends = [op.Constant(value_ints=[n]) for n in (0, x.shape[-1] // 2, x.shape[-1])]
     first, second = (op.Slice(x, ends[i], ends[i + 1], last) for i in (0, 1))
@@ -32,24 +32,24 @@ def _plain(x: Any, cos: Any, sin: Any) -> Any:
     return op.Concat(front, back, axis=-1)
 
 
-def _write(x: Any, cos: Any, sin: Any) -> Any:
-    """RotaryEmbedding looks angles up in a table by the place of each token: the table is that of
-    this batch, one row for each token."""
+def _write_contrib(x: Any, cos: Any, sin: Any) -> Any:
+    """RotaryEmbedding looks up angles by the position of each token; the table has one row per
+    token of this batch."""
     write = contrib(
         "RotaryEmbedding",
         ("input:T", "position_ids:I", "cos_cache:T", "sin_cache:T"),
         types=("T:float", "I:int64"),
     )
     if cos.shape[0] == 1:
-        places = op.Constant(value_ints=[0])  # all samples from the first row on
+        positions = op.Constant(value_ints=[0])  # all samples begin at the first row
     else:
         sizes = op.Shape(cos, end=2)
         count = op.ReduceProd(sizes, keepdims=0)
         first, step = op.Constant(value_int=0), op.Constant(value_int=1)
-        places = op.Reshape(op.Range(first, count, step), sizes)
+        positions = op.Reshape(op.Range(first, count, step), sizes)
     rows = op.Constant(value_ints=[-1, cos.shape[-1]])
-    return write(x, places, op.Reshape(cos, rows), op.Reshape(sin, rows))
+    return write(x, positions, op.Reshape(cos, rows), op.Reshape(sin, rows))
 
 
-WRITERS = {rotary_embedding: _plain}
-CONTRIB = {rotary_embedding: _write}
+WRITERS = {rotary_embedding: _write_plain}
+CONTRIB = {rotary_embedding: _write_contrib}
