@@ -1,4 +1,4 @@
-"""Watching a graph while data runs through it, one batch at a time, by forward hooks."""
+"""Collects calibration statistics of a graph through forward hooks, one batch at a time."""
 
 from __future__ import annotations
 
@@ -34,15 +34,19 @@ from qtool.planning.sharing import clamp_bounds
 Statistics = Mapping[str, Statistic]
 Hook = Callable[[nn.Module, Any, torch.Tensor], None]
 Update = Callable[..., None]
-BUFFERED = 1 << 16  # elements of a tensor that are held for a count
+BUFFERED = 1 << 16  # elements of an output that wait for one histogram update
 
 
 @dataclass(frozen=True)
 class ObservedModule:
-    """A module whose results are watched, and by which observer's statistic, along which axis.
+    """A module whose outputs are observed.
 
-    samples: whether the first dimension of the results is that of the data's samples.
-    clamped: whether no result lies below zero.
+    Attributes:
+        module: the quantization point or probe.
+        observer: what collects its statistic.
+        axis: channel axis of the statistic; None for one of the whole tensor.
+        by_sample: the first dimension of the outputs is the number of samples.
+        non_negative: no output is below zero.
     """
 
     module: nn.Module
@@ -54,23 +58,21 @@ class ObservedModule:
 
 @contextmanager
 def observer_hooks(
-    prepared: fx.GraphModule,
-    watched: Mapping[str, ObservedModule],
-    gathered: OutputBuffer | None = None,
+    modules: Mapping[str, ObservedModule], buffer: OutputBuffer | None = None
 ) -> Iterator[Statistics]:
-    """Watches modules of a graph while the context is open: what each is called with.
+    """Observe the outputs of modules while the context is open; it removes its hooks on exit.
 
-    gathered: told by the caller of batches that come in parts.
-
-    Every hook is removed on the way out, also after an exception.
+    Args:
+        modules: statistic name -> module.
+        buffer: joins the outputs of a batch that runs in parts.
     """
     statistics: dict[str, Statistic] = {}
     handles = []
     try:
-        for name, watch in watched.items():
-            statistics[name] = observers.create(watch.observer, watch.axis)
-            hook = _watch(name, statistics[name], watch, gathered or OutputBuffer())
-            handles.append(watch.module.register_forward_hook(hook))
+        for name, observed in modules.items():
+            statistics[name] = observers.create(observed.observer, observed.axis)
+            hook = _hook(name, statistics[name], observed, buffer or OutputBuffer())
+            handles.append(observed.module.register_forward_hook(hook))
         yield statistics
     finally:
         for handle in handles:
@@ -80,43 +82,49 @@ def observer_hooks(
 def modules_to_observe(
     prepared: fx.GraphModule, plan: QuantPlan, probes: Sequence[Probe]
 ) -> dict[str, ObservedModule]:
-    """What calibration watches in a graph with quant points: those, and modules for the probes,
-    which are inserted in place."""
-    points, beside = quant_points(prepared), insert_probes(prepared, probes)
+    """Return the modules that calibration observes in a graph with quantization points.
+
+    Inserts a module for every probe, in place.
+    """
+    points, probe_modules = quant_points(prepared), insert_probes(prepared, probes)
     nodes = {G.name_of(n): n for n in prepared.graph.nodes}
     first = _first_size(G.placeholders(prepared.graph))
-    found = {}
+    modules = {}
     for point in plan.observed():
         assert isinstance(point.spec, Observed)
         by_sample = first is not None and _first_size([nodes[point.tensor]]) == first
         spec = point.spec
         low, _ = clamp_bounds(nodes[point.tensor])
-        clamped = low is not None and low >= 0
-        found[point.name] = ObservedModule(
-            points[point.name], spec.observer, spec.axis, by_sample, clamped
+        non_negative = low is not None and low >= 0
+        modules[point.name] = ObservedModule(
+            points[point.name], spec.observer, spec.axis, by_sample, non_negative
         )
     for probe in probes:
-        found[probe.name] = ObservedModule(beside[probe.name], probe.statistic, probe.axis)
-    return found
+        modules[probe.name] = ObservedModule(probe_modules[probe.name], probe.statistic, probe.axis)
+    return modules
 
 
 def _first_size(nodes: Sequence[fx.Node]) -> str | None:
-    """The dynamic size that comes first in the values of all nodes: the samples; None without."""
+    """Return the dynamic size that is the first dimension of all nodes (the batch), or None."""
     sizes = {str(G.shape(n)[0]) if G.rank(n) else "" for n in nodes if G.is_tensor(n)}
     size = next(iter(sizes), "")
     return size if len(sizes) == 1 and not size.isdigit() and size else None
 
 
 class OutputBuffer:
-    """Results of the parts of one batch, which histograms take together: a count costs as much for
-    any number of values."""
+    """Outputs of the parts of one batch, joined into few histogram updates: an update of a small
+    tensor costs as much as one of a large tensor.
+
+    Attributes:
+        parts: the batch runs in parts; else outputs are not buffered.
+    """
 
     def __init__(self) -> None:
         self.parts = False
         self._waiting: dict[Update, list[torch.Tensor]] = {}
 
     def add(self, update: Update, output: torch.Tensor) -> None:
-        """At once, unless the batch comes in parts; what is given may be written over then."""
+        """Update now; buffer a copy if the batch runs in parts, since memory may be reused."""
         if not self.parts:
             update(output)
             return
@@ -126,26 +134,26 @@ class OutputBuffer:
             update(*self._waiting.pop(update))
 
     def flush(self) -> None:
-        """After the last part."""
+        """Update with everything that is buffered; call it after the last part."""
         for update, waiting in self._waiting.items():
             update(*waiting)
         self._waiting.clear()
 
 
-def _watch(name: str, statistic: Statistic, watch: ObservedModule, gathered: OutputBuffer) -> Hook:
-    take: Update = statistic.update
-    if together := isinstance(statistic, Histogram) and watch.by_sample:
-        take = partial(statistic.update_subsampled, clamped=watch.non_negative)
+def _hook(name: str, statistic: Statistic, observed: ObservedModule, buffer: OutputBuffer) -> Hook:
+    update_statistic: Update = statistic.update
+    if buffered := isinstance(statistic, Histogram) and observed.by_sample:
+        update_statistic = partial(statistic.update_subsampled, clamped=observed.non_negative)
 
     def update(*outputs: torch.Tensor) -> None:
         try:
-            take(*outputs)
+            update_statistic(*outputs)
         except DataError as error:
             raise DataError(f"tensor '{name}': {error}") from error
 
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-        if together:
-            gathered.add(update, output.detach())
+        if buffered:
+            buffer.add(update, output.detach())
         else:
             update(output.detach())
 
@@ -162,57 +170,62 @@ def collect_statistics(
     keep: int = 0,
     check_shards: bool = True,
 ) -> Calibration:
-    """Runs the data through a float graph and gathers its statistics, one batch at a time.
+    """Run the data through a float graph and return its statistics.
+
+    In a distributed session each rank runs its shard, and all ranks return the merged calibration.
 
     Args:
-        graph: in the forms of the plan's target. probes: what is watched beside its points.
-        fingerprint: of the model that was captured.
-        keep: how many samples are kept with it; see `qtool.core.data.calibration_samples`.
-        shares: whether ranks are told what is odd about their shares.
-
-    In a session of several ranks each gives its share, and all get what was seen of all of it.
+        graph: the float graph after the passes of the plan's target.
+        plan: its observed points get statistics.
+        probes: further tensors to observe.
+        data: batches.
+        fingerprint: of the captured model.
+        progress: wraps the batches.
+        keep: number of samples to store; see `qtool.core.data.calibration_samples`.
+        check_shards: note ranks without data, and ranks with the same data.
 
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
-        RanksError: the ranks do not fit each other. CalibrationError: see `reduce.agree`.
+        RanksError: the ranks have different models or plans.
+        CalibrationError: see `check_ranks`.
     """
-    static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # the float model is seen
+    static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # observe float values
     prepared = insert_points(graph.module, replace(plan, points=static))
-    chosen = modules_to_observe(prepared, plan, probes)
+    modules = modules_to_observe(prepared, plan, probes)
     use_in_place_operators(prepared)
     kept, split = CalibrationSamples(keep), _first_size(G.placeholders(prepared.graph)) is not None
-    specs = {name: watch.observer for name, watch in chosen.items()}
+    specs = {name: observed.observer for name, observed in modules.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
-    gathered = OutputBuffer()
-    with observer_hooks(prepared, chosen, gathered) as statistics, torch.inference_mode():
+    buffer = OutputBuffer()
+    with observer_hooks(modules, buffer) as statistics, torch.inference_mode():
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
-        seen = Calibration(*head, 0, specs, statistics, kept)
-        ranks, growth, samples, first = current(), RangeConvergence(specs), 0, ""
-        check_ranks(ranks, seen)
-        bound_ones = _bound(graph, progress(batches(data, graph.module)))
-        for index, (bound, moved) in enumerate(prefetch(bound_ones, device)):
+        own = Calibration(*head, 0, specs, statistics, kept)
+        ranks, convergence, samples, first = current(), RangeConvergence(specs), 0, ""
+        check_ranks(ranks, own)
+        bound_batches = _bind(graph, progress(batches(data, graph.module)))
+        for index, (bound, on_device) in enumerate(prefetch(bound_batches, device)):
             ranks.check()
             samples += bound.size
             first = first or content_hash([t.detach().cpu() for t in graph.tensors_of(bound)])
-            parts = [list(strip_padding(graph, each)) for each in (bound, moved)]
-            gathered.parts = len(parts[0]) > 1
-            for part, there in zip(*parts, strict=True):
+            parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
+            buffer.parts = len(parts[0]) > 1
+            for part, moved in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
-                if chosen:  # else samples alone are kept
+                if modules:  # else only samples are stored
                     with PROCESS_LOCK:
-                        _run(prepared, there, index)
-            with _of_batch(index):
-                gathered.flush()
-            growth.record(samples, statistics)
-    seen = replace(seen, samples=samples, notes=growth.notes(samples, statistics))
-    found = merge_ranks(ranks, seen, first if check_shards else None)
-    if not found.samples:
+                        _run(prepared, moved, index)
+            with _batch_in_errors(index):
+                buffer.flush()
+            convergence.record(samples, statistics)
+    own = replace(own, samples=samples, notes=convergence.notes(samples, statistics))
+    calibration = merge_ranks(ranks, own, first if check_shards else None)
+    if not calibration.samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    return found
+    return calibration
 
 
-def _bound(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches as arguments of the graph, with values that can be looked at."""
+def _bind(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the batches as arguments of the graph; refuse NaN and Inf."""
     for index, batch in enumerate(data):
         bound = graph.bind(batch, index)
         bound.check_finite(index)
@@ -220,12 +233,12 @@ def _bound(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> None:
-    with _of_batch(index):
+    with _batch_in_errors(index):
         prepared(*batch.args, **batch.kwargs)
 
 
 @contextmanager
-def _of_batch(index: int) -> Iterator[None]:
+def _batch_in_errors(index: int) -> Iterator[None]:
     try:
         yield
     except DataError as error:

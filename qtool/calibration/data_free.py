@@ -1,9 +1,9 @@
-"""Inputs made of what a network remembers of its training data: calibration without data.
+"""Data-free calibration: synthetic inputs that reproduce the statistics of BatchNorm layers.
 
-A BatchNorm holds the mean and the variance that each channel had in training. Inputs are optimised
-until the network has them again (ZeroQ; Cai et al. 2020). They are calibrated on as data would be,
-so that ranges, equalization and rounding need nothing of their own for them. Unlike there, scale
-and shift of a mean count in widths of its channel, so that every layer and channel weighs the same.
+A BatchNorm stores the mean and the variance that each channel had in training. Synthetic inputs are
+optimized until the network reproduces them (ZeroQ; Cai et al., 2020), and then used like any
+calibration data. Unlike ZeroQ, differences of mean and standard deviation are divided by the
+channel's standard deviation, so that every layer and channel has the same weight.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from qtool.core.types import ObserverSpec
 from qtool.planning.fake_quantize import insert_probes
 from qtool.planning.plan import Probe
 
-aten = torch.ops.aten
-
-
 SAMPLES, BATCH = 128, 32
 ITERATIONS = 150
-LEARNING_RATE = (
-    0.1  # of Adam at the beginning, in widths of the normal distribution that inputs begin as
-)
+LEARNING_RATE = 0.1  # of Adam at the start, for inputs that start as standard normal noise
 NOTE = (
-    "calibrated without data, on {} inputs distilled from the statistics of {} BatchNorms: nothing "
-    "is known of how inputs are distributed, of what is rare in them, and of accuracy on real ones"
+    "calibrated without data, on {} synthetic inputs generated from the statistics of {} BatchNorm "
+    "layers; check accuracy on real data"
 )
 
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Batches of inputs, as the network takes them, and what has to be said of them."""
+    """Synthetic batches.
+
+    Attributes:
+        batches: as the model takes them.
+        notes: for the user.
+    """
 
     batches: tuple[Any, ...]
     notes: tuple[str, ...]
@@ -56,67 +56,73 @@ class SyntheticData:
 
 @dataclass(frozen=True, eq=False)
 class _BatchNormStatistics:
-    """What a BatchNorm saw in training of the channels in front of it: float32 [channels]."""
+    """Training statistics of the input of a BatchNorm.
+
+    Attributes:
+        tensor: name of the input.
+        mean: float32 [channels].
+        std: float32 [channels].
+    """
 
     tensor: str
     mean: torch.Tensor
     std: torch.Tensor
 
     def loss(self, x: torch.Tensor) -> torch.Tensor:
-        """How far a batch is from that, in squared widths, by channel on average."""
+        """Return the squared difference of a batch's statistics, in units of `std`, averaged."""
         others = [d for d in range(x.dim()) if d != 1]
-        mean, width = x.mean(others), x.var(others, unbiased=False).clamp(min=1e-12).sqrt()
-        off, ratio = (mean - self.mean) / self.std, width / self.std
-        return off.square().mean() + (ratio - 1).square().mean()
+        mean, std = x.mean(others), x.var(others, unbiased=False).clamp(min=1e-12).sqrt()
+        shift, ratio = (mean - self.mean) / self.std, std / self.std
+        return shift.square().mean() + (ratio - 1).square().mean()
 
 
 def synthesize_data(graph: FloatGraph) -> SyntheticData:
-    """Inputs on which the BatchNorms of a network see what they saw in training.
+    """Generate inputs on which the BatchNorm layers see their training statistics.
 
     Args:
-        graph: as it was captured, with its BatchNorms. Sizes are those of its example; the number
-            of samples is BATCH where it takes any.
+        graph: as captured, before BatchNorms are folded. Inputs have the sizes of its example, and
+            BATCH samples where the batch size is dynamic.
 
     Raises:
-        DataError: it has no such BatchNorm, or an input that is not float.
+        DataError: the graph has no BatchNorm, or an input that is not float.
     """
-    seen = _batch_norm_statistics(graph.module)
-    if not seen:
+    statistics = _batch_norm_statistics(graph.module)
+    if not statistics:
         raise DataError(
-            "there is no data, and no BatchNorm in the model whose statistics tell of it (an "
-            "exporter may have folded them); give data, or the model before that"
+            "there is no data, and no BatchNorm in the model to generate inputs from (an exporter "
+            "may have folded them); give data, or the model before folding"
         )
     tensors = graph.tensors_of(Batch(*graph.example))
-    for given, tensor in zip(graph.inputs, tensors, strict=True):
+    for info, tensor in zip(graph.inputs, tensors, strict=True):
         if not tensor.is_floating_point():
-            raise DataError(f"input '{given.name}' is not float and cannot be distilled; give data")
+            raise DataError(f"input '{info.name}' is not float and cannot be generated; give data")
     module = G.clone(graph.module)
-    probes = [Probe(f"{s.tensor}.seen", s.tensor, ObserverSpec("mean")) for s in seen]
-    watched = insert_probes(module, probes)
-    targets = {watched[p.name]: s for p, s in zip(probes, seen, strict=True)}
+    probes = [Probe(f"{s.tensor}.seen", s.tensor, ObserverSpec("mean")) for s in statistics]
+    modules = insert_probes(module, probes)
+    targets = {modules[p.name]: s for p, s in zip(probes, statistics, strict=True)}
     sizes = [(BATCH, *t.shape[1:]) if graph.can_split_batches else tuple(t.shape) for t in tensors]
     generator = torch.Generator().manual_seed(0)
     count = math.ceil(SAMPLES / sizes[0][0])
-    made = []
-    for _ in track("distilling inputs", range(count), count):
+    generated = []
+    for _ in track("generating calibration inputs", range(count), count):
         start = [torch.randn(size, generator=generator) for size in sizes]
-        made.append(graph.call_of(_optimize(graph, module, targets, start)))
-    return SyntheticData(tuple(made), (NOTE.format(count * sizes[0][0], len(seen)),))
+        generated.append(graph.call_of(_optimize(graph, module, targets, start)))
+    notes = (NOTE.format(count * sizes[0][0], len(statistics)),)
+    return SyntheticData(tuple(generated), notes)
 
 
 def _batch_norm_statistics(module: fx.GraphModule) -> list[_BatchNormStatistics]:
-    found = []
+    statistics = []
     for node in batch_norms(module):
         source, mean, variance = node.args[0], node.args[3], node.args[4]
         assert isinstance(source, fx.Node)
         assert isinstance(mean, fx.Node)
         assert isinstance(variance, fx.Node)
         eps: Any = node.args[EPS_POSITION[node.target]]
-        width = (G.tensor(module, variance).detach() + float(eps)).sqrt()
-        found.append(
-            _BatchNormStatistics(G.name_of(source), G.tensor(module, mean).detach(), width)
-        )
-    return found
+        std = (G.tensor(module, variance).detach() + float(eps)).sqrt()
+        means = G.tensor(module, mean).detach()
+        statistics.append(_BatchNormStatistics(G.name_of(source), means, std))
+    return statistics
 
 
 def _optimize(
@@ -125,24 +131,23 @@ def _optimize(
     targets: Mapping[nn.Module, _BatchNormStatistics],
     start: list[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Inputs moved until every watched tensor is as it was in training, about."""
+    """Return inputs optimized towards the training statistics: Adam with cosine decay."""
     inputs = [t.requires_grad_() for t in start]
     optimizer = torch.optim.Adam(inputs, lr=LEARNING_RATE)
-    distances: list[torch.Tensor] = []
+    losses: list[torch.Tensor] = []
 
-    def look(watch: nn.Module, args: Any, output: torch.Tensor) -> None:
-        distances.append(targets[watch].loss(output))
+    def add_loss(probe: nn.Module, args: Any, output: torch.Tensor) -> None:
+        losses.append(targets[probe].loss(output))
 
-    handles = [watch.register_forward_hook(look) for watch in targets]
+    handles = [probe.register_forward_hook(add_loss) for probe in targets]
     try:
         for i in range(ITERATIONS):
-            optimizer.param_groups[0]["lr"] = (
-                LEARNING_RATE * (1 + math.cos(math.pi * i / ITERATIONS)) / 2
-            )
+            rate = LEARNING_RATE * (1 + math.cos(math.pi * i / ITERATIONS)) / 2
+            optimizer.param_groups[0]["lr"] = rate
             batch = graph.call_of(inputs)
-            distances.clear()
+            losses.clear()
             module(*batch.args, **batch.kwargs)
-            gradients = torch.autograd.grad(torch.stack(distances).sum(), inputs)
+            gradients = torch.autograd.grad(torch.stack(losses).sum(), inputs)
             for tensor, gradient in zip(inputs, gradients, strict=True):
                 tensor.grad = gradient
             optimizer.step()

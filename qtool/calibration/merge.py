@@ -1,7 +1,7 @@
-"""The calibrations that several processes made, each on its share of the data, as one.
+"""Merges the calibrations of several ranks, each on its shard of the data, into one.
 
-Statistics are exact and kept samples are told by their content, so the order in which calibrations
-are merged leaves no trace: pair by pair, as a tree, the result is that of one process.
+Statistics are exact and stored samples are identified by a hash of their content, so the order of
+merging does not matter: the result of a pairwise tree is byte-identical to that of one process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from qtool.observers import depends_on_order
 
 
 def check_ranks(ranks: Ranks, empty: Calibration) -> None:
-    """Before any work: all ranks have the same model and watch it alike. `empty` has seen nothing.
+    """Check, before any work, that all ranks observe the same tensors of the same model.
+
+    Args:
+        empty: the calibration of this rank before the first batch.
 
     Raises:
-        RanksError: they do not. CalibrationError: a statistic depends on the order of the data.
+        RanksError: the ranks have different models or plans.
+        CalibrationError: a statistic depends on the order of the data.
     """
     if not ranks.is_distributed:
         return
@@ -30,52 +34,55 @@ def check_ranks(ranks: Ranks, empty: Calibration) -> None:
         if depends_on_order(statistic):
             raise CalibrationError(
                 f"observer '{empty.specs[name].name}' depends on the order of the data, which "
-                "several processes do not have; choose another one, or run one process"
+                "several processes do not have; choose another observer, or run one process"
             )
     ranks.check_equal("a different model", empty.fingerprint)
-    watched = {name: [str(spec), empty.statistics[name].axis] for name, spec in empty.specs.items()}
+    observed = {
+        name: [str(spec), empty.statistics[name].axis] for name, spec in empty.specs.items()
+    }
     inputs = [str(i) for i in empty.inputs]
-    plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept_samples.limit, watched]
+    plan = [empty.target, empty.recipe.to_json(), inputs, empty.kept_samples.limit, observed]
     ranks.check_equal("a different plan (options or recipe)", _digest(json.dumps(plan).encode()))
 
 
 def merge_ranks(ranks: Ranks, own: Calibration, first: str | None) -> Calibration:
-    """The calibration on the data of all ranks; the same on all of them.
+    """Return the calibration on the data of all ranks; it is the same on every rank.
 
     Args:
-        own: on this rank's share, which may be empty. first: names its first batch; "" if none;
-            None: nothing is said of shares.
+        own: the calibration on this rank's shard, which may be empty.
+        first: content hash of the shard's first batch, "" without one; None skips the notes about
+            shards.
     """
     if not ranks.is_distributed:
         return own
-    growth = RangeConvergence(own.specs)
-    notes = () if first is None else _notes(ranks.all_gather(first))
-    growth.record(own.samples, own.statistics)
+    convergence = RangeConvergence(own.specs)
+    notes = () if first is None else _shard_notes(ranks.all_gather(first))
+    convergence.record(own.samples, own.statistics)
 
     def add(one: Calibration, other: Calibration) -> Calibration:
         both = one.merge(other)
-        growth.record(both.samples, both.statistics)
+        convergence.record(both.samples, both.statistics)
         return both
 
-    found = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)
-    if found is not None:
-        notes += growth.notes(found.samples, found.statistics)
-    whole = Calibration.from_bytes(ranks.broadcast(None if found is None else found.to_bytes()))
-    said = json.loads(ranks.broadcast(json.dumps(notes).encode()))
-    return replace(whole, notes=tuple(said))
+    merged = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)
+    if merged is not None:  # only on the first rank
+        notes += convergence.notes(merged.samples, merged.statistics)
+    whole = Calibration.from_bytes(ranks.broadcast(None if merged is None else merged.to_bytes()))
+    notes = json.loads(ranks.broadcast(json.dumps(notes).encode()))
+    return replace(whole, notes=tuple(notes))
 
 
-def _notes(first: Iterable[str]) -> tuple[str, ...]:
-    """What is odd about the shares, told by the first batch of each."""
-    seen: dict[str, int] = {}
+def _shard_notes(first_hashes: Iterable[str]) -> tuple[str, ...]:
+    """Return notes on empty and duplicate shards, from the hash of each first batch."""
+    ranks: dict[str, int] = {}
     notes = []
-    for rank, mark in enumerate(first):
-        if not mark:
+    for rank, first in enumerate(first_hashes):
+        if not first:
             notes.append(f"rank {rank} had no data")
-        elif seen.setdefault(mark, rank) != rank:
+        elif ranks.setdefault(first, rank) != rank:
             notes.append(
-                f"ranks {seen[mark]} and {rank} began with the same batch: each is to have its own "
-                "share of the data"
+                f"ranks {ranks[first]} and {rank} began with the same batch; give each rank "
+                "its own shard of the data"
             )
     return tuple(notes)
 

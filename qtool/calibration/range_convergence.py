@@ -1,7 +1,7 @@
-"""Whether ranges were still growing when the data ended: too few samples were given then.
+"""Warns when ranges still grow at the end of the data: there are too few calibration samples.
 
-Looked at while data runs through, and kept in no file: it depends on the order of the data, which
-the statistics do not.
+The result is a note and stored in no file: unlike the statistics it depends on the order of the
+data.
 """
 
 from __future__ import annotations
@@ -14,58 +14,61 @@ from qtool.observers import OBSERVERS, Histogram, Statistic, range_of
 FEW_SAMPLES = 16
 THRESHOLDS = ((1.2, 0.05, 2), (2.0, 0.0, 1))
 FEW_SAMPLES_THRESHOLDS = (*THRESHOLDS, (1.1, 0.5, 2))
-"""(factor, share, number): so many ranges, and that share of all, wider than they were by more than
-the factor are worth a note: what is wider still is clipped. The extremes of a few grow with any
-data; of fewer than `FEW` samples less is a sign."""
+"""(factor, share, number): warn when at least `number` ranges and at least `share` of all of them
+grew by more than `factor`. A few ranges grow with any data; with fewer than `FEW_SAMPLES` samples
+smaller growth is a sign, too."""
 
 Widths = Mapping[str, float]
 
 
 class RangeConvergence:
-    """Spans of ranges, without the rarest values, at every doubling of the number of samples."""
+    """Widths of ranges, without the rarest values, at every doubling of the number of samples."""
 
     def __init__(self, specs: Mapping[str, ObserverSpec]) -> None:
         self._specs = specs
         self._recorded: list[tuple[int, Widths]] = []  # at most the last two
 
     def record(self, samples: int, statistics: Mapping[str, Statistic]) -> None:
-        """After a batch; `samples` in all so far."""
+        """Record the widths after a batch; `samples` is the number of samples so far."""
         if not self._recorded or samples >= 2 * self._recorded[-1][0]:
             self._recorded = [*self._recorded[-1:], (samples, self._range_widths(statistics))]
 
     def notes(self, samples: int, statistics: Mapping[str, Statistic]) -> tuple[str, ...]:
-        """After the last batch: a sentence where the last third to half of the samples or so made
-        ranges wider."""
-        before = [(count, spans) for count, spans in self._recorded if count < samples]
+        """Return a note if the last third to half of the samples made ranges wider.
+
+        Call it after the last batch.
+        """
+        before = [(count, widths) for count, widths in self._recorded if count < samples]
         if not before:
             return ()
         (count, old), now = before[-1], self._range_widths(statistics)
-        by = {n: now[n] / s for n, s in old.items() if s > 0}
-        for factor, share, number in (
-            FEW_SAMPLES_THRESHOLDS if samples < FEW_SAMPLES else THRESHOLDS
-        ):
-            grown = sum(growth > factor for growth in by.values())
-            if grown >= max(number, share * len(old)):
+        growth = {n: now[n] / w for n, w in old.items() if w > 0}
+        thresholds = FEW_SAMPLES_THRESHOLDS if samples < FEW_SAMPLES else THRESHOLDS
+        for factor, share, number in thresholds:
+            wider = sum(each > factor for each in growth.values())
+            if wider >= max(number, share * len(old)):
                 break
         else:
             return ()
-        worst = max(by, key=lambda name: by[name])
+        worst = max(growth, key=lambda name: growth[name])
         note = (
-            f"the last {samples - count} of {samples} calibration samples made {grown} of "
-            f"{len(old)} ranges wider by more than {100 * (factor - 1):.0f} %, that of '{worst}' "
-            f"{by[worst]:.2f} times as wide: what is wider still is clipped; give more samples"
+            f"calibration has not settled: the last {samples - count} of {samples} samples widened "
+            f"{wider} of {len(old)} ranges by over {100 * (factor - 1):.0f} % ('{worst}' by a "
+            f"factor of {growth[worst]:.2f}); use more samples"
         )
         return (note,)
 
     def _range_widths(self, statistics: Mapping[str, Statistic]) -> Widths:
-        found = {}
+        widths = {}
         for name, statistic in statistics.items():
             spec = self._specs[name]
             if OBSERVERS[spec.name].estimate is None or statistic.axis is not None:
                 continue
-            if isinstance(statistic, Histogram):  # others search for a range, which takes long
+            if isinstance(
+                statistic, Histogram
+            ):  # other observers search for a range, which is slow
                 spec = ObserverSpec("percentile", tuple(statistic.settings.items()))
             if not statistic.empty:
                 low, high = range_of(spec, statistic, UINT8, False)
-                found[name] = float(high) - float(low)
-        return found
+                widths[name] = float(high) - float(low)
+        return widths

@@ -413,6 +413,6 @@ def test_files_that_are_not_the_models_are_named(folder: Path, tmp_path: Path) -
         made(other, tmp_path / "x.onnx")
     del held[layer]
     save_file(held or {"nothing": torch.zeros(1)}, other / named[layer])
-    with pytest.raises(CaptureError, match=rf"lacks '{layer}', which the index says is in it"):
+    with pytest.raises(CaptureError, match=rf"lacks '{layer}', which the index lists for it"):
         made(other, tmp_path / "x.onnx")
     assert not list(tmp_path.glob("x.onnx*"))

@@ -124,7 +124,7 @@ def test_shares_that_are_odd_are_noted() -> None:
     assert found[0] == found[1] == found[2]
     assert found[0][:2] == (
         "rank 1 had no data",
-        "ranks 0 and 2 began with the same batch: each is to have its own share of the data",
+        "ranks 0 and 2 began with the same batch; give each rank its own shard of the data",
     )
 
 
@@ -134,7 +134,7 @@ def test_growth_is_seen_over_all_ranks() -> None:
         values(run(2, noted, [[0], [7]])),
     )
     assert notes == ()
-    assert growth.startswith("the last 3 of 19 calibration samples made ")
+    assert growth.startswith("calibration has not settled: the last 3 of 19 samples ")
 
 
 def misfit(rank: int, what: str) -> None:

@@ -25,14 +25,16 @@ def batches(count: int, growing: float) -> list[torch.Tensor]:
 def test_ranges_that_still_grow_are_said_once_with_the_worst() -> None:
     found = qtool.calibrate(network(), batches(5, 1.5))
     (note,) = found.notes
-    assert note.startswith("the last 8 of 40 calibration samples made ")  # looked at 8, 16, 32
-    assert "give more samples" in note
+    assert note.startswith(
+        "calibration has not settled: the last 8 of 40 "
+    )  # recorded at 8, 16, 32
+    assert "use more samples" in note
     assert qtool.quantize(network(), batches(5, 1.5)).notes[0] == note
 
 
 def test_the_last_batch_is_compared_with_what_was_before_it() -> None:
     (note,) = qtool.calibrate(network(), batches(4, 1.5)).notes
-    assert note.startswith("the last 16 of 32 calibration samples made ")
+    assert note.startswith("calibration has not settled: the last 16 of 32 samples ")
 
 
 def test_one_range_that_doubles_is_said() -> None:
@@ -40,7 +42,7 @@ def test_one_range_that_doubles_is_said() -> None:
     wide[2][0, 0] = 300.0
     model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4), nn.Sigmoid()).eval()
     (note,) = qtool.calibrate(model, wide, observer="minmax").notes
-    assert "made 1 of 2 ranges wider by more than 100 %, that of 'input' " in note
+    assert "widened 1 of 2 ranges by over 100 % ('input' by a factor of " in note
 
 
 def test_half_of_the_ranges_of_few_samples_that_grow_a_little_are_said() -> None:
@@ -49,7 +51,7 @@ def test_half_of_the_ranges_of_few_samples_that_grow_a_little_are_said() -> None
         qtool.calibrate(network(), [x, x, 1.15 * x], observer="minmax").notes
         for x in (once[:4], once)
     )
-    assert "wider by more than 10 %" in few[0]
+    assert "by over 10 %" in few[0]
     assert many == ()
 
 

@@ -57,7 +57,7 @@ def test_a_model_that_remembers_its_training_needs_no_data(cli: Cli) -> None:
     given = (f"{M}normed", "--data", "none")
     shown = cli("quantize", *given, "--shape", "2,8,8", "-o", "m.onnx").stdout
     assert (cli.folder / "m.onnx").is_file()
-    assert "calibrated without data, on 128 inputs" in shown
+    assert "calibrated without data, on 128 synthetic inputs" in shown
     shown = cli("calibrate", *given, "--shape", "2,8,8", "-o", "m.calib").stdout
     assert "calibrated without data" in shown
     refused = cli("quantize", *given, "-o", "n.onnx", code=2).stderr

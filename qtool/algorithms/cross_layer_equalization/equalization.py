@@ -196,7 +196,7 @@ def _observed_again(
         for name, watch in modules_to_observe(prepared, plan, probes).items()
         if name not in others and name in calibration.specs
     }
-    with observer_hooks(prepared, chosen) as statistics, torch.inference_mode():
+    with observer_hooks(chosen) as statistics, torch.inference_mode():
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
     found = {**calibration.statistics, **statistics}

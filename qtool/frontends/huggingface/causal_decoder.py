@@ -1,4 +1,7 @@
-"""Causal language models of transformers with their cache as tensors, prefill and step in one."""
+"""Causal language models of transformers with the KV cache as inputs and outputs.
+
+One graph serves the prompt (prefill) and each further token (decode).
+"""
 
 from __future__ import annotations
 
@@ -28,39 +31,43 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {
     "attention_mask": {0: "batch", 1: "total"},
     "past_key_values": {0: "batch", 2: "past"},
 }
-"""The sizes of the inputs that vary; total is past and sequence."""
+"""Dynamic dimensions of the inputs; total is past + sequence."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-"""What transformers calls layers that see all tokens, and those that see the last ones alone."""
+"""Layer types of transformers: attention to all tokens, or to a window of the last ones."""
 
-CACHED_TOKENS = 4  # tokens of a text that a batch of it has in its cache
+CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
 
 
 class DecoderWithCache(nn.Module):
-    """A causal language model as one graph for the prompt and for each further token.
+    """A causal language model with its KV cache as tensors.
 
-    Positions are counted over the tokens that the mask lets through, and a token sees those up to
-    itself, in layers with a window no more than so many: so texts may be padded on either side.
+    Positions count the tokens that the attention mask keeps, so texts may be padded on either side.
 
     Attributes:
-        config: of the model.
-        scales: of a cache in int8, for each layer those of its keys and values, float [heads x
-            width]; None: the cache is float.
+        config: configuration of the model.
+        cache_scales: per layer the scales of an int8 cache for keys and values, float [heads x
+            width]; None for a float cache.
+        layer_types: attention types of the layers; empty if the configuration names none.
+        window: number of last tokens that a sliding window has; None without one.
     """
 
     cache_scales: list[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
-        """Raises CaptureError: the cache of a layer is another one than of keys and values."""
+        """
+        Raises:
+            CaptureError: the cache of a layer holds something else than keys and values.
+        """
         super().__init__()
         self.config: Any = model.config
         text = self.config.get_text_config()
-        self.kinds = frozenset(getattr(text, "layer_types", None) or ())
+        self.layer_types = frozenset(getattr(text, "layer_types", None) or ())
         self.window: int | None = getattr(text, "sliding_window", None)
-        if odd := sorted(self.kinds - {FULL, SLIDING}):
+        if unknown := sorted(self.layer_types - {FULL, SLIDING}):
             raise CaptureError(
-                f"{type(model).__name__} has layers of {odd[0]}, whose cache is not one of keys "
-                "and values of all tokens; take --task text-generation, which leaves out the cache"
+                f"{type(model).__name__} has layers of type {unknown[0]}, whose cache is not a KV "
+                "cache; use --task text-generation, which exports the model without its cache"
             )
         self.model = model
 
@@ -70,14 +77,16 @@ class DecoderWithCache(nn.Module):
         attention_mask: torch.Tensor,
         past_key_values: Sequence[Pair],
     ) -> dict[str, Any]:
-        """
-        Args:
-            input_ids: int64 [batch, sequence]. attention_mask: int64 [batch, past + sequence], 1
-            for tokens and 0 for padding. past_key_values: for each layer a "key" and a "value",
-            float [batch, heads, past, width].
+        """Return logits and the extended KV cache.
 
-        Returns: "logits" [batch, sequence, tokens], and "present" as past_key_values, of past and
-            sequence.
+        Args:
+            input_ids: int64 [batch, sequence].
+            attention_mask: int64 [batch, past + sequence], 1 for tokens and 0 for padding.
+            past_key_values: per layer a "key" and a "value", float [batch, heads, past, width].
+
+        Returns:
+            "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
+            sequence tokens.
         """
         cache = KVCache(past_key_values)
         if self.cache_scales is not None:
@@ -96,57 +105,67 @@ class DecoderWithCache(nn.Module):
     def _masks(
         self, attention_mask: torch.Tensor, count: torch.Tensor, own: torch.Tensor
     ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """What layers add to their scores, float [batch, 1, sequence, past + sequence]: one for
-        all, or by the kind of layer. count, own: of tokens up to each one, and to each new one."""
-        # a token is before another one, or is it, where no more tokens have been counted up to it
+        """Return the additive attention mask, float [batch, 1, sequence, past + sequence].
+
+        One for all layers, or one per layer type.
+
+        Args:
+            attention_mask: as for `forward`.
+            count: number of tokens up to each token, int64 [batch, past + sequence].
+            own: the same for new tokens only, int64 [batch, sequence].
+        """
+        # a new token sees another one if its count is not smaller; padding has the largest count
         keys = torch.where(attention_mask > 0, count, torch.iinfo(torch.int64).max)[:, None, :]
         last = own[:, :, None]
 
-        def added(seen: torch.Tensor) -> torch.Tensor:
-            return torch.where(seen, 0.0, torch.finfo(torch.float32).min)[:, None]
+        def additive(visible: torch.Tensor) -> torch.Tensor:
+            return torch.where(visible, 0.0, torch.finfo(torch.float32).min)[:, None]
 
         full = keys <= last
-        if self.window is None or self.kinds == {FULL}:
-            return added(full)
+        if self.window is None or self.layer_types == {FULL}:
+            return additive(full)
         near = full & (keys > last - self.window)
-        return {FULL: added(full), SLIDING: added(near)} if self.kinds else added(near)
+        return (
+            {FULL: additive(full), SLIDING: additive(near)} if self.layer_types else additive(near)
+        )
 
     @torch.no_grad()
     def quantize_cache(self, data: Iterable[Any]) -> None:
-        """The cache is one of int8 from now on, with a scale for each channel: the largest value
-        that it has in this data, over 127.
+        """Quantize the KV cache to int8 from now on.
+
+        Each channel's scale is its largest absolute value in the data over 127.
 
         Args:
-            data: batches for the model as it is, with a float cache.
+            data: batches for the model with a float cache.
 
         Raises:
-            CaptureError: the layers compute attention in another way than transformers has it.
+            CaptureError: the layers do not call the attention interface of transformers.
             DataError: no data.
         """
-        library = require("transformers", "a cache in int8", CaptureError)
-        most: list[dict[str, torch.Tensor]] = []
+        library = require("transformers", "an int8 KV cache", CaptureError)
+        largest: list[dict[str, torch.Tensor]] = []
         for batch in data:
-            kept = batch["attention_mask"][:, None, :, None]
-            found = [
-                {kind: (t * kept).abs().amax((0, 2)) for kind, t in pair.items()}
+            mask = batch["attention_mask"][:, None, :, None]
+            maxima = [
+                {kind: (t * mask).abs().amax((0, 2)) for kind, t in pair.items()}
                 for pair in self(**batch)["present"]
             ]
-            pairs = zip(most or found, found, strict=True)
-            most = [{kind: torch.maximum(a[kind], b[kind]) for kind in a} for a, b in pairs]
-        if not most:
-            raise DataError("a cache in int8 needs data for its scales")
+            pairs = zip(largest or maxima, maxima, strict=True)
+            largest = [{kind: torch.maximum(a[kind], b[kind]) for kind in a} for a, b in pairs]
+        if not largest:
+            raise DataError("an int8 KV cache needs data for its scales")
         least = torch.finfo(torch.float32).tiny * INT8.qmax
         self.cache_scales = [
             {kind: (t.clamp(min=least) / INT8.qmax).flatten() for kind, t in pair.items()}
-            for pair in most
+            for pair in largest
         ]
         self.model.set_attn_implementation(register_attention(library))
         ids = batch["input_ids"]
         self(ids, torch.ones_like(ids), ())
         if count_attention_calls() != len(self.cache_scales):
             raise CaptureError(
-                f"{type(self.model).__name__} computes attention in a way of its own; its cache "
-                "stays in float"
+                f"{type(self.model).__name__} does not use the attention interface of "
+                "transformers; its KV cache stays in float"
             )
 
     hold_in_int8 = quantize_cache  # its former name
@@ -155,21 +174,21 @@ class DecoderWithCache(nn.Module):
     def with_cached_prefix(
         self, ids: torch.Tensor, mask: torch.Tensor, past: int
     ) -> dict[str, Any]:
-        """The inputs of a call on [batch, tokens] of which the first ones are in the cache."""
+        """Return inputs for ids [batch, tokens], the first `past` tokens in the KV cache."""
         cache = self(ids[:, :past], mask[:, :past], ())["present"]
         return {"input_ids": ids[:, past:], "attention_mask": mask, "past_key_values": cache}
 
 
 @dataclass(frozen=True)
 class CachedPrefixCollator:
-    """Texts as a decoder reads them: their first tokens are in the cache already."""
+    """Collates texts for a decoder: the first tokens of each are in the KV cache already."""
 
-    encode: Collator
+    collate: Collator
     model: DecoderWithCache
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        made = self.encode(rows)
-        ids, mask = made["input_ids"], made["attention_mask"]
+        batch = self.collate(rows)
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         if (short := CACHED_TOKENS + 2 - ids.shape[1]) > 0:
             ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
             mask = nn.functional.pad(mask, (0, short))

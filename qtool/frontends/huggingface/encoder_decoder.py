@@ -1,7 +1,7 @@
-"""Encoder-decoder models of transformers as two graphs: one reads, the other writes.
+"""Encoder-decoder models of transformers as two graphs: encoder and decoder.
 
-What reads gives the keys and values that each layer of the decoder looks at, so that they are
-computed once. What writes takes them with its own cache, as a causal language model does.
+The encoder part also computes the cross-attention keys and values of each decoder layer, so that
+this is done once. The decoder part takes them together with its own KV cache.
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
 
-CACHED_TOKENS = 4  # tokens of a text that a batch of it has in its cache
+CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
 Pair = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, Mapping[int, str]]
 
 
 class _Part(nn.Module):
-    """
+    """One part of an encoder-decoder model.
+
     Attributes:
-        config: of the model.
+        config: configuration of the model.
+        model: the whole model.
     """
 
     def __init__(self, model: Any) -> None:
-        """Raises CaptureError: the model has no encoder and decoder."""
+        """
+        Raises:
+            CaptureError: the model is not an encoder-decoder.
+        """
         super().__init__()
         self.config: Any = model.config
         if not self.config.is_encoder_decoder:
-            raise CaptureError(f"{type(model).__name__} is no encoder-decoder model")
+            raise CaptureError(f"{type(model).__name__} is not an encoder-decoder model")
         self.model = model
 
-    def _run_decoder(self, ids: torch.Tensor, read: torch.Tensor, mask: Any, cache: Any) -> Any:
+    def _run_decoder(self, ids: torch.Tensor, encoded: torch.Tensor, mask: Any, cache: Any) -> Any:
         return self.model(
-            encoder_outputs=(read,),
+            encoder_outputs=(encoded,),
             attention_mask=mask,
             decoder_input_ids=ids,
             past_key_values=cache,
@@ -48,7 +53,7 @@ class _Part(nn.Module):
 
 
 class EncoderPart(_Part):
-    """The encoder, and what the decoder's layers make of it."""
+    """The encoder, and the cross-attention keys and values of the decoder's layers."""
 
     def forward(
         self,
@@ -57,31 +62,33 @@ class EncoderPart(_Part):
         input_features: torch.Tensor | None = None,
         input_values: torch.Tensor | None = None,
     ) -> dict[str, Any]:
-        """Returns "cross": for each layer of the decoder a "key" and a "value", float [batch,
-        heads, length, width]."""
+        """Return "cross": per decoder layer a "key" and a "value", float [batch, heads, length,
+        width]."""
         named = {"input_ids": input_ids, "attention_mask": attention_mask}
         named |= {"input_features": input_features, "input_values": input_values}
-        given = {name: value for name, value in named.items() if value is not None}
-        read = self.model.get_encoder()(**given)[0]
-        start = torch.full((read.shape[0], 1), self._start, device=read.device)
+        inputs = {name: value for name, value in named.items() if value is not None}
+        encoded = self.model.get_encoder()(**inputs)[0]
+        start = torch.full((encoded.shape[0], 1), self._start, device=encoded.device)
         cache = _make_cache((), ())
-        self._run_decoder(start, read, None, cache)
+        self._run_decoder(start, encoded, None, cache)
         return {"cross": _pairs(cache.cross_attention_cache)}
 
     @property
     def _start(self) -> int:
-        found = getattr(self.config, "decoder_start_token_id", None)
-        return int(self.config.pad_token_id if found is None else found)
+        token = getattr(self.config, "decoder_start_token_id", None)
+        return int(self.config.pad_token_id if token is None else token)
 
-    def batch(self, made: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        return {name: t for name, t in made.items() if not name.startswith("decoder_")}
+    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Return the inputs of this part from a batch of the whole model."""
+        return {name: t for name, t in batch.items() if not name.startswith("decoder_")}
 
-    def dynamic(self, encode: Any) -> Sizes:
-        return {n: s for n, s in encode.dynamic.items() if not n.startswith("decoder_")}
+    def dynamic(self, collate: Any) -> Sizes:
+        """Return the dynamic dimensions of this part's inputs."""
+        return {n: s for n, s in collate.dynamic.items() if not n.startswith("decoder_")}
 
 
 class DecoderPart(_Part):
-    """The decoder. All texts of a batch begin together."""
+    """The decoder with its KV cache. All texts of a batch start at the same position."""
 
     def forward(
         self,
@@ -90,38 +97,40 @@ class DecoderPart(_Part):
         cross: Sequence[Pair],
         encoder_attention_mask: torch.Tensor | None = None,
     ) -> dict[str, Any]:
-        """
-        Args:
-            input_ids: int64 [batch, sequence]; the first of all is the token that a text begins
-            with. past_key_values: for each layer a "key" and a "value", float [batch, heads, past,
-            width]. cross: what was read. encoder_attention_mask: int64 [batch, length].
+        """Return logits and the extended KV cache.
 
-        Returns: "logits" [batch, sequence, tokens], and "present" as past_key_values, of past and
-            sequence.
+        Args:
+            input_ids: int64 [batch, sequence]; a text starts with the decoder start token.
+            past_key_values: per layer a "key" and a "value", float [batch, heads, past, width].
+            cross: output of the encoder part.
+            encoder_attention_mask: int64 [batch, length].
+
+        Returns:
+            "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
+            sequence tokens.
         """
         keys = cross[0]["key"]
-        read = keys.new_zeros(
-            keys.shape[0], keys.shape[2], self.config.hidden_size
-        )  # not looked at
+        # the decoder reads only the shape: its cache has the cross-attention keys and values
+        encoded = keys.new_zeros(keys.shape[0], keys.shape[2], self.config.hidden_size)
         cache = _make_cache(past_key_values, cross)
-        result = self._run_decoder(input_ids, read, encoder_attention_mask, cache)
+        result = self._run_decoder(input_ids, encoded, encoder_attention_mask, cache)
         return {"logits": result.logits, "present": _pairs(cache.self_attention_cache)}
 
     @torch.no_grad()
-    def batch(self, made: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """A batch of which the first tokens are in the cache."""
-        reading = EncoderPart(self.model).eval()
-        cross, ids = reading(**reading.batch(made))["cross"], made["decoder_input_ids"]
+    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Return the inputs of this part, with the first tokens in the KV cache."""
+        encoder = EncoderPart(self.model).eval()
+        cross, ids = encoder(**encoder.batch(batch))["cross"], batch["decoder_input_ids"]
         ids = nn.functional.pad(
             ids, (0, max(0, CACHED_TOKENS + 2 - ids.shape[1])), value=int(ids[0, 0])
         )
         masks = (
-            {"encoder_attention_mask": made["attention_mask"]} if "attention_mask" in made else {}
+            {"encoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
         )
         keys = cross[0]["key"]
         empty = keys.new_zeros(len(keys), keys.shape[1], 0, keys.shape[3])
-        begun = [{"key": empty, "value": empty} for _ in cross]
-        past = self(ids[:, :CACHED_TOKENS], begun, cross, **masks)["present"]
+        start = [{"key": empty, "value": empty} for _ in cross]
+        past = self(ids[:, :CACHED_TOKENS], start, cross, **masks)["present"]
         return {
             "input_ids": ids[:, CACHED_TOKENS:],
             "past_key_values": past,
@@ -129,9 +138,9 @@ class DecoderPart(_Part):
             **masks,
         }
 
-    def dynamic(self, encode: Any) -> Sizes:
-        """Of what is read the length varies where that of the encoder's input does and is told."""
-        varies = encode.dynamic.get("attention_mask", {}).get(1) == "sequence"
+    def dynamic(self, collate: Any) -> Sizes:
+        """Return the dynamic dimensions; the encoder's length is one if it is a text's length."""
+        varies = collate.dynamic.get("attention_mask", {}).get(1) == "sequence"
         return {
             "input_ids": {0: "batch", 1: "sequence"},
             "past_key_values": {0: "batch", 2: "past"},
@@ -141,15 +150,15 @@ class DecoderPart(_Part):
 
 
 def _make_cache(past: Sequence[Pair], cross: Sequence[Pair]) -> Any:
-    """What the layers call: keys and values of what was written, and of what was read."""
+    """Return the cache of transformers with self-attention and cross-attention pairs."""
     library = require("transformers", "an encoder-decoder model", CaptureError)
     parts = library.DynamicCache(), library.DynamicCache()
     for part, pairs in zip(parts, (past, cross), strict=True):
         for layer, pair in enumerate(pairs):
             part.update(pair["key"], pair["value"], layer)
-    found = library.EncoderDecoderCache(*parts)
-    found.is_updated = dict.fromkeys(range(len(cross)), True)
-    return found
+    cache = library.EncoderDecoderCache(*parts)
+    cache.is_updated = dict.fromkeys(range(len(cross)), True)
+    return cache
 
 
 def _pairs(cache: Any) -> list[dict[str, torch.Tensor]]:
@@ -157,21 +166,21 @@ def _pairs(cache: Any) -> list[dict[str, torch.Tensor]]:
 
 
 def part_for_task(task: str | None) -> type[_Part] | None:
-    """The half that a task asks for by how its name ends."""
+    """Return the part that a task names by its ending ("-encoder", "-decoder"), or None."""
     ending = (task or "").rpartition("-")[2]
     return {"encoder": EncoderPart, "decoder": DecoderPart}.get(ending)
 
 
 @dataclass(frozen=True)
 class PartCollator:
-    """Batches of a whole model as one of its halves takes them."""
+    """Collates batches of the whole model into the inputs of one part."""
 
-    encode: Collator
+    collate: Collator
     part: EncoderPart | DecoderPart
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return self.part.batch(self.encode(rows))
+        return self.part.batch(self.collate(rows))
 
     @property
     def dynamic(self) -> Sizes:
-        return self.part.dynamic(self.encode)
+        return self.part.dynamic(self.collate)

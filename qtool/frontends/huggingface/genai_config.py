@@ -1,4 +1,4 @@
-"""What onnxruntime-genai needs beside a decoder's file: its configuration and the tokenizer."""
+"""Writes the files that onnxruntime-genai needs next to a decoder: configuration, tokenizer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
-    """The configuration for a file of this model; a greedy search unless its caller says more.
+    """Return the onnxruntime-genai configuration of a decoder; greedy search by default.
 
     Args:
-        file: the name of the file, in the folder of the configuration.
+        model: the decoder.
+        file: name of its ONNX file, in the folder of the configuration.
     """
     config = model.config.get_text_config()
     heads = int(config.num_attention_heads)
@@ -65,19 +66,26 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
 
 
 def write_genai_files(model: DecoderWithCache, folder: Path, path: Path) -> list[Path]:
-    """Writes the configuration and the tokenizer's files of a model's folder beside an exported
-    file; what is there of other names stays. Returns what was written.
+    """Write the configuration and the tokenizer's files next to an exported file.
+
+    Args:
+        model: the decoder.
+        folder: the model's folder, which has the tokenizer.
+        path: the exported file.
+
+    Returns:
+        The paths written.
 
     Raises:
-        FileError: something cannot be written.
+        FileError: a file cannot be written.
     """
-    place = path.with_name(CONFIG)
+    config_path = path.with_name(CONFIG)
     text = json.dumps(genai_config(model, path.name), indent=2) + "\n"
-    write_atomic(place, text.encode())
-    found = [place]
+    write_atomic(config_path, text.encode())
+    written = [config_path]
     for source in sorted({p for pattern in _TOKENIZER for p in folder.glob(pattern)}):
-        beside = path.with_name(source.name)
-        if source.is_file() and not (beside.exists() and beside.samefile(source)):
-            write_atomic(beside, source.read_bytes())
-            found.append(beside)
-    return found
+        copy = path.with_name(source.name)
+        if source.is_file() and not (copy.exists() and copy.samefile(source)):
+            write_atomic(copy, source.read_bytes())
+            written.append(copy)
+    return written

@@ -1,4 +1,4 @@
-"""Caches of keys and values as the layers of transformers take them: in float, and in int8."""
+"""KV cache (keys and values of past tokens) for the layers of transformers: float and int8."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Pair = Mapping[str, torch.Tensor]
 
 
 class KVCache:
-    """What the layers of transformers take for a cache: keys and values, and what is appended."""
+    """A float KV cache with the interface that the layers of transformers call.
+
+    Attributes:
+        pairs: per layer keys and values, each [batch, heads, tokens, width].
+    """
 
     is_compileable = False
 
@@ -30,10 +34,10 @@ class KVCache:
         keys: torch.Tensor,
         values: torch.Tensor,
         layer_idx: int,
-        *rest: Any,  # noqa: ARG002  # what other kinds of cache want to know
+        *rest: Any,  # noqa: ARG002  # arguments of other cache types
         **more: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer_idx == len(self.pairs):  # of a cache that is empty
+        if layer_idx == len(self.pairs):  # an empty cache
             self.pairs.append((keys, values))
         else:
             before = self.pairs[layer_idx]
@@ -43,12 +47,19 @@ class KVCache:
 
     @property
     def present(self) -> list[dict[str, torch.Tensor]]:
+        """Keys and values of all tokens, per layer."""
         return [{"key": key, "value": value} for key, value in self.pairs]
 
 
 class Int8KVCache(KVCache):
-    """The same in int8, with scales for the channels of each layer. Attention and what is appended
-    are one operator, which the layers call in place of their own."""
+    """A KV cache in int8 with one scale per channel of each layer.
+
+    Attention and appending are one operator, which the layers call instead of their own attention.
+
+    Attributes:
+        scales: per layer the scales of keys and values, float [heads x width].
+        calls: number of calls of `attend`.
+    """
 
     def __init__(self, past: Sequence[Pair], scales: Sequence[Pair]) -> None:
         super().__init__(past)
@@ -59,11 +70,11 @@ class Int8KVCache(KVCache):
         self,
         keys: torch.Tensor,
         values: torch.Tensor,
-        layer_idx: int,  # noqa: ARG002  # of the base
+        layer_idx: int,  # noqa: ARG002  # of the base class
         *rest: Any,  # noqa: ARG002
         **more: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The new ones alone; `attend` appends them."""
+        """Return only the new keys and values; `attend` appends them."""
         return keys, values
 
     def attend(
@@ -74,23 +85,34 @@ class Int8KVCache(KVCache):
         mask: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """[batch, sequence, heads, width]; keys and values of all tokens are remembered."""
+        """Append keys and values, and attend to all tokens.
+
+        Args:
+            layer: index.
+            query: [batch, heads, sequence, width].
+            new: keys and values of the new tokens, [batch, groups, sequence, width].
+            mask: added to the scores.
+            scale: multiplies the scores.
+
+        Returns:
+            [batch, sequence, heads, width].
+        """
         batch, groups, _, width = new[0].shape
         if layer == len(self.pairs):
-            none = new[0].new_zeros((batch, groups, 0, width), dtype=torch.int8)
-            self.pairs.append((none, none))
+            empty = new[0].new_zeros((batch, groups, 0, width), dtype=torch.int8)
+            self.pairs.append((empty, empty))
         before, scales = self.pairs[layer], self.scales[layer]
         flat = (t.transpose(1, 2).flatten(2) for t in (query, *new))
-        heads, numbers = query.shape[1], (scales["key"], scales["value"])
-        made = cached_attention(*flat, *before, *numbers, mask, heads, groups, scale)
-        self.pairs[layer] = made[1:]
+        heads, pair = query.shape[1], (scales["key"], scales["value"])
+        output, *present = cached_attention(*flat, *before, *pair, mask, heads, groups, scale)
+        self.pairs[layer] = (present[0], present[1])
         self.calls += 1
-        found: torch.Tensor = made[0].unflatten(2, (heads, width))
-        return found
+        attended: torch.Tensor = output.unflatten(2, (heads, width))
+        return attended
 
 
-_CURRENT = ContextVar[Int8KVCache]("the cache of the call under way")
-_ATTENTION = "qtool_int8_cache"  # as transformers knows it
+_CURRENT = ContextVar[Int8KVCache]("int8 KV cache of the current call")
+_ATTENTION = "qtool_int8_cache"  # its name in transformers
 
 
 def _attention(
@@ -102,25 +124,25 @@ def _attention(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What the layers of transformers call for their attention."""
+    """Compute attention over the current cache; the layers of transformers call it."""
     if any(more.get(name) is not None for name in ("softcap", "sliding_window", "s_aux")):
-        raise CaptureError(f"{type(module).__name__} has no form with a cache in int8")
+        raise CaptureError(f"{type(module).__name__} does not support an int8 KV cache")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     return _CURRENT.get().attend(module.layer_idx, query, (key, value), mask, scale), None
 
 
 def set_current_cache(cache: Int8KVCache) -> Int8KVCache:
-    """The layers' attention is over this one from now on."""
+    """Make `_attention` use this cache from now on, and return it."""
     _CURRENT.set(cache)
     return cache
 
 
 def count_attention_calls() -> int:
-    """How many layers have been over the one of the last call."""
+    """Return how many layers have called `_attention` with the current cache."""
     return _CURRENT.get().calls
 
 
 def register_attention(library: Any) -> str:
-    """The name by which transformers knows the attention over an `Int8Cache`."""
+    """Register attention over an `Int8KVCache` with transformers, and return its name."""
     library.AttentionInterface.register(_ATTENTION, _attention)
     return _ATTENTION

@@ -1,8 +1,8 @@
-"""Models of a folder without their weights: all but large tensors, which nobody has filled.
+"""Builds models of a folder on the meta device: without memory for their weights.
 
-Layers make their weights by `torch.empty`. What is large of that is made on the meta device, and
-then becomes a tensor whose elements are all one: torch traces it like any other. Small tensors are
-real, since a model may make tables of its configuration (rotary frequencies) that no file holds.
+Layers create weights with `torch.empty`. Large ones are created on the meta device and replaced by
+a single expanded element, which torch traces like any tensor. Small tensors are real, since a
+model may compute tables from its configuration (rotary frequencies) that no file stores.
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
-MIN_META_ELEMENTS = 1 << 16  # elements
+MIN_META_ELEMENTS = 1 << 16  # larger tensors are created on the meta device
 STACKED_EXPERTS = (
-    "the files hold experts one by one, and the model has them stacked: it does not go block by "
-    "block; use qtool convert, which loads the whole of it"
+    "the files store each expert separately, and the model stacks them, which block-wise "
+    "quantization does not support; use qtool convert, which loads the whole model"
 )
 
 
 class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.without_weights(): ...
-    """A context in which large layers are made without memory for their weights: a model of any
-    size, for `quantize_by_blocks`.
+    """A context in which large layers allocate no memory for their weights.
 
-    Raises:
-        nothing of its own.
+    Use it to build a model of any size for `quantize_by_blocks`.
     """
 
     def __torch_function__(
@@ -57,17 +55,16 @@ class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: w
 
 
 def _sizes(args: Any, options: Mapping[str, Any]) -> list[int]:
-    given = args or options.get("size", ())
-    nested = len(given) == 1 and isinstance(given[0], list | tuple)
-    return [int(size) for size in (given[0] if nested else given)]
+    sizes = args or options.get("size", ())
+    nested = len(sizes) == 1 and isinstance(sizes[0], list | tuple)
+    return [int(size) for size in (sizes[0] if nested else sizes)]
 
 
 def load_without_weights(path: Path, task: str | None = None) -> nn.Module:
-    """The model of a folder of transformers or timm in eval mode, with weights that hold no values
-    and take no memory.
+    """Build the model of a transformers or timm folder in eval mode, without its weights.
 
     Raises:
-        CaptureError: it cannot be made; its package is missing.
+        CaptureError: the model cannot be built, or its package is missing.
     """
     config = read_config(path)
     try:
@@ -83,73 +80,83 @@ def load_without_weights(path: Path, task: str | None = None) -> nn.Module:
 def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     if "architecture" in config and "model_type" not in config:
         timm = require("timm", f"the model in {path}", CaptureError)
-        name, given = timm_arguments(timm, path, config)
-        made: nn.Module = timm.create_model(name, pretrained=False, **given)
-        return made
+        name, options = timm_arguments(timm, path, config)
+        timm_model: nn.Module = timm.create_model(name, pretrained=False, **options)
+        return timm_model
     library = require("transformers", f"the model in {path}", CaptureError)
     if part_for_task(task) is not None:
-        raise CaptureError(f"no half of a model is loaded without its weights: leave out '{task}'")
+        raise CaptureError(
+            f"block-wise quantization loads no part of an encoder-decoder; leave out '{task}'"
+        )
     if task == WITH_PAST:
-        raise CaptureError(f"no cache goes with a model in blocks: leave out '{task}'")
+        raise CaptureError(
+            f"block-wise quantization does not support a KV cache; leave out the task '{task}'"
+        )
     loader = model_class(library, path, config, task)
-    known = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    hf_config = library.AutoConfig.from_pretrained(
+        path, local_files_only=True, trust_remote_code=False
+    )
     auto = loader.__name__.startswith("Auto")
     make = (
-        partial(loader.from_config, known, dtype=torch.float32) if auto else partial(loader, known)
+        partial(loader.from_config, hf_config, dtype=torch.float32)
+        if auto
+        else partial(loader, hf_config)
     )
-    built: nn.Module = make()
+    model: nn.Module = make()
     if not any("pooler" in name.split(".") for name in WeightFiles(path).tensors):
-        poolers = [name for name in built.state_dict() if "pooler" in name.split(".")]
-        if bare := no_pooler_options(type(built), poolers):
-            built = make(**bare)
-    return disable_cache(built)
+        poolers = [name for name in model.state_dict() if "pooler" in name.split(".")]
+        if bare := no_pooler_options(type(model), poolers):
+            model = make(**bare)
+    return disable_cache(model)
 
 
 def expand_meta_parameters(model: nn.Module) -> nn.Module:
-    """The model in eval mode. Parameters without memory become ones of a single element that is
-    read for all, in place; one that has several places keeps them."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
+    """Replace meta parameters by a single expanded zero, in place; return the model in eval mode.
+
+    A parameter shared by several modules stays shared.
+    """
+    expanded: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is None or not parameter.is_meta:
                 continue
-            if parameter not in made:
-                one = torch.zeros((), dtype=torch.float32).expand(parameter.shape)
-                made[parameter] = nn.Parameter(one, requires_grad=False)
-            module._parameters[name] = made[parameter]
+            if parameter not in expanded:
+                zero = torch.zeros((), dtype=torch.float32).expand(parameter.shape)
+                expanded[parameter] = nn.Parameter(zero, requires_grad=False)
+            module._parameters[name] = expanded[parameter]
     return model.eval()
 
 
-def stored_names(model: nn.Module, shards: WeightFiles) -> dict[str, str]:
-    """Parameter, and buffer that is saved -> its name in the files.
+def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
+    """Return parameter or persistent buffer -> its name in the files.
 
-    A parameter with several names is there under one of them; a part of a model may have been saved
-    without the prefix that it has in the whole, or with it.
+    A shared parameter is stored under one of its names; a part of a model may be stored with or
+    without the prefix that it has in the whole model.
 
     Raises:
-        CaptureError: one is not there, or of another shape.
+        CaptureError: a tensor is missing, or has a different shape.
     """
     prefix = f"{getattr(model, 'base_model_prefix', '') or 'model'}."
     state = model.state_dict(keep_vars=True)
     same: dict[int, list[str]] = {}
     for name, tensor in state.items():
         same.setdefault(id(tensor), []).append(name)
-    found = {}
+    names = {}
     for name, tensor in state.items():
-        asked = [name, *same[id(tensor)]]
-        spelled = [s for n in asked for s in (n, prefix + n, n.removeprefix(prefix))]
-        known = next((s for s in spelled if s in shards.tensors), None)
-        if known is None:
+        aliases = [name, *same[id(tensor)]]
+        candidates = [c for n in aliases for c in (n, prefix + n, n.removeprefix(prefix))]
+        stored = next((c for c in candidates if c in files.tensors), None)
+        if stored is None:
             stacked = any("experts" in n.split(".") for n in state)
             raise CaptureError(
-                f"{shards.folder} has no weights for {type(model).__name__} (missing: {name}); "
+                f"{files.folder} has no weights for {type(model).__name__} (missing: {name}); "
                 + (STACKED_EXPERTS if stacked else "choose the --task that it was trained for")
             )
-        shape = shards.tensors[known].shape
+        shape = files.tensors[stored].shape
         if shape != tuple(tensor.shape):
             raise CaptureError(
-                f"{shards.tensors[known].file}: '{known}' has the shape {list(shape)}, and "
-                f"the model makes it {list(tensor.shape)}; one of them is of another model"
+                f"{files.tensors[stored].file}: '{stored}' has the shape {list(shape)}, the model "
+                f"expects {list(tensor.shape)}; give the folder of one model"
             )
-        found[name] = known
-    return found
+        names[name] = stored
+    return names

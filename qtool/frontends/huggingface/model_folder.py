@@ -1,5 +1,7 @@
-"""Folders as transformers and timm write them: config.json and safetensors. No code is run from
-them, nothing is unpickled, nothing is fetched."""
+"""Loads model folders of transformers and timm: config.json and safetensors.
+
+It runs no code of a folder, unpickles nothing and downloads nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,21 @@ TASKS: Mapping[str, str] = {
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
 }
-"""Task -> the class of transformers that loads it."""
+"""Task -> class of transformers that loads it."""
 
 WITH_PAST = "text-generation-with-past"
-"""The task whose model takes its cache of keys and values and gives it back."""
+"""The task whose model has its KV cache as inputs and outputs."""
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def is_model_folder(path: Path) -> bool:
+    """Return whether the folder has a config.json."""
     return is_file(path / "config.json")
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """What config.json says.
+    """Return the contents of config.json.
 
     Raises:
         CaptureError: there is none, or it cannot be read.
@@ -69,29 +72,29 @@ def read_config(path: Path) -> Mapping[str, Any]:
             f"{path} holds no config.json; give the folder that save_pretrained wrote"
         )
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CaptureError(f"{file} cannot be read: {first_line(error)}") from error
-    if not isinstance(found, dict):
-        raise CaptureError(f"{file} holds a {type(found).__name__}, not a configuration")
-    return found
+    if not isinstance(config, dict):
+        raise CaptureError(f"{file} holds a {type(config).__name__}, not a configuration")
+    return config
 
 
 def load_folder(path: Path, task: str | None = None) -> nn.Module:
-    """The model of a folder of transformers (`model_type`) or timm (`architecture`), in eval mode.
+    """Load a folder of transformers (`model_type`) or timm (`architecture`) in eval mode.
 
     Raises:
-        CaptureError: it has no weights in safetensors, or not those of the task; it needs code of
-            its own; its package is missing.
+        CaptureError: there are no weights in safetensors, or not those of the task; the model needs
+            code from the folder; its package is missing.
     """
     config = read_config(path)
     if not list(path.glob("*.safetensors")):
         raise CaptureError(
-            f"{path} holds no weights in safetensors; save the model so (save_pretrained does)"
+            f"{path} has no weights in safetensors; save the model with save_pretrained"
         )
     is_timm = "architecture" in config and "model_type" not in config
     if is_timm and task is not None:
-        raise CaptureError(f"{path} is a folder of timm, which has no tasks; leave out --task")
+        raise CaptureError(f"{path} is a timm folder, which has no tasks; leave out --task")
     try:
         with silence_logging():
             return (_timm(path, config) if is_timm else _transformers(path, config, task)).eval()
@@ -103,56 +106,58 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
     timm = require("timm", f"the model in {path}", CaptureError)
-    name, given = timm_arguments(timm, path, config)
+    name, options = timm_arguments(timm, path, config)
     weights = {"pretrained": False, "checkpoint_path": str(path / "model.safetensors")}
-    model: nn.Module = timm.create_model(name, **{**given, **weights})
+    model: nn.Module = timm.create_model(name, **{**options, **weights})
     return model
 
 
 def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of timm's `create_model`, but for the weights."""
+    """Return the name and the arguments of timm's `create_model`, without those of the weights."""
     name = str(config["architecture"])
-    if not timm.is_model(name):  # it may be the address of another model, to be fetched
-        raise CaptureError(f"{path} is of '{name}', which timm {timm.__version__} does not know")
-    given = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
-    return name, given | config.get("model_args", {})
+    if not timm.is_model(name):  # it may be an address to download from
+        raise CaptureError(f"timm {timm.__version__} does not know '{name}', the model in {path}")
+    options = {k: v for k, v in config.items() if k in ("num_classes", "global_pool")}
+    return name, options | config.get("model_args", {})
 
 
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = require("transformers", f"the model in {path}", CaptureError)
     loader = model_class(library, path, config, task)
-    given = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
-    given |= _experts(config)
-    model, loading = loader.from_pretrained(path, **given)
+    options = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
+    options |= _experts(config)
+    model, loading = loader.from_pretrained(path, **options)
     if bare := no_pooler_options(type(model), loading["missing_keys"]):
-        model, loading = loader.from_pretrained(path, **given, **bare)
+        model, loading = loader.from_pretrained(path, **options, **bare)
     if missing := sorted(loading["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CaptureError(
             f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
             "choose the --task that it was trained for"
         )
-    found: nn.Module = disable_cache(model).float()
-    if (half := part_for_task(task)) is not None:
-        return half(found)
-    return DecoderWithCache(found) if task == WITH_PAST else found
+    loaded: nn.Module = disable_cache(model).float()
+    if (part := part_for_task(task)) is not None:
+        return part(loaded)
+    return DecoderWithCache(loaded) if task == WITH_PAST else loaded
 
 
 def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """How a mixture of experts is to compute, for there to be a graph of it."""
+    """Return the option that makes a mixture of experts traceable."""
     return {"experts_implementation": "batched_mm"} if any("experts" in k for k in config) else {}
 
 
 def no_pooler_options(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:
-    """How a model is made without its pooler, where only that one's weights are missing: folders of
-    encoders whose states others pool, or of models with a head of their own, have none."""
-    alone = bool(missing) and all("pooler" in name.split(".") for name in missing)
-    asked = "add_pooling_layer"
-    return {asked: False} if alone and asked in signature(kind).parameters else {}
+    """Return the options that leave out the pooler if only its weights are missing.
+
+    Folders of sentence encoders, and of models with a different head, have no pooler.
+    """
+    only_pooler = bool(missing) and all("pooler" in name.split(".") for name in missing)
+    option = "add_pooling_layer"
+    return {option: False} if only_pooler and option in signature(kind).parameters else {}
 
 
 def disable_cache(model: nn.Module) -> nn.Module:
-    """The model, which returns no cache for a next step: a graph gives tensors alone."""
+    """Make the model return no KV cache, which is not a tensor."""
     for part in model.modules():
         config: Any = getattr(part, "config", None)
         if getattr(config, "use_cache", False):
@@ -165,10 +170,10 @@ def _options(loader: Any) -> Mapping[str, Any]:
 
 
 def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str | None) -> Any:
-    """The class of transformers for the model of a folder, by default that of its weights.
+    """Return the class of transformers for a folder: by task, or the one its weights belong to.
 
     Raises:
-        CaptureError: there is no such task, or the model needs code of its own.
+        CaptureError: the task is unknown, or the model needs code from the folder.
     """
     if task is not None:
         if task not in TASKS:
@@ -178,11 +183,11 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
     if not isinstance(names, list) or not names:
         return library.AutoModel
     name = str(names[0])
-    found = getattr(library, name, None)
-    if found is None or config.get("auto_map"):
+    loader = getattr(library, name, None)
+    if loader is None or config.get("auto_map"):
         raise CaptureError(
             f"{path} needs code that is not part of transformers {library.__version__} ({name}), "
-            "and code from a folder is never run; give package.module:factory that returns the "
+            "and qtool runs no code from a folder; give package.module:factory that returns the "
             "model"
         )
-    return found
+    return loader

@@ -1,4 +1,4 @@
-"""Weights in safetensors, looked at without being read: one file, or several with an index."""
+"""Weights in safetensors files, memory-mapped: one file, or shards with an index."""
 
 from __future__ import annotations
 
@@ -17,40 +17,48 @@ from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
-_HASHED_BYTES = 4096  # bytes of the values of each tensor that its mark is made of
+_HASHED_BYTES = 4096  # first bytes of each tensor that the content hash includes
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies."""
+    """Location of a tensor.
+
+    Attributes:
+        file: the safetensors file.
+        shape: of the tensor.
+    """
 
     file: Path
     shape: tuple[int, ...]
 
 
 class WeightFiles:
-    """The tensors of a model's folder by name; the files are mapped, not read.
+    """The tensors of a model's folder by name; files are mapped, not read.
+
+    Attributes:
+        folder: the model's folder.
+        tensors: name -> location.
 
     Raises:
-        CaptureError: a file that the index names is missing, or cut off, or lacks a tensor.
+        CaptureError: a file of the index is missing, truncated, or lacks a tensor.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tensors: dict[str, StoredTensor] = {}
-        named = _index(folder)
-        for file in sorted(set(named.values())) if named else [folder / _WHOLE]:
+        index = _index(folder)
+        for file in sorted(set(index.values())) if index else [folder / _WHOLE]:
             self.tensors |= _tensors_in(file)
-        if lost := sorted(set(named) - set(self.tensors)):
+        if missing := sorted(set(index) - set(self.tensors)):
             raise CaptureError(
-                f"{named[lost[0]]} lacks '{lost[0]}', which the index says is in it; get that file "
-                "again"
+                f"{index[missing[0]]} lacks '{missing[0]}', which the index lists for it; download "
+                "that file again"
             )
 
     @property
     def content_hash(self) -> str:
-        """Tells these weights from others: of all names and shapes, and the first values of each
-        tensor."""
+        """Hash of all names and shapes, and of the first values of each tensor."""
         digest = hashlib.sha256()
         for name, stored in sorted(self.tensors.items()):
             digest.update(f"{name} {stored.shape}\n".encode())
@@ -59,31 +67,33 @@ class WeightFiles:
         return digest.hexdigest()[:32]
 
     def read(self, name: str, place: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """A tensor, or a part of it, float32 where it is of a float type; mapped where neither
-        conversion nor parts are asked."""
+        """Return a tensor or a slice of it; floats become float32.
+
+        The result is memory-mapped if nothing is converted or sliced.
+        """
         with _open(self.tensors[name].file) as file:
-            found: torch.Tensor = file.get_slice(name)[place] if place else file.get_tensor(name)
-        return found.float() if found.is_floating_point() else found
+            tensor: torch.Tensor = file.get_slice(name)[place] if place else file.get_tensor(name)
+        return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _index(folder: Path) -> Mapping[str, Path]:
-    """Tensor -> the file that the index says it is in; nothing without an index."""
+    """Return tensor -> file from the index; empty without an index."""
     path = folder / _INDEX
     if not is_file(path):
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))["weight_map"]
-        files = {str(k): folder / Path(str(v)).name for k, v in found.items()}
+        weight_map = json.loads(path.read_text("utf-8"))["weight_map"]
+        files = {str(k): folder / Path(str(v)).name for k, v in weight_map.items()}
     except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise CaptureError(f"{path} is no index of weights ({first_line(error)})") from error
+        raise CaptureError(f"{path} is not an index of weights ({first_line(error)})") from error
     return files
 
 
 def _tensors_in(file: Path) -> dict[str, StoredTensor]:
-    with _open(file) as opened:
+    with _open(file) as tensors:
         return {
-            name: StoredTensor(file, tuple(opened.get_slice(name).get_shape()))
-            for name in opened.keys()  # noqa: SIM118  # no dict
+            name: StoredTensor(file, tuple(tensors.get_slice(name).get_shape()))
+            for name in tensors.keys()  # noqa: SIM118  # no dict
         }
 
 
@@ -94,7 +104,7 @@ def _open(file: Path) -> Any:
         return safetensors.safe_open(file, "pt")
     except (OSError, safetensors.SafetensorError) as error:
         raise CaptureError(
-            f"{file} is damaged or cut off ({first_line(error)}); get that file again"
+            f"{file} is damaged or truncated ({first_line(error)}); download that file again"
         ) from error
 
 
@@ -103,8 +113,8 @@ def _first_bytes(stored: Any) -> bytes:
     if not shape or 0 in shape:
         return b""
     row = stored[: max(1, _HASHED_BYTES // max(1, _width(shape)))].contiguous().view(-1)
-    taken = row[:_HASHED_BYTES].view(torch.uint8)[:_HASHED_BYTES]
-    return bytes(taken.numpy().data)
+    first = row[:_HASHED_BYTES].view(torch.uint8)[:_HASHED_BYTES]
+    return bytes(first.numpy().data)
 
 
 def _width(shape: list[int]) -> int:

@@ -188,7 +188,9 @@ def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
 def test_a_layer_with_a_cache_of_another_kind_is_refused() -> None:
     model = llama()
     model.config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(CaptureError, match=r"layers of linear_attention.*--task text-generation"):
+    with pytest.raises(
+        CaptureError, match=r"layers of type linear_attention.*--task text-generation"
+    ):
         DecoderWithCache(model)
 
 

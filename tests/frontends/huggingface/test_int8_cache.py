@@ -112,5 +112,5 @@ def test_what_has_no_such_cache() -> None:
     batch = decoder.with_cached_prefix(IDS, torch.ones_like(IDS), 4)
     for layer in decoder.model.model.layers:
         layer.self_attn.config = type(decoder.config)(attn_implementation="eager")
-    with pytest.raises(CaptureError, match="computes attention in a way of its own"):
+    with pytest.raises(CaptureError, match="does not use the attention interface of transformers"):
         decoder.quantize_cache([batch])
