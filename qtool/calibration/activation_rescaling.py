@@ -1,4 +1,4 @@
-"""Scales of activations multiplied by a factor, with everything that follows from them."""
+"""Multiplies scales of activations, and updates the scales derived from them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from qtool.planning.plan import QuantPlan
 def rescale_activations(
     plan: QuantPlan, params: Mapping[str, QuantParams], factors: Mapping[str, float]
 ) -> dict[str, QuantParams]:
-    """Parameters of all points after some scales are multiplied.
+    """Return the parameters of all points after some scales are multiplied.
 
     Args:
-        params: of each point. factors: by the root point (`QuantPlan.root`); the points that share
-            its parameters take its factor, and biases the product of their input's and weight's.
+        plan: the points.
+        params: point -> parameters.
+        factors: root point (`QuantPlan.root`) -> factor. Points that share its parameters get the
+            same factor; a bias gets the product of its input's and weight's scales.
     """
     result = dict(params)
     for point in plan:

@@ -1,8 +1,8 @@
-"""What was seen of a model's tensors, in memory and on disk.
+"""Calibration statistics of a model, in memory and on disk.
 
-The statistics are small, mergeable and saved as one safetensors file: a header in JSON (schema
-version, the model's fingerprint, target, observers) and the arrays. Identical statistics make
-identical files.
+The statistics are small, mergeable and saved as one safetensors file: a JSON header (schema
+version, fingerprint of the model, target, observers) and the arrays. Equal statistics give equal
+files.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from qtool.planning.recipe import Recipe
 from qtool.planning.targets import current_name
 
 SCHEMA = 4
-LARGEST_SAMPLE = 2**34  # elements of an input; a file that says more is damaged
+LARGEST_SAMPLE = 2**34  # elements of an input; a larger number means a damaged file
 _KEPT = "__kept__"
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What was seen of a model's tensors.
+    """Calibration statistics of a model.
 
-    fingerprint: of the captured model; only that model can be converted with it.
-    target: the target whose plan chose the points.
-    observer: of the tensors that no rule names one for.
-    recipe: what the plan was made with; conversion takes it unless another is given.
-    inputs: the model's inputs as captured, enough to capture it again.
-    samples: how many samples were seen.
-    specs, statistics: point or probe -> observer and what it gathered.
-    kept: samples that were kept for steps that run the network on them.
-    notes: sentences for whoever calibrates; of this run, and in no file.
+    Attributes:
+        fingerprint: of the captured model; only that model can be converted with it.
+        target: name of the target whose plan has the points.
+        observer: of tensors for which no rule names one.
+        recipe: of the plan; the default for conversion.
+        inputs: of the captured model, enough to capture it again.
+        samples: number of calibration samples.
+        specs: point or probe -> observer.
+        statistics: point or probe -> statistic.
+        kept_samples: samples stored for steps that run the network.
+        notes: for the user; not stored in the file.
     """
 
     fingerprint: str
@@ -64,14 +66,15 @@ class Calibration:
     notes: tuple[str, ...] = ()
 
     def merge(self, other: Calibration) -> Calibration:
-        """The calibration on this one's data followed by the other's.
+        """Return the calibration on the data of both.
 
         Raises:
-            CalibrationError: they are of different models, targets or observers.
+            CalibrationError: the models, targets, recipes or observers differ.
         """
-        for what in ("fingerprint", "target", "recipe", "specs"):
-            if getattr(self, what) != getattr(other, what):
-                name = "model" if what == "fingerprint" else what.replace("specs", "observers")
+        for attribute in ("fingerprint", "target", "recipe", "specs"):
+            if getattr(self, attribute) != getattr(other, attribute):
+                names = {"fingerprint": "model", "specs": "observers"}
+                name = names.get(attribute, attribute)
                 raise CalibrationError(
                     f"the two calibrations have a different {name}; merge only calibrations made "
                     "with the same model, target and observer"
@@ -87,29 +90,31 @@ class Calibration:
         return replace(self, samples=total, statistics=merged, kept_samples=kept, notes=())
 
     def ranges(self) -> list[tuple[str, float, float]]:
-        """(tensor, low, high) as the observers estimate them, for uint8; whole tensors only."""
-        found = []
+        """Return (tensor, low, high) per whole tensor, as its observer estimates it for uint8."""
+        ranges = []
         for name, statistic in self.statistics.items():
             if statistic.axis is not None:
                 continue
             low, high = observers.range_of(self.specs[name], statistic, UINT8, False)
-            found.append((name, float(low), float(high)))
-        return found
+            ranges.append((name, float(low), float(high)))
+        return ranges
 
     @accepts_paths("path")
     def save(self, path: str | Path) -> None:
-        """Writes the file, atomically."""
+        """Write the file atomically."""
         write_atomic(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """What the file holds; equal statistics give equal bytes."""
+        """Return the contents of the file; equal statistics give equal bytes."""
         tensors = {
             f"{name}/{key}": array
             for name, statistic in self.statistics.items()
             for key, array in statistic.state().items()
         }
         tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept_samples.state().items()}
-        tensors = {k: np.asarray(a, order="C") for k, a in tensors.items()}  # as safetensors reads
+        tensors = {
+            k: np.asarray(a, order="C") for k, a in tensors.items()
+        }  # as safetensors expects
         header = {
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
@@ -129,10 +134,10 @@ class Calibration:
     @classmethod
     @accepts_paths("path")
     def load(cls, path: str | Path) -> Calibration:
-        """Reads a file written by `save`.
+        """Read a file written by `save`.
 
         Raises:
-            CalibrationError: missing, truncated, foreign, or of a newer schema.
+            CalibrationError: the file is missing, damaged, foreign, or has another schema.
         """
         if not is_file(path):
             raise CalibrationError(f"{path}: no such calibration file")
@@ -144,19 +149,23 @@ class Calibration:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str = "a calibration") -> Calibration:
-        """The inverse of `to_bytes`; `path` is what errors call it. Raises CalibrationError."""
+        """Read the result of `to_bytes`; errors name `path`.
+
+        Raises:
+            CalibrationError: as for `load`.
+        """
         header, flat = _parsed(data, path)
         try:
             kept = {k.removeprefix(f"{_KEPT}/"): v for k, v in flat.items() if _is_kept(k)}
             flat = {k: v for k, v in flat.items() if not _is_kept(k)}
             arrays, axes = _by_point(header["observers"], flat), header["axes"]
-            specs = {n: _spec(given) for n, given in header["observers"].items()}
+            specs = {n: _spec(value) for n, value in header["observers"].items()}
             return cls(
                 _text(header["fingerprint"]),
                 current_name(_text(header["target"])),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
-                tuple(_input(*given) for given in header["inputs"]),
+                tuple(_input(*value) for value in header["inputs"]),
                 _count(header["samples"]),
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
@@ -171,34 +180,34 @@ class Calibration:
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
-    """A hash of all arrays: a bit that flips on a disk is noticed."""
-    found = hashlib.blake2b(digest_size=16)
+    """Return a hash of all arrays, which detects damage on disk."""
+    digest = hashlib.blake2b(digest_size=16)
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key])
-        found.update(f"{key} {array.dtype} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(f"{key} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise TypeError(f"{given!r} is no text")
-    return given
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
 
 
-def _count(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise ValueError(f"{given!r} is no number of samples")
-    return given
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number of samples")
+    return value
 
 
 def _input(name: Any, dtype: Any, shape: Any) -> Input:
-    """An input as it was captured: a type of torch's, and sizes that a tensor can have."""
+    """Return an input after checking that its dtype and shape are those of a tensor."""
     if not isinstance(getattr(torch, _text(dtype), None), torch.dtype):
-        raise TypeError(f"{dtype!r} is no type")
+        raise TypeError(f"{dtype!r} is not a dtype")
     sizes = [s if isinstance(s, str) else _count(s) for s in shape]
     if math.prod(s for s in sizes if isinstance(s, int)) > LARGEST_SAMPLE:
-        raise ValueError(f"{shape!r} is no shape")
+        raise ValueError(f"{shape!r} is not a shape")
     return Input(_text(name), dtype, tuple(sizes))
 
 
@@ -206,8 +215,8 @@ def _is_kept(key: str) -> bool:
     return key.startswith(f"{_KEPT}/")
 
 
-def _spec(given: Any) -> ObserverSpec:
-    name, options = given
+def _spec(value: Any) -> ObserverSpec:
+    name, options = value
     return ObserverSpec(name, tuple(options.items()))
 
 
@@ -235,7 +244,7 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _by_point(names: Iterable[str], flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The arrays of "name/field" by name, then by field."""
+    """Return the arrays with keys "name/field" by name, then by field."""
     arrays: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, array in flat.items():
         name, _, field = key.rpartition("/")

@@ -1,8 +1,7 @@
-"""Results written over values that nobody reads again.
+"""Makes calls in place during calibration, where their input has no other reader.
 
-Where data only flows through a network to be watched, a ReLU or a residual add needs no memory of
-its own: its input was made by the layer before it and has no other reader. That saves about a tenth
-of the forward of a large network, whose activations do not fit the cache.
+A ReLU or a residual add can overwrite the output of the layer before it. That saves about 10 % of
+the forward pass of a large network, whose activations do not fit the cache.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from qtool.core.graph import torch_ops
 
 aten = torch.ops.aten
 
-_IN_PLACE = {  # the same kernels, so the same values
+_IN_PLACE = {  # same kernels, same values
     aten.add.Tensor: aten.add_.Tensor,
     aten.clamp.default: aten.clamp_.default,
     aten.hardswish.default: aten.hardswish_.default,
     aten.leaky_relu.default: aten.leaky_relu_.default,
     aten.relu.default: aten.relu_.default,
 }
-_ALLOCATING = {  # what they return shares memory with nothing
+_ALLOCATING = {  # their results share no memory
     aten.add.Tensor,
     aten.linear.default,
     aten.mul.Tensor,
@@ -33,8 +32,10 @@ _ALLOCATING = {  # what they return shares memory with nothing
 
 
 def use_in_place_operators(module: fx.GraphModule) -> None:
-    """Makes calls in place where that changes no value, in the graph itself; modules between a
-    layer and such a call have to return what they were called with, as points and probes do."""
+    """Replace calls by their in-place form where no value changes; edits the graph.
+
+    Modules between a layer and such a call have to return their input, as points and probes do.
+    """
     for node in G.calls(module.graph):
         if node.target in _IN_PLACE and _is_reusable(node.args[0], node):
             node.target = _IN_PLACE[node.target]
@@ -42,7 +43,7 @@ def use_in_place_operators(module: fx.GraphModule) -> None:
 
 
 def _is_reusable(read: object, by: fx.Node) -> bool:
-    """Whether a value is fresh memory, of the size and type of the result, read once."""
+    """Return whether a value is new memory with one reader, of the result's size and dtype."""
     while isinstance(read, fx.Node) and read.op == "call_module" and len(read.users) == 1:
         read = read.args[0]
     return (

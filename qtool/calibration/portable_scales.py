@@ -1,11 +1,10 @@
-"""Scales for which ONNX Runtime's kernels give the same codes on every CPU.
+"""Adjusts scales until ONNX Runtime's kernels return the same codes on every CPU.
 
-Sums and products of codes and activation functions are computed with fused multiply-adds on x86
-with AVX2, with more roundings on SSE4.1 and in WebAssembly, and sums in fixed point on ARM
-(mlas/lib/qladd.cpp, qlmul.cpp, logistic.cpp). The forms differ in a few of all combinations of
-codes, those whose result lies next to the border between two codes. A change of the output's scale
-by some millionths moves the borders away. Whether the codes agree is not estimated: every profile
-computes them all.
+Quantized additions, multiplications and activation functions are computed with fused multiply-adds
+on x86 with AVX2, with more roundings on SSE4.1 and in WebAssembly, and sums in fixed point on ARM
+(mlas/lib/qladd.cpp, qlmul.cpp, logistic.cpp). The results differ for a few combinations of codes,
+those next to a rounding boundary. Changing the output scale by some millionths moves the
+boundaries. Nothing is estimated: every profile computes all combinations.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 
 SCALE_STEP = 2.0**-18
-"""The smallest relative change of a scale that is tried: 4e-6."""
+"""Smallest relative change of a scale: 4e-6."""
 
 TRIES = 400
-"""Changes tried, up and down by turns: at most 200 steps, less than a thousandth."""
+"""Changes to try, up and down in turn: at most 200 steps, less than 0.1 %."""
 
 PASSES = 4
-"""Rounds over all operators: a scale that several share may have to move again."""
+"""Passes over all operators: a shared scale may have to change again."""
 
 _PAIRS = frozenset({"add", "mul"})
 _TABLES = frozenset({"sigmoid", "silu", "gelu", "tanh", "hard_swish"})
@@ -40,12 +39,13 @@ _TABLES = frozenset({"sigmoid", "silu", "gelu", "tanh", "hard_swish"})
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator whose formula differs between CPUs.
+    """An operator that CPUs compute differently.
 
     Attributes:
-        name: of its node.
-        key: of its kernel.
-        inputs, output: names of points; one input where both operands are the same tensor.
+        name: of the node.
+        key: of the kernel.
+        inputs: names of points; a single one if both operands are the same tensor.
+        output: name of a point.
     """
 
     name: str
@@ -54,7 +54,7 @@ class _Operator:
     output: str
 
     def is_portable(self, profiles: Sequence[Profile], params: Mapping[str, QuantParams]) -> bool:
-        """Whether all profiles give the same codes."""
+        """Return whether all profiles compute the same codes."""
         first, *others = (self._codes(p, params) for p in distinct(profiles, self.key))
         return all(torch.equal(first, codes) for codes in others)
 
@@ -68,14 +68,15 @@ class _Operator:
 def make_portable(
     graph: fx.Graph, plan: QuantPlan, params: Mapping[str, QuantParams]
 ) -> tuple[dict[str, QuantParams], tuple[str, ...]]:
-    """Parameters with which all profiles of the plan's target give the same codes.
+    """Adjust scales until all profiles of the plan's target compute the same codes.
 
     Args:
         graph: the float graph of the plan.
-        params: of every point of the plan.
+        plan: its target names the profiles.
+        params: point -> parameters.
 
     Returns:
-        The parameters, and a sentence for each operator whose codes still differ.
+        The parameters, and a note per operator whose codes still differ.
     """
     profiles = [profile(name) for name in target(plan.target).agreement]
     result, operators = dict(params), tuple(_operators(graph, plan))
@@ -88,7 +89,7 @@ def make_portable(
         for operator in differing:
             result = _adjust_scale(operator, operators, profiles, plan, result)
     notes = (
-        f"{o.name}: some combinations of codes give another code on other CPUs, by one"
+        f"{o.name}: for some inputs the result differs by one code between CPUs"
         for o in operators
         if not o.is_portable(profiles, result)
     )
@@ -111,8 +112,10 @@ def _adjust_scale(
     plan: QuantPlan,
     params: dict[str, QuantParams],
 ) -> dict[str, QuantParams]:
-    """Parameters with the operator's output scale moved as little as makes its codes agree, where
-    that keeps the agreement of the operators before it; else as they are."""
+    """Return parameters with the smallest scale change that makes the operator portable.
+
+    Operators before it stay portable; without such a change the parameters stay as they are.
+    """
     for name in (operator.output, *operator.inputs):
         root = plan.root(name)
         if not isinstance(plan.point(root).spec, Observed):
@@ -120,9 +123,9 @@ def _adjust_scale(
         before = [o for o in operators[: operators.index(operator)] if _reads(o, plan, root)]
         for i in range(1, TRIES):
             factor = 1 + (i + 1) // 2 * (SCALE_STEP if i % 2 else -SCALE_STEP)
-            moved = rescale_activations(plan, params, {root: factor})
-            if all(o.is_portable(profiles, moved) for o in (operator, *before)):
-                return moved
+            rescaled = rescale_activations(plan, params, {root: factor})
+            if all(o.is_portable(profiles, rescaled) for o in (operator, *before)):
+                return rescaled
     return params
 
 

@@ -1,4 +1,4 @@
-"""Batches on the device where the model is; there the next one is copied while this one is used."""
+"""Copies the next batch to the GPU while the current one is computed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from qtool.core.data import Batch
 
 
 def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
-    """Each batch as it is and on the device. For CUDA one more is read than is asked for: its copy
-    runs from pinned memory on a stream of its own, beside the kernels of the one before."""
+    """Yield each batch on the host and on the device.
+
+    On CUDA one batch is read ahead: its copy runs from pinned memory on a separate stream, in
+    parallel to the kernels of the previous batch.
+    """
     if device.type != "cuda":
         for batch in batches:
             yield batch, batch.to(device)
@@ -32,7 +35,7 @@ def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[B
 def _ready(
     batch: Batch, copied: Batch, done: torch.cuda.Event, device: torch.device
 ) -> tuple[Batch, Batch]:
-    """Once the kernels that come next wait for the copy, and its memory for those."""
+    """Make later kernels wait for the copy, and keep its memory until they have run."""
     stream = torch.cuda.current_stream(device)
     stream.wait_event(done)
     for _, tensor in copied.tensors():

@@ -1,12 +1,12 @@
-"""Grids of tensors that meet: the same for concats, of one step for sums, where that costs little.
+"""Aligns the scales of concats and additions: one range for a concat, one scale for a sum.
 
-A concat rescales an input that others read too and that has a range of its own. Onto a range that
-is a hundredth wider, most codes keep their number: all values grow by that hundredth, an error that
-no averaging takes away, and that chains of concats (DenseNet) add up. On the wider range of both
-there is none: codes are copied, which is quicker, too.
+A concat requantizes an input whose range differs from its own. Onto a range that is 1 % wider, most
+codes stay the same number: all values grow by 1 %, a bias that does not average out and that chains
+of concats (DenseNet) accumulate. With one range for input and output codes are copied, which is
+exact and faster.
 
-A sum of codes is rounded once more. Where both summands and the result have one step, whatever
-their zero points, it is exact: a residual stream then takes up the rounding of its branches alone.
+A quantized sum is rounded once more. If both operands and the result have one scale, whatever their
+zero points, it is exact: a residual stream then accumulates only the rounding of its branches.
 """
 
 from __future__ import annotations
@@ -27,16 +27,23 @@ from qtool.planning.plan import Decision, Execution, QuantPlan
 Range = tuple[torch.Tensor, torch.Tensor]
 
 MAX_WIDENING = math.sqrt(2)
-"""With input and result on grids of width a and b, readers of the input have rounding noise of a^2,
-readers of the result of a^2 + b^2. With both on b they have b^2 and b^2: less while b^2 < 2 a^2."""
+"""With scales a of the input and b of the result, readers of the input get rounding noise a^2 and
+those of the result a^2 + b^2. With b for both they get b^2 each: less in total if b^2 < 2 a^2."""
 
 _UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass
 class _SharedRange:
-    """Points on one grid. narrowest: the least of the widths that they have alone. limits: how far
-    they may reach."""
+    """Points with one range.
+
+    Attributes:
+        names: of the points.
+        low, high: the range.
+        narrowest: smallest scale that a point has on its own.
+        limits: bounds of the range, from fused clamps.
+        width: scale of the range.
+    """
 
     names: list[str]
     low: torch.Tensor
@@ -48,7 +55,13 @@ class _SharedRange:
 
 @dataclass
 class _EqualScales:
-    """Grids of one step, so that so many sums of them are exact."""
+    """Ranges with one scale.
+
+    Attributes:
+        groups: the ranges.
+        width: their scale.
+        sums: number of additions among them, which are exact.
+    """
 
     groups: list[_SharedRange]
     width: float
@@ -56,12 +69,12 @@ class _EqualScales:
 
     @property
     def noise(self) -> float:
-        """What is rounded there: every tensor but the sums."""
+        """Rounding noise of all tensors but the sums, which are exact."""
         return (len(self.groups) - self.sums) * self.width**2
 
 
 def align_ranges(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """The ranges of observed points, brought together around concats and sums."""
+    """Return the ranges of observed points, aligned at concats and additions."""
     nodes = {G.name_of(n): n for n in graph.nodes}
     limits = clamp_limits(plan, nodes)
     groups = {
@@ -69,31 +82,31 @@ def align_ranges(graph: fx.Graph, plan: QuantPlan, ranges: Mapping[str, Range]) 
         for name, ends in ranges.items()
     }
     zero = {name for name, ends in ranges.items() if not any(bool(end.any()) for end in ends)}
-    for result, *inputs in _aligned_points(plan, nodes, concats=True):
+    for output, *inputs in _aligned_points(plan, nodes, concats=True):
         for name in inputs:
-            if zero & {name, result}:  # a zero is one on any grid: its own says nothing
+            if zero & {name, output}:  # zeros are exact with any range
                 continue
-            both = _merge_groups(plan, groups[name], groups[result])
-            if both is not None:
-                groups |= dict.fromkeys(both.names, both)
+            merged = _merge_groups(plan, groups[name], groups[output])
+            if merged is not None:
+                groups |= dict.fromkeys(merged.names, merged)
     streams = {id(g): _EqualScales([g], g.width) for g in groups.values()}
     for names in _aligned_points(plan, nodes, concats=False):
         if zero & {*names}:
             continue
-        met = {id(streams[id(groups[n])]): streams[id(groups[n])] for n in names}
-        one = _merge_streams(list(met.values()))
-        if one is not None:
-            streams |= {id(g): one for g in one.groups}
-    found = {}
+        parts = {id(streams[id(groups[n])]): streams[id(groups[n])] for n in names}
+        stream = _merge_streams(list(parts.values()))
+        if stream is not None:
+            streams |= {id(g): stream for g in stream.groups}
+    aligned = {}
     for name, group in groups.items():
-        wider = streams[id(group)].width / group.width
-        found[name] = (group.low * wider, group.high * wider)
-    return found
+        factor = streams[id(group)].width / group.width
+        aligned[name] = (group.low * factor, group.high * factor)
+    return aligned
 
 
 def clamp_limits(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tuple[float, float]]:
-    """Of points whose ends stand for a clamp: how far they may reach for that."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return the bounds of points whose range implements a fused clamp."""
+    limits: dict[str, tuple[float, float]] = {}
     for decision in plan.nodes:
         node = nodes.get(decision.node)
         if node is None or decision.execution is not Execution.FUSED or decision.output is None:
@@ -101,19 +114,21 @@ def clamp_limits(plan: QuantPlan, nodes: Mapping[str, fx.Node]) -> dict[str, tup
         row = row_of(node)
         low, high = row.bounds(node) if row is not None else (None, None)
         root = plan.root(decision.output)
-        was = found.get(root, _UNBOUNDED)
-        found[root] = (
-            was[0] if low is None else max(was[0], low),
-            was[1] if high is None else min(was[1], high),
+        old = limits.get(root, _UNBOUNDED)
+        limits[root] = (
+            old[0] if low is None else max(old[0], low),
+            old[1] if high is None else min(old[1], high),
         )
-    return found
+    return limits
 
 
 def _aligned_points(
     plan: QuantPlan, nodes: Mapping[str, fx.Node], concats: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Of every concat, or of every sum of two, on codes: the observed points whose parameters the
-    result and inputs of its kind have."""
+    """Yield, per quantized concat (or sum of two), the observed points of its output and inputs.
+
+    Inputs whose spec differs from the output's are left out.
+    """
     observed = {p.name: p.spec for p in plan.observed()}
     for decision in plan.nodes:
         row = row_of(nodes[decision.node]) if decision.node in nodes else None
@@ -124,15 +139,15 @@ def _aligned_points(
         result, factor = plan.origin(output)
         origins = [plan.origin(name) for name in decision.inputs]
         spec = observed.get(result)
-        alike = [
+        same_spec = [
             n for n, f in origins if spec is not None and (observed.get(n), f) == (spec, factor)
         ]
-        if alike and (concats or len(alike) == len(origins) == 2):
-            yield result, *alike
+        if same_spec and (concats or len(same_spec) == len(origins) == 2):
+            yield result, *same_spec
 
 
 def output_point(plan: QuantPlan, nodes: Mapping[str, fx.Node], decision: Decision) -> str | None:
-    """The point behind a node, or behind the clamp that is fused into it."""
+    """Return the output point of a node, or of the clamp that is fused into it."""
     if decision.output is not None:
         return decision.output
     readers = [plan.decision(G.name_of(n)) for n in nodes[decision.node].users]
@@ -150,7 +165,7 @@ def _group(
 
 
 def _merge_groups(plan: QuantPlan, one: _SharedRange, other: _SharedRange) -> _SharedRange | None:
-    """Both on the range of both, if that is not much wider than the narrowest of them."""
+    """Return the union of two ranges, unless it is much wider than the narrowest point's."""
     if one is other:
         return None
     ends = torch.minimum(one.low, other.low), torch.maximum(one.high, other.high)
@@ -161,12 +176,12 @@ def _merge_groups(plan: QuantPlan, one: _SharedRange, other: _SharedRange) -> _S
     return both if fits and both.width <= MAX_WIDENING * both.narrowest else None
 
 
-def _merge_streams(met: list[_EqualScales]) -> _EqualScales | None:
-    """With one step more sums are exact and grids wider: if that is less noise in all."""
-    both = _EqualScales(
-        [g for stream in met for g in stream.groups],
-        max(stream.width for stream in met),
-        sum(stream.sums for stream in met) + 1,
+def _merge_streams(parts: list[_EqualScales]) -> _EqualScales | None:
+    """Return the streams with one scale if the exact sum saves more noise than wider scales add."""
+    merged = _EqualScales(
+        [g for stream in parts for g in stream.groups],
+        max(stream.width for stream in parts),
+        sum(stream.sums for stream in parts) + 1,
     )
-    fits = all(float(g.high) * both.width / g.width <= g.limits[1] for g in both.groups)
-    return both if fits and both.noise <= sum(stream.noise for stream in met) else None
+    fits = all(float(g.high) * merged.width / g.width <= g.limits[1] for g in merged.groups)
+    return merged if fits and merged.noise <= sum(stream.noise for stream in parts) else None

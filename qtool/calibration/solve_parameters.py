@@ -1,4 +1,4 @@
-"""Solves the plan: statistics and weights in, scale and zero point of every point out."""
+"""Computes scale and zero point of every point of a plan from statistics and weights."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from qtool.planning.plan import Kind, Point, QuantPlan
 from qtool.planning.sharing import clamp_bounds
 from qtool.planning.targets import saturation, target
 
-BIAS_LIMIT = 2.0**30  # half of int32, so that the accumulator has the other half
+BIAS_LIMIT = 2.0**30  # half of int32; the products have the other half
 BIAS_ONLY_CODES = 2.0**22  # codes for the bias of a channel whose weights are all zero
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """params: point name -> parameters. notes: what had to be adjusted, in sentences."""
+    """Quantization parameters of a plan.
+
+    Attributes:
+        params: point name -> parameters.
+        notes: adjustments, for the user.
+    """
 
     params: dict[str, QuantParams]
     notes: tuple[str, ...] = ()
@@ -47,17 +52,22 @@ class _Solver:
         return G.tensor(self.module, self.nodes[point.edges[0].source]).detach()
 
     def constant(self, point: Point) -> str:
-        """Where the module holds what a point of a weight quantizes."""
+        """Return the attribute of the module that a weight's point quantizes."""
         return str(self.nodes[point.edges[0].source].target)
 
 
 def solve_parameters(
     module: fx.GraphModule, plan: QuantPlan, calibration: Calibration
 ) -> Parameters:
-    """Parameters of every point of the plan.
+    """Return the parameters of every point of a plan.
+
+    Args:
+        module: the float graph, which has the weights.
+        plan: of the graph.
+        calibration: made with this plan.
 
     Raises:
-        CalibrationError: the calibration lacks a point of the plan, or saw no values for it.
+        CalibrationError: the calibration lacks a point of the plan, or has no values for it.
     """
     _check(plan, calibration)
     solver = _Solver(module, plan, calibration, {G.name_of(n): n for n in module.graph.nodes})
@@ -120,7 +130,7 @@ def _observed_range(solver: _Solver, point: Point) -> Range:
 def _solve_observed(
     solver: _Solver, point: Point, spec: Observed, ends: Range | None
 ) -> QuantParams:
-    """`ends`: the range of what was observed; a weight tells its own."""
+    """Return the parameters of a point; `ends` is its range, None for that of a weight."""
     low, high = ends if ends is not None else _weight_range(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _range_notes(point, low, high, params)
@@ -135,8 +145,10 @@ def _solve_observed(
 
 
 def _clamp_range(node: fx.Node) -> Range:
-    """Of a tensor that was nothing but zeros: what its clamp lets through, which the runtime then
-    leaves to the codes."""
+    """Return the range of the clamp behind a tensor that was always zero.
+
+    The runtime then fuses the clamp.
+    """
     low, high = (0.0 if b is None or not isfinite(b) else b for b in clamp_bounds(node))
     return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
 
@@ -150,7 +162,7 @@ def _weight_range(weight: torch.Tensor, spec: Observed) -> Range:
 def _range_notes(
     point: Point, low: torch.Tensor, high: torch.Tensor, params: QuantParams
 ) -> Iterator[str]:
-    """What is strange about a range, in sentences: nothing in it, or more than scales can say."""
+    """Yield notes on a range that is empty, too small or too large for a scale."""
     span = torch.maximum(high.double().clamp(min=0), -low.double().clamp(max=0))
     needed = (high.double().clamp(min=0) - low.double().clamp(max=0)) / params.qtype.levels
     scale = params.scale.double().cpu()
@@ -163,7 +175,7 @@ def _range_notes(
     if raised:
         yield (
             f"{point.name}: values so small{channels.format(raised)} that a scale of 2^-60 holds "
-            "them; little or nothing is left of them; scale the layer up"
+            "them, at a large loss of precision; scale the layer up"
         )
     clipped = int((scale < needed.cpu() * (1 - 1e-3)).sum())
     if clipped:
@@ -174,15 +186,18 @@ def _range_notes(
 
 
 def _zero_channel_notes(point: Point, weight: torch.Tensor) -> Iterator[str]:
-    """The note of `_odd`, of a weight in blocks: the outputs that are zero whatever goes in."""
+    """Yield a note on the channels of a block-wise weight that are all zero."""
     channels = weight.flatten(1)
     if empty := int((channels == 0).all(1).sum()):
         yield f"{point.name}: its weights are zero in {empty} of {len(channels)} channels"
 
 
 def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
-    """In more bits the same range, which every code of the source then has a code in; in fewer the
-    range that the source's observer finds for them, if it has one."""
+    """Return the parameters of a point with another bit width than its source.
+
+    With more bits the range is the source's; with fewer bits it is estimated again for that width,
+    if the source is observed.
+    """
     source, shared = solver.params[spec.point], solver.plan.point(spec.point).spec
     root = solver.plan.point(solver.plan.root(spec.point))
     symmetric = isinstance(root.spec, Observed) and root.spec.symmetric
@@ -190,8 +205,8 @@ def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
         observer = solver.calibration.specs[root.name]
         statistic = solver.calibration.statistics[root.name]
         factor = shared.factor if isinstance(shared, SharedWith) else 1.0
-        found = observers.range_of(observer, statistic, spec.qtype, symmetric)
-        low, high = (bound * factor for bound in found)
+        ends = observers.range_of(observer, statistic, spec.qtype, symmetric)
+        low, high = (bound * factor for bound in ends)
     else:
         zero, scale = source.zero_point.double(), source.scale.double()
         low, high = (source.qtype.qmin - zero) * scale, (source.qtype.qmax - zero) * scale
@@ -199,12 +214,14 @@ def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
 
 
 def _feeds_integer_kernel(solver: _Solver, weight: Point) -> bool:
-    """Whether codes are multiplied by these, or by those of a layer that has the same weight: a
-    table that is also the last layer's is stored once."""
-    alike = (p for p in solver.plan if p.kind is Kind.WEIGHT and p.spec == weight.spec and p.edges)
+    """Return whether an integer kernel multiplies by these codes.
+
+    A weight that several layers share is stored once (an embedding that is also the last layer).
+    """
+    same = (p for p in solver.plan if p.kind is Kind.WEIGHT and p.spec == weight.spec and p.edges)
     users = (
         solver.plan.decision(p.edges[0].user)
-        for p in alike
+        for p in same
         if p is weight or solver.constant(p) == solver.constant(weight)
     )
     return any(user is not None and user.computes_on_codes for user in users)
@@ -213,22 +230,23 @@ def _feeds_integer_kernel(solver: _Solver, weight: Point) -> bool:
 def _widen_for_saturation(
     solver: _Solver, point: Point, params: QuantParams, limit: int
 ) -> QuantParams:
-    """The weight scale widened where the target's pair sums could saturate."""
+    """Widen the weight scale where the target's sums of two products could saturate."""
     groups = groups_of(solver.nodes[point.edges[0].user])
     return saturation.widen_scales(solver.source(point).cpu(), params, limit, groups)
 
 
 def _solve_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
-    """A range for every `block` values along the axis; the last block is filled up with zeros."""
+    """Return one scale per `block` values along the axis; the last block is padded with zeros."""
     assert spec.axis is not None
     assert spec.block is not None
-    lines = weight.movedim(spec.axis, -1)
-    blocks = F.pad(lines, (0, -lines.shape[-1] % spec.block)).unflatten(-1, (-1, spec.block))
+    rows = weight.movedim(spec.axis, -1)
+    blocks = F.pad(rows, (0, -rows.shape[-1] % spec.block)).unflatten(-1, (-1, spec.block))
     values = blocks.reshape(-1, spec.block)
     low, high = observers.range_of_rows(spec.observer, values, spec.qtype, spec.symmetric)
-    found = observers.solve(low, high, spec.qtype, spec.symmetric, 0)
+    params = observers.solve(low, high, spec.qtype, spec.symmetric, 0)
     scale, zero = (
-        t.reshape(blocks.shape[:-1]).movedim(-1, spec.axis) for t in (found.scale, found.zero_point)
+        t.reshape(blocks.shape[:-1]).movedim(-1, spec.axis)
+        for t in (params.scale, params.zero_point)
     )
     return QuantParams(spec.qtype, scale, zero, spec.axis, spec.block)
 
@@ -236,8 +254,16 @@ def _solve_blocks(weight: torch.Tensor, spec: Observed) -> QuantParams:
 def _scale_for_bias_only_channels(
     solver: _Solver, spec: Derived, weight: QuantParams, bias: torch.Tensor
 ) -> QuantParams:
-    """Where all weights of a channel are zero (a pruned one, a BatchNorm's gamma of 0) any scale
-    holds them, so it is chosen for the bias: float64 [C], in steps of the input's scale."""
+    """Choose the scale of all-zero channels for their bias, since any scale holds the weights.
+
+    Such channels are pruned, or have a BatchNorm gamma of 0.
+
+    Args:
+        solver: has the weights.
+        spec: of the bias.
+        weight: parameters of the weight.
+        bias: absolute values over the input's scale, float64 [channels].
+    """
     values = solver.source(solver.plan.point(spec.weight)).cpu()
     axis = weight.axis
     if axis is None:
@@ -248,8 +274,10 @@ def _scale_for_bias_only_channels(
 
 
 def _solve_bias(solver: _Solver, point: Point, spec: Derived) -> None:
-    """The bias scale is f32(input scale * weight scale); the weight scale is widened where the
-    bias would not fit int32 (a channel of tiny weights with a large bias)."""
+    """Set the bias scale to float32(input scale * weight scale).
+
+    Widens the weight scale where the bias would overflow int32: tiny weights with a large bias.
+    """
     data, weight = solver.params[spec.input], solver.params[spec.weight]
     bias = solver.source(point).double().abs().cpu()
     weight = _scale_for_bias_only_channels(solver, spec, weight, bias / data.scale.double())

@@ -1,8 +1,7 @@
-"""Batches of texts without their padding.
+"""Removes the padding from batches of texts.
 
-What stands on padded tokens is read by nobody, but observers cannot tell: it would widen ranges,
-count in moments, and be what weights are rounded for. So texts of equal lengths are taken together,
-and each is cut to its own.
+Outputs at padded positions are ignored later, but would widen ranges, count in moments and affect
+weight rounding. So texts of equal length are batched together and cut to that length.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import torch
 from qtool.core.data import MASK, Batch
 from qtool.core.graph import FloatGraph, Input
 
-SHORTEST = 2  # tokens; torch.export takes a size of 1 for another kind
+SHORTEST = 2  # tokens; torch.export specializes a size of 1
 
 
 def strip_padding(graph: FloatGraph, batch: Batch) -> Iterator[Batch]:
-    """The samples of a batch that is bound to the inputs, in batches of equal lengths.
+    """Yield the samples of a bound batch in batches of equal length, without padding.
 
-    The batch as it is where nothing in it is padding, or where the graph takes one length alone,
-    inputs with other sizes, or tokens with gaps between them.
+    Yields the batch unchanged if it has no padding, if the graph has a fixed length or further
+    dynamic sizes, or if padding lies between tokens.
     """
     length = _length_dimension(graph.inputs)
     if length is None:
@@ -36,31 +35,33 @@ def strip_padding(graph: FloatGraph, batch: Batch) -> Iterator[Batch]:
     for begin, end in sorted(set(filter(None, spans))):
         rows = [row for row, span in enumerate(spans) if span == (begin, end)]
         yield graph.call_of([
-            _slice_lengths(t[rows], given.shape, length, begin, end)
-            for given, t in zip(graph.inputs, tensors, strict=True)
+            _slice_lengths(t[rows], info.shape, length, begin, end)
+            for info, t in zip(graph.inputs, tensors, strict=True)
         ])  # fmt: skip
 
 
-def _is_mask(given: Input) -> bool:
-    return given.name == MASK
+def _is_mask(info: Input) -> bool:
+    return info.name == MASK
 
 
 def _length_dimension(inputs: Sequence[Input]) -> str | None:
-    """The name of the dynamic size that the mask's tokens have, where it can be cut: some other
-    input has it, too, and no input a dynamic size but this and the number of samples."""
+    """Return the name of the mask's length dimension if it can be cut, else None.
+
+    Another input must have it, too, and no input any dynamic size but it and the batch.
+    """
     mask = next((i for i in inputs if _is_mask(i)), None)
     if mask is None or len(mask.shape) != 2 or not all(isinstance(s, str) for s in mask.shape):
         return None
     samples, length = mask.shape
-    sizes = [[s for s in given.shape if isinstance(s, str)] for given in inputs]
-    alike = all(given.shape[:1] == (samples,) for given in inputs)
+    sizes = [[s for s in info.shape if isinstance(s, str)] for info in inputs]
+    batched = all(info.shape[:1] == (samples,) for info in inputs)
     known = all(size in (samples, length) for each in sizes for size in each)
     shared = sum(length in each for each in sizes) > 1
-    return str(length) if alike and known and shared and samples != length else None
+    return str(length) if batched and known and shared and samples != length else None
 
 
 def _token_span(real: torch.Tensor) -> tuple[int, int] | None:
-    """Where the tokens of a row begin and end; None where there are none, or gaps between them."""
+    """Return begin and end of a row's tokens; None without tokens, or with gaps between them."""
     places = real.nonzero().flatten().tolist()
     if not places or places[-1] - places[0] + 1 != len(places):
         return None

@@ -1,4 +1,4 @@
-"""Models as people have them: a factory's name or call, a file, a folder of a model hub."""
+"""Loads a model from a factory's name or call, a file, or a folder of a model hub."""
 
 from __future__ import annotations
 
@@ -26,47 +26,44 @@ _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
 def load_model(
     source: str | Path, weights: str | Path | None = None, task: str | None = None
 ) -> nn.Module | ExportedProgram:
-    """A model in eval mode.
+    """Load a model in eval mode.
 
     Args:
         source: `package.module:factory`, `package.module:factory(arguments)` with literals, a
             `.pt2` or `.onnx` file, or a folder of transformers or timm (config.json and
             safetensors).
-        weights: a state dict for a factory's model.
-        task: of a transformers folder: which head it is loaded with; by default the one that its
-            weights were saved with.
+        weights: file with a state dict for a factory's model.
+        task: head of a transformers folder; by default the one that its weights were saved with.
 
     Raises:
-        CaptureError: nothing is found there, or it is no model, or the weights do not fit, or a
-            package that it needs is missing.
+        CaptureError: there is no such model, the weights do not fit, or a package is missing.
     """
     source = str(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
     if task is not None and not is_dir(path):
-        raise CaptureError(
-            f"a task is for a folder of transformers, not for {source}; leave it out"
-        )
+        raise CaptureError(f"--task is for folders of transformers, not for {source}; leave it out")
     if reader is not None or is_dir(path):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out --weights")
         return reader(source) if reader is not None else load_folder(path, task)
     if ":" not in source:
         raise CaptureError(
-            f"'{source}' is no model; give package.module:factory (a function or class that "
-            "returns an nn.Module), a .pt2 or .onnx file, or a folder with a config.json"
+            f"no such model: '{source}'; give package.module:factory (a function or class that "
+            "returns an nn.Module), a .pt2 or .onnx file, or a folder with a config.json (for a "
+            f"Hugging Face model: `hf download {source} --local-dir FOLDER`)"
         )
     model = _from_code(source)
     if not isinstance(model, nn.Module):
-        raise CaptureError(f"{source} gives a {type(model).__name__}, not an nn.Module")
+        raise CaptureError(f"{source} returns a {type(model).__name__}, not an nn.Module")
     if weights is not None:
         load_weights(model, weights)
     try:
-        model.eval()  # one of the user's own may give nothing back
+        model.eval()  # a user's own eval may return nothing
     except RecursionError as error:
         raise CaptureError(
-            f"{source} holds itself as a module inside; keep such a reference where torch does not "
-            "look for modules, in a list or a dict"
+            f"{source} contains itself as a submodule; store such a reference in a list or a dict, "
+            "where torch does not look for modules"
         ) from error
     except Exception as error:
         raise CaptureError(f"{source}: its eval() fails: {describe(error)}") from error
@@ -76,7 +73,7 @@ def load_model(
 def _from_code(source: str) -> Any:
     if is_call(source):
         return evaluate_call(source, CaptureError)
-    found = import_object(source, CaptureError)
-    if isinstance(found, nn.Module):
-        return found
-    return call_user_code(found, [], {}, source, CaptureError)
+    factory = import_object(source, CaptureError)
+    if isinstance(factory, nn.Module):
+        return factory
+    return call_user_code(factory, [], {}, source, CaptureError)

@@ -1,4 +1,4 @@
-"""Objects by name, as a command line gives them: `package.module:name`, or a call of it."""
+"""Imports objects by name: `package.module:name`, or a call of it, as on a command line."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from qtool.core.errors import QtoolError, describe
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
-    """What `package.module:name` or `package.module` is; looked for in the current directory first.
+    """Import `package.module:name` or `package.module`; the current directory comes first.
 
     Raises:
-        `kind`: it cannot be imported; says why.
+        `kind`: the import fails.
     """
     module, colon, name = source.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
         for part in name.split(".") if colon else ():
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (Exception, SystemExit) as error:
         raise kind(f"cannot import {source}: {describe(error)}") from error
-    return found
+    return imported
 
 
 def is_call(source: str) -> bool:
-    """Whether it is written as `package.module:factory(...)`."""
+    """Return whether the text has the form `package.module:factory(...)`."""
     return source.rstrip().endswith(")") and "(" in source
 
 
 def evaluate_call(source: str, kind: type[QtoolError]) -> Any:
-    """What `package.module:factory(arguments)` returns; arguments are literals, nothing is
-    evaluated.
+    """Return the result of `package.module:factory(arguments)`; arguments have to be literals.
 
     Raises:
-        `kind`: it is written otherwise, cannot be imported, or the call fails.
+        `kind`: the text has another form, or the import or the call fails.
     """
     name, args, kwargs = parse_call(source, kind)
     return call_user_code(import_object(name, kind), args, kwargs, source, kind)
@@ -49,10 +48,10 @@ def evaluate_call(source: str, kind: type[QtoolError]) -> Any:
 def call_user_code(
     function: Any, args: list[Any], kwargs: dict[str, Any], source: str, kind: type[QtoolError]
 ) -> Any:
-    """The result of a call into the user's code.
+    """Call the user's code, and return its result.
 
     Raises:
-        `kind`: it fails or exits.
+        `kind`: the call raises or exits.
     """
     try:
         return function(*args, **kwargs)
@@ -64,10 +63,10 @@ def call_user_code(
 
 
 def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:
-    """`package.module:factory` and its arguments, of a call written with literals.
+    """Return `package.module:factory`, args and kwargs of a call with literal arguments.
 
     Raises:
-        `kind`: it is written otherwise.
+        `kind`: the text has another form.
     """
     module, _, call = source.partition(":")
     try:
@@ -77,7 +76,7 @@ def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dic
         name = ast.unparse(tree.func)
     except (AttributeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise kind(
-            f"'{source}' is no call that can be read ({describe(error)}); write "
+            f"cannot read the call '{source}' ({describe(error)}); write "
             "package.module:factory(arguments), each argument a number, a text, a list or a dict"
         ) from error
     return f"{module}:{name}", args, kwargs

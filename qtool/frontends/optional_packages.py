@@ -1,4 +1,4 @@
-"""Packages that only some sources need: said in one sentence where they are missing."""
+"""Imports optional packages, and names the extra that installs a missing one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ EXTRAS = {
 """Package -> the extra of qtool that installs it."""
 
 
-def require(package: str, why: str, kind: type[QtoolError]) -> Any:
-    """The package, imported.
+def require(package: str, purpose: str, kind: type[QtoolError]) -> Any:
+    """Import a package.
+
+    Args:
+        package: name, with submodules.
+        purpose: what needs it, for the message.
+        kind: the error to raise.
 
     Raises:
-        `kind`: it is not installed, or does not import.
+        `kind`: the package is not installed, or its import fails.
     """
     try:
         return import_module(package)
@@ -31,7 +36,7 @@ def require(package: str, why: str, kind: type[QtoolError]) -> Any:
         if (error.name or "").partition(".")[0] != name:
             raise kind(f"{name} cannot be imported: {describe(error)}") from error
         raise kind(
-            f"{why} needs {name}, which is not installed: pip install 'qtool[{EXTRAS[name]}]'"
+            f"{purpose} needs {name}, which is not installed: pip install 'qtool[{EXTRAS[name]}]'"
         ) from error
     except Exception as error:
         raise kind(f"{package} cannot be imported: {describe(error)}") from error

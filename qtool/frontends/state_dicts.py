@@ -1,4 +1,4 @@
-"""State dicts from files, read without unpickling anything."""
+"""Loads state dicts from files without unpickling."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from qtool.frontends.torch.exported_program import first_line
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Loads a state dict, strictly. Nothing is unpickled: `.pt` files are read with weights_only.
+    """Load a state dict strictly; `.pt` files are read with weights_only=True.
 
     Raises:
-        CaptureError: no such file, not a state dict, or one of another model.
+        CaptureError: there is no such file, or it is not a state dict of this model.
     """
     file = Path(path)
     if not is_file(file):
@@ -36,24 +36,24 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             with silence_logging():
                 state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        pickled = isinstance(error, pickle.UnpicklingError)  # torch's text advises to unpickle it
+        pickled = isinstance(error, pickle.UnpicklingError)  # torch's message advises unpickling
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
         raise CaptureError(
             f"{file} cannot be read as weights ({why}); save a state dict with "
             "safetensors.torch.save_file or torch.save(model.state_dict(), path)"
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-        state = state["state_dict"]  # the form of most training scripts
+        state = state["state_dict"]  # as most training scripts save it
     if not isinstance(state, Mapping) or not all(
         isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
     ):
-        raise CaptureError(f"{file} holds a {type(state).__name__}, not a state dict of tensors")
+        raise CaptureError(f"{file} has a {type(state).__name__}, not a state dict of tensors")
     own = model.state_dict()
     for name in (k for k, v in state.items() if v.is_complex()):
         if name in own and not own[name].is_complex():
             raise CaptureError(
-                f"{file} does not fit {type(model).__name__}: {name} is complex there, of which "
-                "torch would take the real part"
+                f"{file} does not fit {type(model).__name__}: {name} is complex, and torch would "
+                "drop the imaginary part"
             )
     try:
         model.load_state_dict(dict(state), strict=True)

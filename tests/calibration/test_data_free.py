@@ -110,9 +110,9 @@ def test_a_model_is_quantized_without_data() -> None:
     random = torch.randn(32, 3, 10, 10, generator=torch.Generator().manual_seed(0))
     assert sqnr(model) > sqnr(qtool.quantize(captured(), [random])) + 6
     (note,) = [n for n in model.notes if "without data" in n]
-    assert "32 inputs" in note
-    assert "2 BatchNorms" in note
-    assert "nothing is known" in note
+    assert "32 synthetic inputs" in note
+    assert "2 BatchNorm layers" in note
+    assert "check accuracy on real data" in note
 
 
 def test_calibrating_without_data_says_so() -> None:

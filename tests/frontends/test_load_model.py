@@ -85,7 +85,7 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
     ("source", "message"),
     [
         pytest.param(
-            "nets.small", "'nets.small' is no model; give package.module:factory", id="bare"
+            "nets.small", "no such model: 'nets.small'; give package.module:factory", id="bare"
         ),
         pytest.param("nets.small:", "cannot import nets.small:", id="no name"),
         pytest.param(
@@ -106,7 +106,7 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
         ),
         pytest.param("nets.small:needs_arguments", "failed: TypeError: .*'size'", id="arguments"),
         pytest.param(
-            "nets.small:gives_a_number", "gives a int, not an nn.Module", id="no module made"
+            "nets.small:gives_a_number", "returns a int, not an nn.Module", id="no module made"
         ),
         pytest.param("nets.small:number", "failed: TypeError", id="not callable"),
         pytest.param("missing.pt2", "missing.pt2: no such file", id="no program"),
@@ -175,12 +175,12 @@ GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
         pytest.param(
             "w.pt",
             {**GOOD, "weight": torch.ones(2, 3, dtype=torch.complex64)},
-            "weight is complex there, of which torch would take the real part",
+            "weight is complex, and torch would drop the imaginary part",
             id="complex",
         ),
-        pytest.param("w.pt", [torch.ones(1)], "holds a list, not a state dict", id="a list"),
-        pytest.param("w.pt", {0: torch.ones(1)}, "holds a dict, not a state dict", id="by number"),
-        pytest.param("w.pt", {"epoch": 3}, "holds a dict, not a state dict", id="no tensors"),
+        pytest.param("w.pt", [torch.ones(1)], "has a list, not a state dict", id="a list"),
+        pytest.param("w.pt", {0: torch.ones(1)}, "has a dict, not a state dict", id="by number"),
+        pytest.param("w.pt", {"epoch": 3}, "has a dict, not a state dict", id="no tensors"),
         pytest.param(
             "w.pt",
             nn.Linear(3, 2),
@@ -233,7 +233,7 @@ def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
 
 
 def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
-    with pytest.raises(CaptureError, match="a task is for a folder of transformers"):
+    with pytest.raises(CaptureError, match="--task is for folders of transformers"):
         load_model("nets.small:linear", task="fill-mask")
 
 

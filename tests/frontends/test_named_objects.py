@@ -31,7 +31,7 @@ def test_calls(source: str, name: str, args: list[Any], kwargs: dict[str, Any]) 
     ["a:f(g())", "a:f(open)", "a:f(x for x in y)", "a:f(1", "a:(f)", "a:" + "f(" * 500 + ")"],
 )
 def test_what_is_no_call_with_literals(source: str) -> None:
-    with pytest.raises(DataError, match="is no call that can be read"):
+    with pytest.raises(DataError, match="cannot read the call"):
         parse_call(source, DataError)
 
 

@@ -1,1 +1,1 @@
-"""Datasets from folders and files: images, texts, sound and tables of arrays, in batches."""
+"""Loads datasets from folders and files: images, texts, sounds and arrays, in batches."""

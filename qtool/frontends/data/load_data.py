@@ -1,4 +1,4 @@
-"""Data as people have it, in batches that a model takes."""
+"""Loads data from functions, files and folders, in batches of model inputs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ from qtool.frontends.named_objects import call_user_code, evaluate_call, import_
 
 @dataclass(frozen=True)
 class Rows:
-    """Samples read and encoded as they are asked for, a batch at a time.
+    """Samples that are read and collated lazily, one batch at a time.
 
-    unread: the samples that were left out since they could not be read.
+    Attributes:
+        batches: rows of each batch.
+        collate: rows -> model inputs.
+        classes: class name -> number, from the model's configuration.
+        unreadable: errors of samples that were skipped.
     """
 
     batches: Sequence[Sequence[Row]]
@@ -45,34 +49,33 @@ class Rows:
 
     @property
     def name(self) -> str:
-        """Differs where the samples, their order or the batches do."""
-        found = hashlib.blake2b(digest_size=16)
+        """A name that identifies the samples, their order and the batches."""
+        digest = hashlib.blake2b(digest_size=16)
         for batch in self.batches:
             for row in batch:
-                told = (row.image, row.sound, row.text, row.pair, row.label)
-                # not what is decoded
-                texts = [str(t) for t in told if isinstance(t, str | int | Path)]
-                found.update(f"{texts}\n".encode())
-            found.update(b"\n")
-        return f"{len(self.rows)} samples {found.hexdigest()} in {len(self)} batches"
+                fields = (row.image, row.sound, row.text, row.pair, row.label)
+                # decoded images and sounds are left out
+                texts = [str(t) for t in fields if isinstance(t, str | int | Path)]
+                digest.update(f"{texts}\n".encode())
+            digest.update(b"\n")
+        return f"{len(self.rows)} samples {digest.hexdigest()} in {len(self)} batches"
 
     def __iter__(self) -> Iterator[Any]:
         return self.every(0, 1)
 
     def every(self, first: int, step: int) -> Iterator[Any]:
-        """Every `step`-th batch from the `first` on; no other one is read."""
+        """Yield every `step`-th batch from `first` on; others are not read."""
         for batch in self.batches[first::step]:
             yield self.collate(batch)
 
     @property
     def labels(self) -> np.ndarray[Any, Any] | None:
-        """Class numbers, int64 of shape [samples]; None where the data names none."""
+        """Class numbers, int64 [samples]; None without labels."""
         return class_numbers(self.rows, self.classes or {})
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]] | None:
-        """The sizes that vary from batch to batch, as `capture_model` takes them; None where only
-        the number of samples does."""
+        """Dynamic dimensions for `capture_model`; None if only the batch size varies."""
         if not isinstance(self.collate, ProcessorCollator | CachedPrefixCollator | PartCollator):
             return None
         inputs = self.collate(self.batches[0][:1])
@@ -91,33 +94,36 @@ def load_data(
     unreadable: float = 0.0,
     without: tuple[str, ...] = (),
 ) -> Iterable[Any]:
-    """Batches of a source of data. Texts of one batch have equal lengths, so that there is no
-    padding: for their order see `Rows.rows` and `Rows.labels`.
+    """Load batches from a data source.
+
+    Texts of one batch have equal lengths, so that there is no padding; `Rows.rows` and
+    `Rows.labels` have the order of the samples.
 
     Args:
         source: `package.module:function` (or a call of it with literals) that returns an iterable
-            of batches; a .npy or .npz file or a folder of them; a folder of images or sound, by
-            class in subfolders or not; a .txt file of a text a line; a .jsonl file; a folder that
-            `Dataset.save_to_disk` wrote.
-        model: the model that takes the batches, where it is at hand.
+            of batches; a .npy or .npz file or a folder of them; a folder of images or sounds, with
+            or without a subfolder per class; a .txt file with one text per line; a .jsonl file; a
+            folder that `Dataset.save_to_disk` wrote.
+        batch_size: samples per batch.
+        model: the model that takes the batches, if it is loaded.
         folder: a local folder with a tokenizer, image processor or feature extractor.
-        transform: how images or sound become tensors: `package.module:function`, the name of
+        transform: preprocessing of images or sounds: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
         max_length: of a text, in tokens.
-        padded: whether every text is padded to it.
-        unreadable: the share of images or sounds that may fail to be read, and is left out.
-        without: names of arrays that are no inputs.
+        padded: pad every text to `max_length`.
+        unreadable: share of images or sounds that may be unreadable and are skipped.
+        without: names of arrays that are not inputs.
 
     Raises:
-        DataError: there is none, it cannot be read, or it is not said how it becomes tensors.
+        DataError: there is no data, it cannot be read, or there is no preprocessing for it.
     """
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
-    given: dict[str, Any] = {"transform": transform, "max_length": max_length}
-    given |= {"padded": padded, "unreadable": unreadable}
-    if (named or arrays) and (odd := [name for name, value in given.items() if value]):
-        raise DataError(f"{source} gives what the model takes as it is; leave out {odd[0]}")
+    options: dict[str, Any] = {"transform": transform, "max_length": max_length}
+    options |= {"padded": padded, "unreadable": unreadable}
+    if (named or arrays) and (unused := [name for name, value in options.items() if value]):
+        raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
     if named:
         return _from_code(str(source))
     if arrays:
@@ -125,79 +131,79 @@ def load_data(
         files.files()
         return files
     rows = read_rows(path)
-    place = None if folder is None else Path(folder)
-    half = model if isinstance(model, EncoderPart | DecoderPart) else None
-    whole = model if half is None else half.model
-    plain = make_collator(rows[0], place, whole, transform, max_length, padded)
-    encode = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
-    encode = encode if half is None else PartCollator(encode, half)
-    unread = _find_unreadable(rows, encode, unreadable) if unreadable else {}
+    folder_path = None if folder is None else Path(folder)
+    part = model if isinstance(model, EncoderPart | DecoderPart) else None
+    whole = model if part is None else part.model
+    plain = make_collator(rows[0], folder_path, whole, transform, max_length, padded)
+    collate = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
+    collate = collate if part is None else PartCollator(collate, part)
+    errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
     if isinstance(model, DecoderWithCache) and model.cache_scales is not None:
-        batch_size = 1  # its kernel takes several samples for a prompt or a single token alone
-    kept = [row for at, row in enumerate(rows) if at not in unread]
-    lengths = plain.lengths(kept) if isinstance(plain, ProcessorCollator) else [()] * len(kept)
-    batches = _equal_length_batches(kept, lengths, batch_size)
-    return Rows(batches, encode, _classes(model), tuple(unread.values()))
+        batch_size = 1  # its kernel takes several samples only for a prompt or a single token
+    readable = [row for at, row in enumerate(rows) if at not in errors]
+    lengths: list[tuple[int, ...]] = [()] * len(readable)
+    if isinstance(plain, ProcessorCollator):
+        lengths = plain.lengths(readable)
+    batches = _equal_length_batches(readable, lengths, batch_size)
+    return Rows(batches, collate, _classes(model), tuple(errors.values()))
 
 
 def _equal_length_batches(
     rows: Sequence[Row], lengths: Sequence[tuple[int, ...]], size: int
 ) -> list[Sequence[Row]]:
-    """Batches of rows of equal lengths: nothing in them is padding, which would count in ranges and
-    in the noise of outputs, though nobody reads it. The largest come first, else they are in order;
-    last those of a length of 1, since a first one would make that length a constant.
+    """Return batches of rows of equal length, which need no padding.
+
+    Padding would affect ranges and the noise of outputs. The largest batches come first, in order
+    of their first rows; batches of length 1 last, since a first one would fix that dimension.
     """
-    places: dict[tuple[int, ...], list[int]] = {}
-    for place, length in enumerate(lengths):
-        places.setdefault(length, []).append(place)
-    cut = [
+    by_length: dict[tuple[int, ...], list[int]] = {}
+    for index, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(index)
+    keyed = [
         (1 in length, -len(some[at : at + size]), some[at : at + size])
-        for length, some in places.items()
+        for length, some in by_length.items()
         for at in range(0, len(some), size)
     ]
-    return [[rows[place] for place in batch] for _, _, batch in sorted(cut)]
+    return [[rows[index] for index in batch] for _, _, batch in sorted(keyed)]
 
 
 def _from_code(source: str) -> Iterable[Any]:
     if is_call(source):
-        found: Iterable[Any] = evaluate_call(source, DataError)
-        return found
-    made: Any = import_object(source, DataError)
-    data: Iterable[Any] = (
-        call_user_code(made, [], {}, source, DataError) if callable(made) else made
-    )
-    return data
+        data: Iterable[Any] = evaluate_call(source, DataError)
+        return data
+    data = import_object(source, DataError)
+    return call_user_code(data, [], {}, source, DataError) if callable(data) else data
 
 
 def _has_arrays(path: Path) -> bool:
     return is_dir(path) and any(p.suffix in SUFFIXES for p in path.iterdir())
 
 
-def _find_unreadable(rows: Sequence[Row], encode: Collator, share: float) -> dict[int, str]:
-    """Place -> what is wrong, of samples that cannot be read.
+def _find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:
+    """Return index -> error of the samples that cannot be read.
 
     Raises:
-        DataError: they are more than the share that is tolerated.
+        DataError: their share is larger than `share`.
     """
-    failed = ((at, _failure(row, encode)) for at, row in enumerate(rows))
-    found = {at: why for at, why in failed if why is not None}
-    if len(found) > share * len(rows):
+    results = ((at, _failure(row, collate)) for at, row in enumerate(rows))
+    errors = {at: error for at, error in results if error is not None}
+    if len(errors) > share * len(rows):
         raise DataError(
-            f"{len(found)} of {len(rows)} samples cannot be read, more than the share of "
-            f"{share:g} that is tolerated; the first: {next(iter(found.values()))}"
+            f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
+            f"{share:g} that --unreadable allows; the first: {next(iter(errors.values()))}"
         )
-    return found
+    return errors
 
 
-def _failure(row: Row, encode: Collator) -> str | None:
+def _failure(row: Row, collate: Collator) -> str | None:
     try:
-        encode([row])
+        collate([row])
     except DataError as error:
         return str(error)
     return None
 
 
 def _classes(model: Any) -> Mapping[str, int]:
-    """The class numbers of a model that names its classes."""
-    found = getattr(getattr(model, "config", None), "label2id", None)
-    return {str(k): int(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+    """Return class name -> number from the model's configuration."""
+    numbers = getattr(getattr(model, "config", None), "label2id", None)
+    return {str(k): int(v) for k, v in numbers.items()} if isinstance(numbers, Mapping) else {}

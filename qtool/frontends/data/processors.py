@@ -1,4 +1,4 @@
-"""Which encoder fits rows: a transform that the user names, or what lies in the model's folder."""
+"""Chooses the collator for rows: the user's transform, or the model folder's processors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,18 @@ def make_collator(
     max_length: int | None,
     padded: bool,
 ) -> Collator:
-    """The encoder for rows like this one.
+    """Return the collator for rows like this one.
+
+    Args:
+        row: the first row.
+        folder: has a tokenizer, image processor or feature extractor.
+        model: the model, if it is loaded.
+        transform: as for `load_data`.
+        max_length: as for `load_data`.
+        padded: as for `load_data`.
 
     Raises:
-        DataError: nothing says how they become tensors.
+        DataError: there is no preprocessing for such rows.
     """
     if transform is not None:
         if row.kinds == ("text",):
@@ -42,7 +50,7 @@ def make_collator(
         return TransformCollator(timm, "timm's transform")
     if folder is None or not is_dir(folder):
         raise DataError(
-            f"nothing says how {_PLURAL[row.kinds[0]]} become tensors; {_REMEDY[row.kinds[0]]}"
+            f"no preprocessing found for these {_PLURAL[row.kinds[0]]}; {_REMEDY[row.kinds[0]]}"
         )
     if (folder / "config.json").is_file() and "architecture" in read_config(folder):
         return TransformCollator(_transform("timm", model), "timm's transform")
@@ -52,37 +60,37 @@ def make_collator(
 _TOKENS = {"input_ids", "decoder_input_ids"}
 _PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
 _REMEDY = {
-    "image": "give --transform (torchvision's weights, timm, or package.module:function)",
-    "sound": "give --processor, a folder with a feature extractor, or --transform",
-    "text": "give --processor, a folder with a tokenizer",
+    "image": "pass --transform (torchvision's weights, timm, or package.module:function)",
+    "sound": "pass --processor, a folder with a feature extractor, or --transform",
+    "text": "pass --processor, a folder with a tokenizer",
 }
 
 
 def _transform(name: str, model: Any) -> Any:
     if name == "timm":
-        found = _timm(model)
-        if found is None:
-            raise DataError("the transform 'timm' is for a model of timm, and this is none")
-        return found
+        transform = _timm(model)
+        if transform is None:
+            raise DataError("the transform 'timm' is only for models of timm")
+        return transform
     if is_call(name):
         return evaluate_call(name, DataError)
     if ":" in name:
-        found = import_object(name, DataError)
-        if not callable(found):
-            raise DataError(f"{name} is a {type(found).__name__}, not a function")
-        return found
+        function = import_object(name, DataError)
+        if not callable(function):
+            raise DataError(f"{name} is a {type(function).__name__}, not a function")
+        return function
     models = require("torchvision.models", f"the transform {name}", DataError)
     try:
         return models.get_weight(name).transforms()
     except Exception as error:
         raise DataError(
-            f"'{name}' names no weights of torchvision ({describe(error)}); write it as in "
+            f"torchvision has no weights '{name}' ({describe(error)}); write them like "
             "ResNet18_Weights.DEFAULT, or give package.module:function"
         ) from error
 
 
 def _timm(model: Any) -> Any | None:
-    """The transform of a model of timm: evaluation's, as its configuration says."""
+    """Return the evaluation transform of a timm model, or None for another model."""
     if not isinstance(getattr(model, "pretrained_cfg", None), dict):
         return None
     timm = require("timm.data", "the model's own transform", DataError)
@@ -92,10 +100,10 @@ def _timm(model: Any) -> Any | None:
 def _processed(
     row: Row, folder: Path, model: Any, max_length: int | None, padded: bool
 ) -> ProcessorCollator:
-    library = require("transformers", f"what lies in {folder}", DataError)
+    library = require("transformers", f"the processor in {folder}", DataError)
     config = read_config(folder) if is_model_folder(folder) else {}
     forward = None if model is None else forward_names(model)
-    # captions beside images or sound are for models that take tokens; others do without
+    # captions of images or sounds are only for models that take tokens
     takes_text = row.kinds == ("text",) or forward is None or bool(forward & _TOKENS)
     needs_text = takes_text and (row.text is not None or row.target is not None)
     tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer") if needs_text else None
@@ -127,8 +135,8 @@ def _loaded(loader: Any, folder: Path, what: str) -> Any:
             return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"{folder} holds no {what} that can be loaded ({describe(error).splitlines()[0]}); "
-            "save it there with save_pretrained, or name another folder with --processor"
+            f"cannot load a {what} from {folder} ({describe(error).splitlines()[0]}); save it "
+            "there with save_pretrained, or give another folder with --processor"
         ) from error
 
 
@@ -136,6 +144,6 @@ def _check_vocabulary(tokenizer: Any, model: Any, folder: Path) -> None:
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     if isinstance(size, int) and len(tokenizer) > size:
         raise DataError(
-            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes {size}; "
-            "they do not belong together"
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes "
+            f"{size}; give the model's own tokenizer"
         )

@@ -1,4 +1,4 @@
-"""Rows of data as people keep it: folders of images or sound, texts, saved datasets."""
+"""Reads rows of data: folders of images or sounds, texts, saved datasets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 TEXTS = (".txt", ".jsonl")
 METADATA = "metadata.jsonl"
-"""As `datasets` has it in folders of images and sound: a `file_name` in each line, and more."""
+"""Metadata in folders of images or sounds, as in `datasets`: a `file_name` per line, and more."""
 
 _TEXT = (
     ("text", ""),
@@ -33,8 +33,16 @@ _LABEL = ("label", "labels", "class")
 
 @dataclass(frozen=True)
 class Row:
-    """One sample. image, sound: a path, or what a dataset decoded. text, pair: one or two texts.
-    target: what a decoder is to say. label: a class, as a number or a name."""
+    """One sample.
+
+    Attributes:
+        image: path or decoded image.
+        sound: path or decoded sound.
+        text: the text, or the first one of two.
+        pair: the second text.
+        target: text that a decoder has to produce.
+        label: class number or name.
+    """
 
     image: Any = None
     sound: Any = None
@@ -45,7 +53,7 @@ class Row:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Which of image, sound and text it has."""
+        """Which of image, sound and text the row has."""
         return tuple(k for k in ("image", "sound", "text") if getattr(self, k) is not None)
 
     def __str__(self) -> str:
@@ -53,14 +61,14 @@ class Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The samples of a folder or file, in order of their names, or as the file has them.
+    """Return the samples of a folder by file name, or of a file in its order.
 
-    A folder holds images or sound, in subfolders by class where there are such, with texts and
-    labels of a metadata.jsonl, or is one that `Dataset.save_to_disk` wrote. A .txt file has a text
-    a line, a .jsonl file an object a line.
+    A folder has images or sounds, optionally in a subfolder per class, with texts and labels in
+    metadata.jsonl; or `Dataset.save_to_disk` wrote it. A .txt file has one text per line, a .jsonl
+    file one object per line.
 
     Raises:
-        DataError: there is nothing, or the samples are not all of one kind.
+        DataError: there are no samples, or they are of different kinds.
     """
     if is_dir(path):
         rows = _saved(path) if (path / "state.json").is_file() else _folder(path)
@@ -75,21 +83,21 @@ def read_rows(path: Path) -> list[Row]:
         known = ", ".join((".npy", ".npz", *TEXTS))
         raise DataError(f"{path}: data is a folder, a file of {known}, or package.module:function")
     if not rows:
-        raise DataError(f"{path} holds no sample")
+        raise DataError(f"{path} has no samples")
     odd = next((r for r in rows if r.kinds != rows[0].kinds or not r.kinds), None)
     if odd is not None:
         raise DataError(
             f"{path}: a sample has {' and '.join(odd.kinds) or 'nothing'} ({odd}), the first "
-            f"one has {' and '.join(rows[0].kinds) or 'nothing'}; all have to be of one kind"
+            f"one has {' and '.join(rows[0].kinds) or 'nothing'}; give samples of one kind"
         )
     return rows
 
 
 def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
-    """Class numbers, int64 of shape [samples]; None where a row has none.
+    """Return class numbers, int64 [samples]; None if a row has no label.
 
-    A name is the number that the model gives it; else names that are numbers are these; else
-    classes are counted in order of their names, as torchvision's ImageFolder does.
+    The model's numbers come first, then names that are numbers, then the alphabetical order of the
+    names, as in torchvision's ImageFolder.
     """
     names = [r.label for r in rows]
     if any(n is None for n in names):
@@ -117,19 +125,21 @@ def _folder(path: Path) -> list[Row]:
         rows.append(Row(image, None if image is not None else file, label=label))
     if not rows:
         known = ", ".join((".npy", ".npz", *IMAGES, *SOUNDS))
-        raise DataError(f"{path} holds no data; it may hold {known}")
+        raise DataError(f"{path} has no data; supported files are {known}")
     if len({r.label is None for r in rows}) > 1:
         loose = next(r for r in rows if r.label is None)
-        raise DataError(f"{path} has class folders and, beside them, {loose}; move it into one")
+        raise DataError(
+            f"{path} has class folders and a file outside of them, {loose}; move it into one"
+        )
     return rows
 
 
-def _row(given: Mapping[str, Any], where: str) -> Row:
-    """A row of an object with columns as datasets call them."""
-    text, pair = next(((a, b) for a, b in _TEXT if isinstance(given.get(a), str)), ("", ""))
-    label = next((given[k] for k in _LABEL if isinstance(given.get(k), int | str)), None)
-    image, sound = given.get("image"), given.get("audio")
-    file = given.get("file_name")
+def _row(columns: Mapping[str, Any], where: str) -> Row:
+    """Return a row from an object with the usual column names of datasets."""
+    text, pair = next(((a, b) for a, b in _TEXT if isinstance(columns.get(a), str)), ("", ""))
+    label = next((columns[k] for k in _LABEL if isinstance(columns.get(k), int | str)), None)
+    image, sound = columns.get("image"), columns.get("audio")
+    file = columns.get("file_name")
     if isinstance(file, Path):
         if not is_file(file):
             raise DataError(f"{where}: {METADATA} names {file.name}, which is not there")
@@ -137,15 +147,15 @@ def _row(given: Mapping[str, Any], where: str) -> Row:
     row = Row(
         image,
         sound,
-        given.get(text),
-        given.get(pair) if isinstance(given.get(pair), str) else None,
-        given.get("target") if isinstance(given.get("target"), str) else None,
+        columns.get(text),
+        columns.get(pair) if isinstance(columns.get(pair), str) else None,
+        columns.get("target") if isinstance(columns.get("target"), str) else None,
         label,
     )
     if not row.kinds:
         names = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
         raise DataError(
-            f"{where} has no text, image or sound; its columns are {', '.join(map(str, given))}, "
+            f"{where} has no text, image or sound; its columns are {', '.join(map(str, columns))}, "
             f"known are {names}, image, audio"
         )
     return row
@@ -163,19 +173,19 @@ def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
-        if not isinstance(found, dict):
-            raise DataError(f"{path}, line {at + 1} holds a {type(found).__name__}, not an object")
-        yield at, found
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
+        yield at, value
 
 
 def _saved(path: Path) -> list[Row]:
     datasets = require("datasets", f"the dataset in {path}", DataError)
     try:
-        found = datasets.load_from_disk(str(path))
-        return [_row(each, f"{path}, row {at}") for at, each in enumerate(found)]
+        rows = datasets.load_from_disk(str(path))
+        return [_row(each, f"{path}, row {at}") for at, each in enumerate(rows)]
     except DataError:
         raise
     except Exception as error:

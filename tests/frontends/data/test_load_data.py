@@ -70,10 +70,10 @@ def test_objects_by_name() -> None:
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (None, "nothing says how images become tensors; give --transform"),
-        ("uneven", r"gives \[\d\] for .*png and \[\d\] for .*png; let it resize"),
+        (None, "no preprocessing found for these images; pass --transform"),
+        ("uneven", r"returns \[\d\] for .*png and \[\d\] for .*png; resize to one"),
         ("fails", "failed for .*png: ValueError: no such size"),
-        ("words", "gives a str, not a tensor"),
+        ("words", "returns a str, not a tensor"),
         ("made", "is a list, not a function"),
     ],
 )
@@ -111,5 +111,5 @@ def test_a_grey_image_is_given_in_rgb(tmp_path: Path) -> None:
 def test_what_is_of_no_use_is_not_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5, 3), np.float32))
     for source in (f"{HERE}:made", tmp_path, tmp_path / "x.npy"):
-        with pytest.raises(DataError, match=f"as it is; leave out {next(iter(options))}"):
+        with pytest.raises(DataError, match=f"as they are; leave out {next(iter(options))}"):
             load_data(source, **options)

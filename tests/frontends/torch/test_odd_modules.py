@@ -101,7 +101,7 @@ def test_a_part_in_half_precision_stays_in_float() -> None:
 
 
 def test_a_factory_of_a_module_that_holds_itself() -> None:
-    with pytest.raises(CaptureError, match="holds itself as a module inside"):
+    with pytest.raises(CaptureError, match="contains itself as a submodule"):
         load_model("tests.frontends.torch.test_odd_modules:Cyclic")
 
 
