@@ -1,4 +1,4 @@
-"""What calibration costs beside the bare forward of the same batches.
+"""Cost of calibration compared with the float forward of the same batches.
 
     python benchmarks/calibration.py FOLDER [--networks resnet20,resnet50] [--images 5120]
 

@@ -1,14 +1,12 @@
-"""What a conversion costs: CPU seconds and memory, beside torch.onnx.export of the same network.
+"""CPU seconds and memory of a conversion, compared with torch.onnx.export of the same network.
 
     python benchmarks/conversion.py FOLDER [--networks resnet20,minilm] [--samples 512] [--repeat 3]
 
-Every figure is from a process of its own with one thread, the two sides in turn. Counted is what
-the call does, with the modules that it imports on the way; not the import of torch, qtool and
-onnxruntime, nor loading network and data; qtool's sources are compiled beforehand, as pip compiles
-what it installs. `reference`: torch.onnx.export(dynamo=True) of the first
-calibration batch, written to a file. `qtool`: quantize with accuracy "fast" (what the default does
-besides is in benchmarks/results) and export, with everything verified. Of several runs the median
-counts.
+Every figure is from its own process with one thread, the two sides in turn. It covers the call and
+the modules that it imports; not the import of torch, qtool and onnxruntime, nor loading network and
+data. qtool's sources are compiled beforehand. `reference`: torch.onnx.export(dynamo=True) of the
+first calibration batch, written to a file. `qtool`: quantize with accuracy "fast" (other levels:
+benchmarks/results) and export, with everything verified. Of several runs the median counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Int8 files on other processors: what each network gives there, beside this machine.
+"""Int8 files on other processors, emulated, compared with this machine.
 
     python benchmarks/cpus.py -o FOLDER [--only digits,kws] [--cpus haswell,wasm] [--samples 64]
                               [--target NAME] [--trained FOLDER] [--page docs/cpus-table.md]

@@ -1,10 +1,10 @@
-"""The files of a decoder beside its float file in ONNX Runtime: a token at a time, and a prompt.
+"""Speed of a decoder's files in ONNX Runtime over its float file: one token, and a prompt.
 
     python benchmarks/decoding.py [--hidden 512,1024,2048] [--prompt 128] [--past 128]
                                   [--layers 16 --tokens 32000] [--steps 16]
 
-Llamas of random weights, as wide as small ones, one thread. Without options they have few layers,
-and little besides: what is told of them is what a layer costs. Files run in turns,
+Llamas of random weights, one thread. Without options they have two layers and few tokens, so the
+figures are those of a layer. Files run in turns,
 and each ratio is the median of pairs of one round, so that a busy machine slows both alike. Steps
 come `--steps` in a row, as they do where a text is made: one that runs between those of other
 models finds nothing of its own in the caches.

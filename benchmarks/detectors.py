@@ -1,10 +1,10 @@
-"""Detectors: what joining boxes and scores at the end costs, and how much computes in integers.
+"""Detectors: SQNR lost by joining boxes and scores at the end, and share of MACs in integers.
 
     python benchmarks/detectors.py [--networks yolov5,retinanet]
 
-Torchvision's detectors without what selects boxes, YOLOs that decode their boxes; see
+Torchvision's detectors without the selection of boxes, YOLOs that decode their boxes; see
 unseen/detection.py; and transformers' DETR on a ResNet-50, which selects no boxes. Weights are
-random, but BatchNorms hold what they see of the data. Each network is converted twice with
+random, but BatchNorms have statistics of the data. Each network is converted twice with
 accuracy "fast", both files run in ONNX Runtime: whole, and cut in front of the last concats, whose
 float nodes then join what the cut file gives. So *before* is the signal-to-noise ratio of boxes
 and scores without any loss by joining, *whole* what the file has.

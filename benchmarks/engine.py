@@ -1,4 +1,4 @@
-"""The integer engine on real networks: equal to ONNX Runtime? how fast? how much memory?
+"""Exactness, speed and memory of the integer engine on real networks.
 
     python benchmarks/engine.py FOLDER [--networks resnet20,kws] [--images 1000]
 

@@ -1,4 +1,4 @@
-"""Folders as `save_pretrained` writes them, each converted by one command.
+"""Model folders of transformers, each converted by one command.
 
     python benchmarks/folders.py [--only 'bert;llama, int4']
     python benchmarks/folders.py --minilm FOLDER

@@ -1,11 +1,11 @@
-"""Greedy decoding by the integer engine and by ONNX Runtime: are all tokens the same?
+"""Greedy decoding by the integer engine and by ONNX Runtime: equality of all tokens.
 
     python benchmarks/greedy.py [--steps 1000] [--forms int4,int8] [--width 0]
 
 A prompt, then a token at a time with the cache of the step before. The model is that of
 examples/language_model, or with --width a Llama of random weights: 512 wide and 8 layers are 42
 million parameters, 768 and 12 are 126. Each engine goes its own way, so one token that differs is
-another text from there on; beside tokens, the logits that are equal to the last bit are counted.
+another text from there on; besides tokens, the logits that are equal to the last bit are counted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Ends runs of qtool at random moments, and looks at what is left.
+"""Kills runs of qtool at random moments, and checks what is left.
 
     python benchmarks/kills.py [--kills 200] [--signals 200] [--seed 0]
 
 Each of calibrate, convert, quantize and report is run on the sample network again and again. With
-SIGKILL: the old file or a whole new one stands there, and after one run that is let alone nothing
-else, neither beside it nor in the folder for temporary files. With SIGINT and SIGTERM: the same at
+SIGKILL: the old file or a complete new one remains, and after one undisturbed run nothing else,
+neither next to it nor in the folder for temporary files. With SIGINT and SIGTERM: the same at
 once, and the exit code is 130 or 143 (or that of a run that had ended already).
 
 Runs are forked from a process that has loaded and traced everything once, so that signals reach the

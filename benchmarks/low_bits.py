@@ -1,6 +1,6 @@
-"""Networks with 4-bit weights, by what is done for them.
+"""Accuracy of networks with 4-bit weights, by recovery step.
 
-    python benchmarks/low_bits.py FOLDER [--networks resnet20] [--steps nearest,refit]
+    python benchmarks/low_bits.py FOLDER [--networks resnet20] [--steps nearest,gptq]
     python benchmarks/low_bits.py FOLDER --networks minilm [--scales channel,32]
 
 Convolutional networks have 8-bit activations, and one scale for each output channel; the first and
@@ -32,13 +32,13 @@ from qtool.verification.fidelity import decibels
 NETWORKS = "resnet20,resnet56,densenet40,mobilenetv2_w05"
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"recover": []},
-    "refit": {"recover": ["weight-scale-search"]},
+    "weight-scale-search": {"recover": ["weight-scale-search"]},
     "renorm": {"recover": ["weight-scale-search", "batch-norm-reestimation"]},
-    "round": {"recover": ["gptq"]},
-    "equalize+refit+round": {
+    "gptq": {"recover": ["gptq"]},
+    "without learned-scales": {
         "recover": ["cross-layer-equalization", "weight-scale-search", "gptq"]
     },
-    "and learn": {
+    "and learned-scales": {
         "recover": ["cross-layer-equalization", "weight-scale-search", "gptq", "learned-scales"]
     },
 }
@@ -46,7 +46,7 @@ STEPS: dict[str, dict[str, Any]] = {
 ALONE: dict[str, dict[str, Any]] = {  # steps of weights alone: the observer, the steps
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "round": {"weight_observer": "mse", "recover": ["gptq"]},
+    "gptq": {"weight_observer": "mse", "recover": ["gptq"]},
 }
 
 

@@ -1,4 +1,4 @@
-"""Reads every operator case and every small model that the onnx package ships, and sorts them.
+"""Conversion of every operator case and small model of the onnx package.
 
     python benchmarks/onnx_corpus.py [--only PART_OF_A_NAME] [--show KIND] [--jobs 2] [--capture]
 
@@ -13,7 +13,7 @@ A case is
     wrong     taken, with other outputs than ONNX Runtime has (0 wanted)
     traceback any other error (0 wanted)
 
-The runtime is what the files are for: where it does otherwise than ONNX says, it is right here.
+Where the runtime differs from the ONNX specification, the runtime counts.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/peers.py FOLDER --peers PEERS --page PAGE [--networks kws]
 
 Each tool makes its file in a process of its own, whose CPU seconds and peak memory are those of the
-table; peers that take ONNX files get the float export as a gift. All files run in ONNX Runtime on
+table; the float export that ONNX tools need is not counted. All files run in ONNX Runtime on
 the evaluation data of networks.py, which no tool has seen. A tool that is not installed, or that
 fails, has a row that says so.
 """

@@ -1,4 +1,4 @@
-"""How much faster several processes calibrate than one, and whether their bytes are the same.
+"""Speed-up of calibration in several processes, and equality of the bytes.
 
     python benchmarks/ranks.py FOLDER [--networks resnet50] [--ranks 1,2] [--repeat 4]
 
@@ -7,7 +7,7 @@ when all have captured the model until the first has the calibration of all; in 
 number of processes runs once, and is compared with the first of that round. Where others use the
 machine, too, look at the CPU seconds of the busiest process instead: what wall time would be with a
 core for each, and no waiting. `--convert` lets all convert together, too, and compares the bytes of
-the model; seconds of that stand in a line of their own.
+the model; its seconds are on a separate line.
 FOLDER holds the real networks (networks.py); resnet50 has random weights, and 8 batches of
 images of 224 unless `--repeat` says more; minilm is calibrated on all sentences with `--whole`.
 """

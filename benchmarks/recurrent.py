@@ -1,4 +1,4 @@
-"""An LSTM in mode "dynamic" and with int8 weights alone beside float in ONNX Runtime, one thread.
+"""Speed of an LSTM in mode "dynamic" and with int8 weights alone over float in ONNX Runtime.
 
     python benchmarks/recurrent.py [--hidden 128,256,512] [--batch 1] [--steps 64] [--bare]
 

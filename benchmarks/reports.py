@@ -1,4 +1,4 @@
-"""Reports of real networks, and what the reports themselves cost.
+"""Reports of real networks, and the cost of making them.
 
     python benchmarks/reports.py FOLDER OUTPUT [--networks resnet20,kws] [--parts reports,broken]
 

@@ -1,10 +1,10 @@
-"""Files with one wrong bit in one weight: does the self-test of the file detect each?
+"""Detection of one flipped bit in one weight by the self-test of a file.
 
     python benchmarks/self_test.py FOLDER [--files 50] [--networks digits,kws] [--seed 0]
 
 FOLDER holds the networks of `networks.py`. Each network is quantized with default settings. Then
 one bit of one int8 weight is flipped: tensor, element and bit are drawn. The digest of the content
-detects every one, so it is left aside: only codes count. A flip that changes no code of the test is
+detects every one, so only codes count here. A flip that changes no code of the test is
 explained, or counted as unexplained:
 
     dead input       the input channel of the weight is at its zero point in all samples

@@ -1,4 +1,4 @@
-"""Files beside float in a process of their own, which has done nothing else.
+"""Speed of files over float in a fresh process.
 
     python benchmarks/timed_alone.py INPUT.npy SESSIONS RUNS FLOAT FILE [FILE ...]
 

@@ -1,4 +1,4 @@
-"""What the search finds on real networks, hostile ones, and when it is killed.
+"""The search on real networks, on hostile ones, and when it is killed.
 
     python benchmarks/tune.py goals FOLDER [--networks kws,resnet20] [--drop 0.002] [--twins fast]
     python benchmarks/tune.py hostile FOLDER [--accuracy fast]
@@ -7,9 +7,9 @@
 
 goals: networks of the folder (see networks.py) and their unbalanced twins, without recovery (fast)
 and with its levels to choose from. hostile: three layers whose weights hold pairs of huge values
-that cancel. kills: a search is killed at random moments until it ends, and has to find what one
-that was left alone finds. explain: flips mended by the layers that are named, some of them really
-exported. `tune_front.py` has the search beside the truth of all files.
+that cancel. kills: a search is killed at random moments until it ends, and has to find what an
+undisturbed one finds. explain: changed answers that the named layers restore, some of them as
+exported files. `tune_front.py` compares searches with the measured front.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules for the next evaluation of the front, on truths that are drawn at random.
+"""Rules for the next evaluation of the front, on synthetic problems.
 
     python benchmarks/tune_drawn.py [--truths 60] [--first 1000]
 

@@ -1,4 +1,4 @@
-"""Searches of a few evaluations beside the truth: all files of ten layers.
+"""Searches of a few evaluations compared with the true Pareto front: all files of ten layers.
 
     python benchmarks/tune_front.py KEEP [--searches 8] [--network kws --folder FOLDER]
 
@@ -13,7 +13,7 @@ processes (timed_alone.py).
 
 A search is judged by the hypervolume of what it evaluated (noise in dB, time, up to that of the
 float model), all errors and times from the table. The interval is that of other rounds: a bootstrap
-over them. What lies in the folder KEEP is not made again.
+over them. Files in the folder KEEP are reused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Networks whose channels differ by factors of hundreds, and what they cost beside the balanced.
+"""SQNR of networks whose channels are rescaled by factors of hundreds.
 
     python benchmarks/unbalanced.py FOLDER [--networks resnet20,kws] [--forms module,onnx]
 
 Each network of the folder (see networks.py) is rescaled: where a convolution or linear layer
-follows a BatchNorm, through a ReLU or not, and nobody else reads between, every channel of the norm
+follows a BatchNorm, through a ReLU or not, without other readers between, every channel of the norm
 is multiplied by exp(U(-2.5, 2.5)) and the weights that read it are divided by it. Through ReLU6
 this goes as far as the bound allows on all data. The float network stays what it was to 1e-4; it is
 converted with default settings, from a module and from an ONNX file, and both files run in ONNX

@@ -1,4 +1,4 @@
-"""Networks that qtool has never seen, converted untouched. What fails, and how good is the rest?
+"""Conversion of networks that qtool was not tuned for: failures, coverage and SQNR.
 
     python benchmarks/unseen -o FOLDER [--only fpn,bert] [--seconds S] [--page PAGE]
 

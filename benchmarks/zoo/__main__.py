@@ -1,4 +1,4 @@
-"""Does qtool convert what people have? Every network of networks.py, with default settings.
+"""Conversion of known networks with default settings: coverage, SQNR and speed.
 
     python benchmarks/zoo -o FOLDER [--only resnet18,bert] [--seconds S] [--page docs/coverage.md]
 

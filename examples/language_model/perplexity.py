@@ -1,4 +1,4 @@
-"""What weights of few bits cost the language model: perplexity on text that it has not seen.
+"""Perplexity of the language model with weights of few bits, on unseen text.
 
     python -m examples.language_model.perplexity
 
@@ -28,8 +28,8 @@ HEAD = {"select": "*lm_head", "as": "int8-weights", "block": 32}
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"weight_observer": "minmax"},
     "mse": {"weight_observer": "mse"},
-    "round": {"weight_observer": "mse", "recover": ["gptq"]},
-    "learn": {"weight_observer": "mse", "recover": ["learned-scales"]},
+    "gptq": {"weight_observer": "mse", "recover": ["gptq"]},
+    "learned-scales": {"weight_observer": "mse", "recover": ["learned-scales"]},
 }
 
 
