@@ -133,7 +133,7 @@ def _taken(case: Case, file: Path, capture: bool) -> Result:
         given = model.as_tensor(name, output)
         if distance(tensor_of(right), given) > _NEAR:
             return Result(case.name, "wrong")
-    return Result(case.name, "kept" if model.kept else "read")
+    return Result(case.name, "kept" if model.fallback else "read")
 
 
 def main() -> None:
