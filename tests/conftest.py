@@ -43,7 +43,7 @@ def seed() -> int:
 def untimed() -> Iterator[None]:
     """No export looks at how fast its file is: it depends on what else runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.api.quantized_model.LOOK", 0.0)
+        patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
         yield
 
 

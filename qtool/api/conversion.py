@@ -1,4 +1,4 @@
-"""The Python API: calibrate, convert, quantize. Thin: one line of thought each."""
+"""The Python API of the conversion: calibrate, convert, quantize."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
 VERIFIED_SAMPLES = 64
-BLANK_SAMPLES = 2  # samples of a batch that is only there for its sizes
+BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
 
 
 @collective
@@ -57,34 +57,36 @@ def calibrate(
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> Calibration:
-    """Observes a model's tensors on data.
+    """Observe the ranges of a model's tensors on data.
 
     In a process group of torch.distributed all ranks call it, each with its share of the data,
-    which may be empty, and all get what was seen of all of it.
+    which may be empty; all get the statistics of all data.
 
     Args:
-        model: an nn.Module in eval mode, an ExportedProgram, or what `capture_model` returned.
-        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. Of a tuple
-            longer than the model's arguments the first are used, so (images, labels) works.
-            None: inputs are distilled from the statistics of the model's BatchNorms; for what
-            `capture_model` returned, an ExportedProgram or an ONNX model, whose sizes are known.
-        target: whose plan says which tensors to observe.
+        model: an nn.Module in eval mode, an ExportedProgram, or the result of `capture_model`.
+        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. The first
+            elements of a tuple longer than the model's arguments are used, so (images, labels)
+            works. None: inputs are distilled from the statistics of the model's BatchNorms, which
+            needs known input sizes: the result of `capture_model`, an ExportedProgram or an ONNX
+            model.
+        target: its plan selects the tensors to observe.
         observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
             "laplace"; options as "percentile:99.99".
-        recipe: what is different for parts of the model: a Recipe, the path of a .toml or .json
+        recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
-        mode: "static", "dynamic", "weight-only" or "weight-only-int4": how everything is quantized
-            that no rule of the recipe speaks of.
-        accuracy: "fast", "balanced" (the default) or "best": which steps the conversion takes to
-            recover what rounding costs; calibration keeps what they need.
-        recover: these steps and no others, by name: "smooth", "round", "bias", ...
+        mode: "static", "dynamic", "weight-only" or "weight-only-int4": the scheme of everything
+            that no rule of the recipe selects.
+        accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy in the
+            conversion; calibration keeps the samples they need.
+        recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
-        PlanError: the recipe does not fit the model. CalibrationError: nothing is to be calibrated.
-        RanksError: the ranks of a process group do not fit each other, or one of them failed.
+        PlanError: the recipe does not fit the model.
+        CalibrationError: the plan needs no calibration.
+        RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, _, data = _capture(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
@@ -96,10 +98,11 @@ def calibrate(
             "quantize, which takes one batch then"
         )
     graph, _ = captured.for_target(target)
-    found = collect_statistics(
+    calibration = collect_statistics(
         graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
     )
-    return replace(found, notes=(*_notes(captured, model, data, dynamic), *found.notes))
+    notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
+    return replace(calibration, notes=notes)
 
 
 @accepts_paths(mixed="calibration")
@@ -115,21 +118,22 @@ def convert(
     dynamic: DynamicSizes | None = None,
     sample: Any = None,
 ) -> QuantizedModel:
-    """The quantized model, from a model and its calibration.
+    """Convert a calibrated model to a quantized one.
 
     Args:
         model: the model that was calibrated.
-        calibration: what `calibrate` returned, or the path of a saved one.
-        target: by default the target that the calibration was made for.
-        recipe, mode, accuracy, recover: as for `calibrate`; by default what the calibration was
-            made with. They may leave more in float than the calibration did, but not less: what it
-            did not see has no range.
-        dynamic: see `capture_model`; by default as when it was calibrated.
+        calibration: the result of `calibrate`, or the path of a saved one.
+        target: by default that of the calibration.
+        recipe, mode, accuracy, recover: as for `calibrate`; by default those of the calibration.
+            They may leave more in float than the calibration did, but not less: tensors that were
+            not observed have no range.
+        dynamic: see `capture_model`; by default that of the calibration.
         sample: a batch to verify exports with; by default random values in the calibrated range.
 
     Raises:
-        CalibrationError: the calibration is of another model or target, or made with a recipe that
-            does not fit this one. PlanError: the recipe does not fit the model.
+        CalibrationError: the calibration is of another model or target, or its recipe does not fit
+            this one.
+        PlanError: the recipe does not fit the model.
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
@@ -147,10 +151,10 @@ def convert(
             "the calibration was made with another model, or with other weights; "
             "calibrate this model first"
         )
-    given = (recipe, mode, accuracy, recover)
-    asked = calibration.recipe if given == (None,) * 4 else Recipe.of(*given)
+    options = (recipe, mode, accuracy, recover)
+    chosen = calibration.recipe if options == (None,) * 4 else Recipe.of(*options)
     plan = captured.plan(
-        target or calibration.target, calibration.observer, asked, seen=calibration.specs
+        target or calibration.target, calibration.observer, chosen, seen=calibration.specs
     )
     return _convert(captured, plan, calibration, example)
 
@@ -169,11 +173,11 @@ def quantize(
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
-    """calibrate and convert in one step; see there for arguments and errors.
+    """Calibrate and convert in one call; see `calibrate` and `convert` for arguments and errors.
 
-    Where calibration has nothing to watch (mode "weight-only" and accuracy "fast") only the first
-    batch is used, to capture and to verify with. Mode "dynamic" watches channels for smoothing.
-    The ranks of a process group calibrate and convert together, and all get the same model.
+    Where nothing is calibrated (mode "weight-only" with accuracy "fast") only the first batch is
+    used, for capture and verification. Mode "dynamic" observes channels for SmoothQuant. The ranks
+    of a process group calibrate and convert together, and all get the same model.
     """
     captured, first, data = _capture(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
@@ -199,7 +203,7 @@ def _capture(
     data: Iterable[Any] | None,
     dynamic: DynamicSizes | None,
 ) -> tuple[Captured, Any, Iterable[Any]]:
-    """The model captured, the first batch, and all data; distilled where there is none."""
+    """Capture the model; return it, the first batch and all data, distilled if there is none."""
     if data is not None:
         first, data = _peek_first_batch(data, model)
         return capture_model(model, first, dynamic), first, data
@@ -218,8 +222,7 @@ def _capture(
 def _notes(
     captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[str, ...]:
-    """What is to be said of the sizes, of which a range only where nobody chose them, and of data
-    that was made."""
+    """Return notes on input sizes (ranges only if they were not chosen) and on distilled data."""
     module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
     chosen = dynamic is not None or not module
     sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
@@ -227,13 +230,13 @@ def _notes(
 
 
 def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
-    """What the steps of a plan's recipe want to have seen."""
+    """Return the probes of the steps in a plan's recipe."""
     graph, _ = captured.for_target(plan.target)
     return collect_probes(select_steps(plan.recipe), graph.graph, plan)
 
 
 @exclusive
-@relaxed_gc()  # around all: what one step makes and the next one drops is not yet old
+@relaxed_gc()  # around all steps: their temporary objects are short-lived
 def _convert(
     captured: Captured,
     plan: QuantPlan,
@@ -241,7 +244,7 @@ def _convert(
     example: Any,
     by_all: bool = False,
 ) -> QuantizedModel:
-    """by_all: whether all ranks make this conversion, and share it."""
+    """Run the steps of the recipe. by_all: whether all ranks share this conversion."""
     _check_observers(plan, calibration)
     with share_steps() if by_all else nullcontext():
         state = run_steps(
@@ -254,7 +257,7 @@ def _convert(
 
 
 def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
-    """What a recipe says of observers has to be what the calibration was made with."""
+    """Check that the recipe's observers are those of the calibration."""
     for point in plan.observed():
         assert isinstance(point.spec, Observed)
         seen = calibration.specs.get(point.name)
@@ -266,8 +269,8 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
 
 
 def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
-    """The first batch, of all ranks where there are several, and data that still begins with the
-    own one. One-shot iterators are fine."""
+    """Return the first batch of all ranks, and this rank's data from its start; data may be a
+    one-shot iterator."""
     module = model if isinstance(model, nn.Module) else None
     if isinstance(model, Captured):
         module = model.graph.module
@@ -282,7 +285,7 @@ def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any
 
 
 def _dynamic_sizes(inputs: tuple[Input, ...]) -> DynamicSizes:
-    """The dynamic dimensions of inputs as they were captured."""
+    """Return the dynamic dimensions of captured inputs."""
     return {
         i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
         for i in inputs
@@ -290,9 +293,9 @@ def _dynamic_sizes(inputs: tuple[Input, ...]) -> DynamicSizes:
 
 
 def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
-    """Reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
+    """Return reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
     generator = torch.Generator().manual_seed(0)
-    found: dict[str, torch.Tensor] = {}
+    inputs: dict[str, torch.Tensor] = {}
     for each in calibration.inputs:
         shape = [4 if isinstance(s, str) else s for s in each.shape]
         dtype = getattr(torch, each.dtype)
@@ -301,5 +304,5 @@ def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
             bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
             low, high = (float(b) for b in bounds)
         values = torch.rand(shape, generator=generator) * (high - low) + low
-        found[each.name] = values.to(dtype)
-    return found
+        inputs[each.name] = values.to(dtype)
+    return inputs

@@ -1,4 +1,4 @@
-"""The Python API of what is made already: verify, evaluate, report, compare."""
+"""The Python API for existing files: verify, evaluate, compare, report."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ def verify(
     batch_size: int = 32,
     progress: Progress = lambda x: x,
 ) -> FileCheck:
-    """Runs the self-test of an int8 file; then the file in the integer engine and in ONNX Runtime,
-    and compares every bit.
+    """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
 
     Args:
-        file: a QDQ model of any tool; of qtool's own files QOperator models, too.
-        data: batches by the file's input names or in their order; by default random inputs over
+        file: a QDQ model of any tool, or a QOperator model written by qtool.
+        data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
         samples, batch_size: of the random inputs.
         progress: wraps the iterable of batches, for a progress bar.
 
     Returns:
-        The comparison. Its `self_test` says whether the file is as qtool wrote it and gives the
-        codes that were planned. Where a file with such a test has no integer program, `samples` is
-        0 and `not_compared` says why.
+        The comparison, of every bit. `self_test` is the result of the test stored in qtool's files:
+        whether the file is unchanged and computes the planned codes. If a file with such a test has
+        no integer program, `samples` is 0 and `not_compared` is the reason.
 
     Raises:
-        DataError: the data does not fit, or inputs of such a type cannot be made up.
-        FileError: not an ONNX file. KernelError: the engine cannot represent a node.
+        DataError: the data does not fit, or random inputs of a type cannot be generated.
+        FileError: not an ONNX file.
+        KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
     """
     read_onnx(file)
     tested = check_self_test(file)
     inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
     try:
-        found = compare_codes(file, progress(inputs))
+        comparison = compare_codes(file, progress(inputs))
     except (KernelError, VerificationError) as error:
         if not tested.present:
             raise
         return FileCheck(0, 0, 0, 0.0, None, 0, self_test=tested, not_compared=str(error))
-    return FileCheck(**vars(found), self_test=tested)
+    return FileCheck(**vars(comparison), self_test=tested)
 
 
 @accepts_paths("file")
@@ -92,24 +92,26 @@ def evaluate(
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
-    """Compares an int8 file with its float model: accuracy, size, latency, integer share.
+    """Compare an int8 file with its float model: accuracy, size, latency, integer share.
 
     In a process group of torch.distributed all ranks call it, each with its share of the data and
-    the labels of that, and all get the figures of all data; rank 0 times.
+    labels; all get the results over all data. Rank 0 measures the latency.
 
     Args:
-        file: the int8 ONNX file. model: the float model, as for `quantize`.
+        file: the int8 ONNX file.
+        model: the float model, as for `quantize`.
         data: batches, in the order of `labels`.
         labels: [samples] class numbers; the first output then holds [samples, classes] scores.
-        threads, seconds: of the latency, which the first batch is timed for.
+        threads, seconds: of the latency measurement, on the first batch.
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
-        FileError: the file is none that is known, or cannot be read.
+        FileError: not an ONNX file, or it cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
-        CaptureError: the model cannot be captured. VerificationError: a file does not run.
-        RanksError: the ranks of a process group do not fit each other, or one of them failed.
+        CaptureError: the model cannot be captured.
+        VerificationError: a file does not run.
+        RanksError: the ranks have different arguments, or one of them failed.
     """
     read_onnx(file)
     own, data = peek(data, _module(model))
@@ -139,20 +141,20 @@ def compare(
     reference: str | Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Puts several ONNX files side by side: accuracy, speed, size; made by qtool or not.
+    """Compare accuracy, speed and size of several ONNX files of any tool.
 
     Args:
         files: two or more with the same inputs and outputs.
         data: batches, in the order of the labels in `options`.
-        folder: where to write the report; by default it is not written.
-        options: labels, metrics, goals, what to time.
-        reference: which of the files the others are compared with (it may stand outside of them);
-            by default the first.
+        folder: where to write the report; None writes none.
+        options: labels, metrics, goals, timing.
+        reference: the file that the others are compared with, which need not be in `files`; by
+            default the first.
         bars: makes a progress bar from a title and a length.
 
     Raises:
-        DataError: one file alone, other inputs than the first file's, or data, labels or the
-            user's function are of no use.
+        DataError: a single file, files with different inputs, or unusable data, labels or
+            evaluation function.
         FileError: not an ONNX file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
@@ -171,7 +173,7 @@ def compare(
 
     if place is None:
         return measure(None)
-    from qtool.evaluation.report.page.write import write_report  # draws, and loads what draws
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
     return write_report(place, measure)
 
@@ -193,33 +195,33 @@ def report(
     dynamic: DynamicSizes | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Says whether to ship an int8 model, and writes it to a folder to look at.
+    """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
 
     Args:
-        source: a quantized model; the path of an int8 ONNX file, of any tool; or a float model,
+        source: a quantized model; the path of an int8 ONNX file of any tool; or a float model,
             which is calibrated and converted first.
         data: batches, in the order of the labels in `options`.
-        folder: to write report.html, report.md and report.json to, and the int8 model unless it
-            was given as a file.
-        options: labels, metrics, goals, what to time.
-        model: of a file: the float model, or the path of its ONNX file. By default the file's own
-            graph without its roundings; the layers are looked at with a model alone.
-        calibration: of a float model: what `calibrate` returned or saved.
-        calibration_data: of a float model: what to calibrate on; by default `data`.
-        target, observer, recipe, mode: of a float model, as for `quantize`.
+        folder: receives report.html, report.md and report.json, and the int8 model unless `source`
+            is a file.
+        options: labels, metrics, goals, timing.
+        model: for a file: its float model, or the path of that as ONNX. By default the graph of the
+            file without quantization; the report then has no layer analysis.
+        calibration: for a float model: the result of `calibrate`, or its file.
+        calibration_data: for a float model: the data to calibrate on; by default `data`.
+        target, observer, recipe, mode: for a float model, as for `quantize`.
         dynamic: see `capture_model`.
         bars: makes a progress bar from a title and a length.
 
     Raises:
         QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
-        DataError: data, labels or the user's function are of no use.
+        DataError: unusable data, labels or evaluation function.
         FileError: not an ONNX file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
     place, ranks = Path(folder), current()
     asked = _titled(options, place)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
-        ranks.continue_on_rank_zero()  # there is nothing to share
+        ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
         return _of_file(Path(source), model, data, place, asked, dynamic, bars)
     if isinstance(source, QuantizedModel):
@@ -236,7 +238,7 @@ def report(
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
     else:
-        with within(... if ranks.is_distributed else None):  # all have all of the data
+        with within(... if ranks.is_distributed else None):  # every rank has all data
             quantized = quantize(
                 captured,
                 DataShard(seen, ranks.rank, ranks.size) if ranks.is_distributed else seen,
@@ -260,7 +262,7 @@ def _of_file(
     dynamic: DynamicSizes | None,
     bars: ProgressBars,
 ) -> Report:
-    """The one place where a file is looked at together with the model it was made from."""
+    """Write the report on a file, with its float model if there is one."""
     read_onnx(file)
     reference: Path | Captured | None = None
     sample: Batch | None = None
@@ -271,7 +273,7 @@ def _of_file(
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
         reference = capture_model(model, sample, dynamic)
-    from qtool.evaluation.report.page.write import write_report  # draws, and loads what draws
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
     def measure(keep: Path) -> Report:
         return measure_file(
@@ -282,21 +284,21 @@ def _of_file(
 
 
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
-    """The options with a title: the folder's name where they have none."""
-    found = options or ReportOptions()
+    """Return the options with a title, by default the folder's name."""
+    chosen = options or ReportOptions()
     name = title if folder is None else resolve(folder).name
-    return found if found.title else replace(found, title=name)
+    return chosen if chosen.title else replace(chosen, title=name)
 
 
 def _module(model: Model | Captured) -> nn.Module | None:
-    """The module whose arguments a batch is for, where there is one before capturing."""
+    """Return the module that batches are arguments of, if it is known before capture."""
     if isinstance(model, Captured):
         return model.graph.module
     return model if isinstance(model, nn.Module) else None
 
 
 def _by_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
-    """Batches bound to a graph, their tensors by the names of its inputs."""
+    """Yield batches with their tensors by the names of the graph's inputs."""
     names = [i.name for i in graph.inputs]
     for index, batch in enumerate(data):
         tensors = (t for _, t in graph.bind(batch, index).tensors())

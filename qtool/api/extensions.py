@@ -1,7 +1,7 @@
-"""What a person adds from their own file: operators, observers, passes, steps and targets.
+"""Extensions: your own operators, observers, passes and targets.
 
-Each is one call, made before a model is captured; nothing in qtool is edited. What is added stands
-in plans, files, audits and reports like what was there. A second one of the same name is refused.
+Each takes one call before a model is captured. Extensions appear in plans, files, audits and
+reports like built-in parts. A second one of the same name is refused.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ def register_operator(
     macs: Callable[..., int] | None = None,
     kernel: Callable[..., Any] | None = None,
 ) -> None:
-    """Adds an operator of torch.library, written in Python or in a C++ extension.
+    """Add a torch.library operator, written in Python or in a C++ extension.
 
-    It is kept whole: never traced into, left in float, and run by ONNX Runtime.
+    It is never traced into, stays in float, and runs in ONNX Runtime.
 
     Args:
-        operator: what `torch.library.custom_op` returned, an operator such as
+        operator: the result of `torch.library.custom_op`, an operator such as
             `torch.ops.cells.step`, or its name, "cells::step". It needs a fake function (see
             `torch.library.register_fake`) and may not change its arguments.
-        onnx: what the file holds for it. Either a function: an `onnxscript` function or an
-            `onnx.FunctionProto` of a domain of its own (a list, where it calls others: itself
-            first), whose inputs are the operator's tensors in order, and whose attributes are
-            called as its other arguments; the file has one node of that name, and the function, so
-            that ONNX Runtime needs no library (OpenVINO takes no functions). Or a callable that
-            takes the operator's arguments while the graph is traced and calls `op.Add(...)` and the
-            like (see `qtool.core.ops.onnx_forms`): the file has those nodes.
-        weights: names of the arguments that are stored as int8 codes and dequantized in front of
-            the operator, where they are parameters of the model.
-        channel_axis: where the output channels of these weights lie.
-        macs: takes the operator's arguments, each tensor as a tuple of its sizes, and gives the
-            multiply-accumulates of the call; what is left out counts as none.
-        kernel: what the integer engine runs in place of the runtime's: tensors by position, all
-            else by name. It has to round as the runtime does, or `verify` says that it does not.
+        onnx: its form in the file. Either a function: an `onnxscript` function or an
+            `onnx.FunctionProto` of its own domain (a list if it calls others: itself first). Its
+            inputs are the operator's tensors in order, its attributes have the names of the other
+            arguments. The file then has one node and the function, so that ONNX Runtime needs no
+            library (OpenVINO does not support functions). Or a callable that takes the operator's
+            arguments while the graph is traced and calls `op.Add(...)` and the like (see
+            `qtool.core.ops.onnx_forms`): the file has those nodes.
+        weights: names of arguments to store as int8 codes, dequantized in front of the operator,
+            where they are parameters of the model.
+        channel_axis: dimension of the output channels of these weights.
+        macs: takes the operator's arguments, each tensor as a tuple of its sizes, and returns the
+            multiply-accumulates of the call; by default none.
+        kernel: replaces the runtime's kernel in the integer engine: tensors by position, other
+            arguments by name. It must round as the runtime does, or `verify` reports a difference.
 
     Raises:
-        PlanError: the operator is registered already or cannot be kept; says why.
+        PlanError: the operator is registered already or cannot be supported; with the reason.
     """
     ops.register(ops.custom_op_row(operator, onnx, weights, channel_axis, macs, kernel))
 
@@ -65,19 +65,19 @@ def register_observer(
     estimate: Callable[..., observers.Range],
     options: Mapping[str, Option] | None = None,
 ) -> None:
-    """Adds an observer, to be named in `calibrate`, on the command line and in recipes.
+    """Add an observer, for use by name in `calibrate`, on the command line and in recipes.
 
     Args:
         name: letters, digits and underscores.
-        statistic: what is remembered of a tensor: `qtool.observers.MinMax`, `MovingAverage`,
-            `Histogram`, or a class like them.
-        estimate: takes the statistic, the options by name, the integer type and whether zero is
-            its middle; gives the lowest and the highest value, float64 tensors: rank 0 for a whole
-            tensor, [channels] for one with an axis.
-        options: what can be set, the main one first.
+        statistic: collects values of a tensor: `qtool.observers.MinMax`, `MovingAverage`,
+            `Histogram`, or a class with the same interface.
+        estimate: takes the statistic, the options by name, the integer type and whether the range
+            is symmetric; returns the lowest and the highest value as float64 tensors: rank 0 for a
+            whole tensor, [channels] for one with an axis.
+        options: its options, the main one first.
 
     Raises:
-        CalibrationError: the name is taken or is none, or `estimate` cannot be called.
+        CalibrationError: the name is taken or invalid, or `estimate` is not callable.
     """
     if not name.isidentifier():
         raise CalibrationError(
@@ -89,36 +89,39 @@ def register_observer(
 
 
 def register_target(target: Target) -> None:
-    """Adds a target: a table as those in `qtool.planning.targets`, or one of them with `replace`.
+    """Add a target: a table like those in `qtool.planning.targets`, or one changed by `replace`.
 
     Raises:
-        PlanError: its name is taken, or its tables name what is not there or say two things of one
-            operator.
+        PlanError: its name is taken, or its tables have unknown or contradicting entries.
     """
     where = f"target '{target.name}'"
     known = {op.key for op in ops.rows()}
     named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.file.implicit_fusions}
     if unknown := sorted((named | target.file.passthrough_on_codes) - known):
-        raise PlanError(f"{where} names '{unknown[0]}', which is no operator; see qtool.core.ops")
+        raise PlanError(
+            f"{where} names '{unknown[0]}', which is not an operator; see qtool.core.ops"
+        )
     if twice := sorted(target.kernels.keys() & target.no_kernel.keys()):
-        raise PlanError(f"{where} has a kernel of '{twice[0]}' and a reason for none; keep one")
+        raise PlanError(
+            f"{where} has a kernel for '{twice[0]}' and a reason why it has none; remove one"
+        )
     if unknown := sorted(set(target.rewrites) - passes.FOR_TARGETS.keys()):
-        raise PlanError(f"{where} asks for the pass '{unknown[0]}'; register that first")
+        raise PlanError(f"{where} uses the unknown pass '{unknown[0]}'; register it first")
     targets.register(target)
 
 
 def register_pass(
     graph_pass: GraphPass, *, target: str | None = None, before: str | None = None
 ) -> None:
-    """Adds a rewrite that keeps the function of a graph; it is held to the contract of all passes.
+    """Add a pass, a rewrite that keeps the function of a graph; the pass contract is checked.
 
     Args:
-        graph_pass: see `qtool.passes.GraphPass`; one for a target gives its reason.
-        target: for this target alone, on a copy of the canonical graph; else for every model.
-        before: the pass in front of which it runs; by default it is the last one.
+        graph_pass: see `qtool.passes.GraphPass`; a pass for a target needs a `reason`.
+        target: run it for this target only, on a copy of the canonical graph; None: for all models.
+        before: name of the pass to run it before; by default it runs last.
 
     Raises:
-        PassError: its name is taken, or there is no pass `before` it, or it has no reason.
+        PassError: its name is taken, there is no pass `before`, or a reason is missing.
         PlanError: there is no such target.
     """
     name = graph_pass.name
@@ -132,7 +135,9 @@ def register_pass(
     if chosen is None:
         passes.CANONICAL.insert(at, graph_pass)
     elif not graph_pass.reason:
-        raise PassError(f"pass '{name}' for {chosen.name} has no reason; say what it is good for")
+        raise PassError(
+            f"pass '{name}' for {chosen.name} has no reason; set `reason` to what it improves"
+        )
     else:
         passes.FOR_TARGETS[name] = graph_pass
         order.insert(at, name)

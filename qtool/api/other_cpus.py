@@ -1,4 +1,4 @@
-"""The Python API of other processors: `verify_on`."""
+"""The Python API for other processors: `verify_on`."""
 
 from __future__ import annotations
 
@@ -40,45 +40,45 @@ def verify_on(
         file: an ONNX file of any tool, QDQ or QOperator.
         cpus: names from `haswell`, `nehalem`, `cortex-a53`, `neoverse-n1`, `neoverse-n2`, `wasm`,
             or `all`; a list, or one text with commas.
-        data: batches by the file's input names or in their order; by default random inputs over
+        data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
-        samples: of the random inputs; of data the first so many.
+        samples: of the random inputs, or how many of the data to use.
         batch_size: of the random inputs.
         timeout: seconds for one processor.
         progress: wraps the iterable of processors, for a progress bar.
 
     Raises:
-        DataError: the data does not fit, or inputs of such a type cannot be made up.
+        DataError: the data does not fit, or random inputs of a type cannot be generated.
         EmulationError: a processor is unknown or cannot be emulated here, with the command that
             installs what is missing; or its emulation fails, or takes longer than `timeout`.
         FileError: not an ONNX file.
         VerificationError: ONNX Runtime does not load the file.
     """
-    path, wanted = Path(file), parse_cpus(cpus)
+    path, names = Path(file), parse_cpus(cpus)
     read_onnx(path)
-    check_available(wanted)
-    given = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
-    taken = list(_first(path, given, samples))
-    results = run_on_cpus(path, wanted, taken, timeout)
-    found = tuple(result for _, result in zip(progress(wanted), results, strict=False))
-    number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in taken)
+    check_available(names)
+    stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
+    inputs = list(_first(path, stream, samples))
+    results = run_on_cpus(path, names, inputs, timeout)
+    completed = tuple(result for _, result in zip(progress(names), results, strict=False))
+    number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in inputs)
     return CpuComparison(
-        path.name, number, f"this machine ({this_machine().cpu}, {RUNTIME})", found
+        path.name, number, f"this machine ({this_machine().cpu}, {RUNTIME})", completed
     )
 
 
 def _first(
     file: Path, batches: Iterable[Sequence[Array]], samples: int
 ) -> Iterator[Sequence[Array]]:
-    """The first batches with so many samples; the last is cut where the file takes any number."""
+    """Yield batches up to a number of samples; the last is cut if the batch size is dynamic."""
     fixed = any(i.shape and isinstance(i.shape[0], int) for i in Feeder(file).inputs)
     left = samples
     for batch in batches:
         if left <= 0:
             return
         count = next((a.shape[0] for a in batch if a.ndim), 1)
-        alike = all(a.ndim and a.shape[0] == count for a in batch)
-        if count > left and alike and not fixed:
+        batched = all(a.ndim and a.shape[0] == count for a in batch)
+        if count > left and batched and not fixed:
             batch = [np.ascontiguousarray(a[:left]) for a in batch]
         left -= count
         yield batch

@@ -1,4 +1,4 @@
-"""The quantized model as people get it: with what measures it and draws what was found."""
+"""The quantized model of the public API: export, timing and reports."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from qtool.evaluation.report.compare import measure_quantized
 from qtool.evaluation.report.report import Report
 from qtool.verification import Verification
 
-LOOK = 0.05  # seconds
-SMALL = 2 * 10**7  # MACs of a sample: what rounding costs tells in small models
+QUICK_TIMING = 0.05  # seconds
+SMALL_MODEL = 2 * 10**7  # MACs of a sample; below, the cost of quantization may dominate
 
 
 class QuantizedModel(Quantized):
-    """A model on the grid of its integers, callable as the float model was.
+    """A quantized model, callable like the float model.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
-    of the weights); `export` writes the integer model, `report` says whether to ship it.
+    of the weights); `export` writes the integer model, `report` a report on it.
     """
 
     @accepts_paths("path")
@@ -38,31 +38,31 @@ class QuantizedModel(Quantized):
         external_data: bool = False,
         timing: float | None = None,
     ) -> Verification | None:
-        """Writes the integer model, after showing that it is right; see `Quantized.export`.
+        """Verify the integer model and write it; see `Quantized.export`.
 
         Args:
             path, verify, format, external_data: as there.
-            timing: seconds to time the file for beside the float model (see `speed`), which the
-                result then says, and what costs most where int8 is slower; 0 leaves it out. By
-                default a small model is looked at for a moment, and nothing is said unless int8
-                is slower.
+            timing: seconds to spend on the speed comparison with the float model (see `speed`),
+                whose result, and the slowest operators where int8 is slower, go into the remarks; 0
+                skips it. By default only small models are timed, briefly, and there is a remark
+                only if int8 is slower.
         """
         result = super().export(path, verify, format=format, external_data=external_data)
         if result is None:
             return result
         if timing is None:
             return replace(result, remarks=self._slower(path, result.coverage.macs))
-        found = self.speed(path, timing) if timing else None
-        said = () if found is None else (str(found), found.warning())
-        return replace(result, remarks=tuple(filter(None, said)))
+        speedup = self.speed(path, timing) if timing else None
+        remarks = () if speedup is None else (str(speedup), speedup.warning())
+        return replace(result, remarks=tuple(filter(None, remarks)))
 
     def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
-        """A warning where int8 is clearly slower: what rounding costs is fixed, and what integers
-        save grows with the model."""
-        found = self.speed(path, LOOK) if LOOK and macs < SMALL else None
-        if found is None or found.timing.ratios[1].high >= 1:
+        """Return a warning if int8 is clearly slower. Quantization has a fixed cost; the
+        gain grows with the model."""
+        speedup = self.speed(path, QUICK_TIMING) if QUICK_TIMING and macs < SMALL_MODEL else None
+        if speedup is None or speedup.timing.ratios[1].high >= 1:
             return ()
-        return (found.warning() or "",)
+        return (speedup.warning() or "",)
 
     @accepts_paths("folder")
     def report(
@@ -74,21 +74,21 @@ class QuantizedModel(Quantized):
         origin: str = "quantized by qtool",
         bars: ProgressBars = no_bars,
     ) -> Report:
-        """Measures this model beside its float model, and writes a report to look at.
+        """Compare this model with its float model, and write a report.
 
         Args:
             data: batches, in the order of the labels in `options`.
             folder: to write report.html, report.md, report.json and the model to.
-            options: labels, metrics, goals, what to time.
-            origin: how this model was made, in words.
+            options: labels, metrics, goals, timing.
+            origin: a sentence on how this model was made.
             bars: makes a progress bar from a title and a length.
 
         Raises:
-            DataError: data, labels or the evaluation function are of no use.
-            FileError: the folder cannot be written, or holds something else than a report.
+            DataError: unusable data, labels or evaluation function.
+            FileError: the folder cannot be written, or holds other files than a report.
         """
         from qtool.evaluation.report.page.folder import MODEL
-        from qtool.evaluation.report.page.write import write_report  # draws, and loads what draws
+        from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
         place, asked = Path(folder), options or ReportOptions()
         if not asked.title:
@@ -105,10 +105,10 @@ class QuantizedModel(Quantized):
 
     @accepts_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
-        """Times an exported file beside the float model; None where its target runs elsewhere.
+        """Time an exported file and the float model; None if its target does not run here.
 
-        One sample, one thread, runs in turn; where int8 is slower, `Speed.warning()` names the
-        operators that cost it.
+        One sample, one thread, alternating runs; where int8 is slower, `Speedup.warning()` names
+        the slowest operators.
 
         Raises:
             VerificationError: ONNX Runtime refuses one of the files.

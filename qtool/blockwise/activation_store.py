@@ -1,4 +1,4 @@
-"""Tensors between blocks on the disk, batch by batch, in the float and in the quantized network."""
+"""Activations on disk, batch by batch, of the float and the quantized network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtool.core.errors import FileError
 
 Named = Mapping[str, torch.Tensor]
 _EXACT, _CODED = "float/", "quantized/"
-_LENGTH = 8  # bytes that say how long the head is
+_LENGTH = 8  # bytes of the header length
 _KINDS = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -32,20 +32,20 @@ _KINDS = {
 
 
 class ActivationStore:
-    """A folder with a file for each batch. What is the same in both networks is there once."""
+    """A folder with a file for each batch; tensors equal in both networks are stored once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, index: int, exact: Named, coded: Named) -> None:
-        """Raises FileError where the disk is full."""
+        """Store a batch. Raises FileError where the disk is full."""
         self.folder.mkdir(exist_ok=True)
         found = {f"{_EXACT}{name}": value.contiguous() for name, value in exact.items()}
         for name, value in coded.items():
             if name not in exact or not _same(exact[name], value):
                 found[f"{_CODED}{name}"] = value.contiguous()
         seen: set[int] = set()
-        for name, value in found.items():  # a file holds no memory twice
+        for name, value in found.items():  # safetensors refuses tensors that share memory
             if _shared(value) or value.data_ptr() in seen:
                 found[name] = value.clone()
             seen.add(found[name].data_ptr())
@@ -56,9 +56,11 @@ class ActivationStore:
                 raise OSError(str(error)) from error
 
     def load(self, index: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """By name: of the float network, and of the quantized one; mapped, not read.
+        """Return the tensors of a batch by name, in the float and the quantized network;
+        memory-mapped.
 
-        Raises FileError where it is not there.
+        Raises:
+            FileError: the file is missing or damaged.
         """
         file = self._file(index)
         try:
@@ -81,8 +83,11 @@ class ActivationStore:
 
 
 def _mapped(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file of safetensors. Its own reader leaves 56 bytes of each (0.8.0;
-    docs/upstream.md), and there is one of these files for each batch and level."""
+    """Map the tensors of a safetensors file.
+
+    The library's reader leaks 56 bytes per file (0.8.0; docs/upstream.md), and there is a file for
+    each batch and level.
+    """
     with file.open("rb") as opened:
         held = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     start = _LENGTH + int.from_bytes(held[:_LENGTH], "little")
@@ -90,7 +95,7 @@ def _mapped(file: Path) -> dict[str, torch.Tensor]:
     for name, stored in json.loads(held[_LENGTH:start]).items():
         if name != "__metadata__":
             kind, (first, last) = _KINDS[stored["dtype"]], stored["data_offsets"]
-            # of no bytes torch.frombuffer makes nothing
+            # torch.frombuffer refuses empty buffers
             flat = torch.empty(0, dtype=kind)
             if last > first:
                 count = (last - first) // kind.itemsize
@@ -104,5 +109,5 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _shared(tensor: torch.Tensor) -> bool:
-    """Whether it is a part of something larger."""
+    """Return whether a tensor is a view of a larger storage."""
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()

@@ -1,12 +1,11 @@
-"""All batches through one block, in the float and in the quantized network, layer after layer.
+"""Runs all batches through one block, in the float and the quantized network, level by level.
 
-The layers of a block have levels: one that reads what another gives is one above it. For each level
-all batches run up to what its layers read; then their weights are rounded, and the batches go on
-from there. What is alive in between lies on the disk, so that the memory it takes is that of one
-batch.
+A layer that reads the result of another one is a level above it. For each level all batches run up
+to the inputs of its layers; then the weights of these are rounded, and the batches continue from
+there. Live activations are stored on disk in between, so that one batch at a time is in memory.
 
-Of several ranks each runs its share of the batches, which all find on the disk then; each gathers
-of all of them what some pieces of layers are rounded by, in the order of one process.
+Each rank runs its share of the batches and stores their activations. Then each accumulates the
+moments of its layer shards over the batches of all ranks, in the order of a single process.
 """
 
 from __future__ import annotations
@@ -40,10 +39,12 @@ After = tuple[ActivationStore, Callable[[int], Iterable[str]]]
 
 @dataclass
 class BlockOutcome:
-    """What a walk found.
+    """The result of running a block.
 
-    weights: attribute -> the weights of a layer, on their grid. notes: sentences.
-    noise, power: of the block's results, by name, over all samples.
+    Attributes:
+        weights: attribute -> rounded weights of a layer.
+        notes: sentences for the user.
+        noise, power: of the block's results, by name, over all samples.
     """
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -56,30 +57,30 @@ class BlockOutcome:
 class _BlockRun:
     state: ConversionState
     executor: Executor
-    reads: Sequence[str]  # the block's inputs, by their names between blocks
-    gives: Mapping[str, int]  # the block's results likewise -> their numbers
+    inputs: Sequence[str]  # of the block, by their names between blocks
+    outputs: Mapping[str, int]  # likewise -> their numbers in the executor
     layers: Mapping[int, BlockLayer]
     levels: Mapping[int, int]
     fixed: Sequence[int]
     outcome: BlockOutcome
     ranks: Ranks
     errors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Of each result, by batch of this rank: noise and power."""
+    """Noise and power of each result, by batch of this rank."""
 
     def steps(self, level: int) -> list[int]:
-        return [i for i, found in self.levels.items() if found == level]
+        return [i for i, each in self.levels.items() if each == level]
 
     def alive(self, level: int) -> set[int]:
-        """What is still read when all of this level is computed."""
+        """Return the values that are needed after this level."""
         read = {
             j for i, k in self.levels.items() if k > level for j in self.executor.calls[i].reads
         }
         known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
-        return (read | set(self.gives.values())) & known
+        return (read | set(self.outputs.values())) & known
 
     @property
     def constants(self) -> set[int]:
-        """What is the same for all batches."""
+        """Values that are equal for all batches."""
         return {*self.executor.constants, *self.fixed}
 
 
@@ -91,12 +92,14 @@ def run_block(
     after: After,
     sizes: Sequence[int],
 ) -> BlockOutcome:
-    """Runs a block, whose weights it rounds on the way.
+    """Run all batches through a block, and round its weights on the way.
 
     Args:
-        work: of the block, its parameters solved. rounding: False leaves them at the nearest codes.
-        values: what the block reads, and what passes by. scratch: for what is alive inside of it.
-        after: where what the next blocks read of a batch is written, and its names.
+        state: of the block, with solved parameters.
+        rounding: False keeps the weights at their nearest codes.
+        values: inputs of the block and of later ones.
+        scratch: for activations inside the block.
+        after: where to store the inputs of the next blocks, and their names for each batch.
         sizes: the number of samples of each batch.
 
     Raises:
@@ -106,11 +109,11 @@ def run_block(
     top = max(at.levels.values(), default=0)
     for level in track("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-        pieces = make_shards(at.ranks, at.executor, layers, len(sizes))
-        _advance(at, level, values, scratch, after if level == top else None, sizes, pieces)
+        shards = make_shards(at.ranks, at.executor, layers, len(sizes))
+        _advance(at, level, values, scratch, after if level == top else None, sizes, shards)
         for layer in layers:
-            _round(at, layer, [piece for piece in pieces if piece.layer is layer])
-        del pieces
+            _round(at, layer, [shard for shard in shards if shard.layer is layer])
+        del shards
         trim_memory()
     _sum_errors(at)
     return at.outcome
@@ -137,7 +140,7 @@ def _start(state: ConversionState, rounding: bool) -> _BlockRun:
 
 
 def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
-    """Layers whose weights are in codes and belong to them alone, by their numbers."""
+    """Return the layers with quantized weights that no other node reads, by number."""
     uses: dict[str, int] = {}
     for node in state.graph.graph.nodes:
         if node.op == "get_attr":
@@ -161,7 +164,7 @@ def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> di
                 (number, reads, run.indices[G.name_of(weight)]),
                 residual_input(run, number),
             )
-            if beside is not None and beside > number:  # not known yet in a walk
+            if beside is not None and beside > number:  # not computed yet when the layer is rounded
                 beside = None
             bias = G.argument(node, 2, "bias")
             added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
@@ -176,67 +179,66 @@ def _advance(
     scratch: ActivationStore,
     after: After | None,
     sizes: Sequence[int],
-    pieces: Sequence[Shard],
+    shards: Sequence[Shard],
 ) -> None:
-    """All batches through the steps of one level; of each is gathered what pieces of the layers of
-    the next are rounded by.
+    """Run all batches through one level, and accumulate the moments of the next level's shards.
 
-    after: where results go, behind the last level.
+    after: where results go after the last level.
     """
     run, ranks = at.executor, at.ranks
     steps, alive = at.steps(level), at.alive(level)
-    kept, layers = alive | at.constants, {piece.layer.number: piece.layer for piece in pieces}
-    early = layers.keys()  # computed in the float network alone
-    firsts = [0, *accumulate(sizes)]  # the numbers of the batches' samples
+    kept, layers = alive | at.constants, {shard.layer.number: shard.layer for shard in shards}
+    targets = layers.keys()  # computed in the float network alone
+    firsts = [0, *accumulate(sizes)]  # number of each batch's first sample
     own = range(ranks.rank, len(sizes), ranks.size)
     for index in track("batches", own, len(own)):
         ranks.check()
         exact, coded = _load(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
-        run.advance(exact, list(layers), frozenset(), kept | early)
+        run.advance(exact, list(layers), frozenset(), kept | targets)
         if not ranks.is_distributed:
-            add_batch(pieces, exact, coded, firsts[index])
+            add_batch(shards, exact, coded, firsts[index])
         if after is None:
-            scratch.save(index, _to_named(exact, alive | early), _to_named(coded, alive))
+            scratch.save(index, _to_named(exact, alive | targets), _to_named(coded, alive))
         else:
             _finish(at, index, values, after, (exact, coded))
             scratch.drop(index)
-    if ranks.is_distributed and pieces:
-        ranks.all_gather("")  # all batches are on the disk
+    if ranks.is_distributed and shards:
+        ranks.all_gather("")  # a barrier: all batches are stored
         for index in track("batches", range(len(sizes)), len(sizes)):
             ranks.check()
-            add_batch(pieces, *_load(at, level + 1, index, values, scratch), firsts[index])
+            add_batch(shards, *_load(at, level + 1, index, values, scratch), firsts[index])
 
 
 def _load(
     at: _BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What is known of a batch before a level, in both networks."""
-    run, found = at.executor, []
+    """Load the values of a batch before a level, in both networks."""
+    run, networks = at.executor, []
     if level == 0:
-        numbers = dict(zip(at.reads, run.inputs, strict=True))
+        numbers = dict(zip(at.inputs, run.inputs, strict=True))
         known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
     else:
         known = [_from_named(side) for side in scratch.load(index)]
-        early = {i for i in at.layers if at.levels[i] == level}
-        known[1] = {i: v for i, v in known[1].items() if i not in early}
+        targets = {i for i in at.layers if at.levels[i] == level}
+        known[1] = {i: v for i, v in known[1].items() if i not in targets}
     for each, points in zip(known, (frozenset[str](), run.points), strict=True):
-        found.append(run.initial_values(each))
-        run.advance(found[-1], at.fixed, points, at.constants)
-    return found[0], found[1]
+        networks.append(run.initial_values(each))
+        run.advance(networks[-1], at.fixed, points, at.constants)
+    return networks[0], networks[1]
 
 
 def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
-    """Values as a file holds them; sizes are marked."""
-    found = {i: values[i] for i in numbers}
-    sizes = {i: v for i, v in found.items() if not isinstance(v, torch.Tensor)}
+    """Return values by number under the names that a file has; sizes are marked."""
+    chosen = {i: values[i] for i in numbers}
+    sizes = {i: v for i, v in chosen.items() if not isinstance(v, torch.Tensor)}
     marked = {f"{_SIZE}{i}": torch.tensor(v) for i, v in sizes.items()}
-    return marked | {str(i): v for i, v in found.items() if i not in sizes}
+    return marked | {str(i): v for i, v in chosen.items() if i not in sizes}
 
 
 def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
-    """The inverse."""
+    """Return the values of `_to_named`."""
     return {
         int(name.removeprefix(_SIZE)): value.item() if name.startswith(_SIZE) else value
         for name, value in named.items()
@@ -248,13 +250,13 @@ def _finish(
     index: int,
     values: ActivationStore,
     after: After,
-    found: tuple[list[torch.Tensor], list[torch.Tensor]],
+    networks: tuple[list[torch.Tensor], list[torch.Tensor]],
 ) -> None:
-    """Writes what goes on to the next blocks, and adds up how far results are from the float's."""
-    folder, wanted = after
+    """Store the inputs of the next blocks, and add up the errors of the results."""
+    folder, needed = after
     both = values.load(index)
-    for name, number in at.gives.items():
-        exact, coded = (side[number] for side in found)
+    for name, number in at.outputs.items():
+        exact, coded = (side[number] for side in networks)
         both[0][name], both[1][name] = exact, coded
         if exact.is_floating_point():
             noise, power = (
@@ -262,35 +264,35 @@ def _finish(
                 for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
             )
             at.errors.setdefault(name, []).append((noise, power))
-    names = tuple(wanted(index))
+    names = tuple(needed(index))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(index, *kept)
 
 
 def _sum_errors(at: _BlockRun) -> None:
-    """How far results are from the float's, over all batches in their order."""
-    told = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
-    for name in dict.fromkeys(name for off in told for name in off):
-        both = interleave([off.get(name, []) for off in told])
+    """Sum the errors of the results over the batches of all ranks, in their order."""
+    gathered = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
+    for name in dict.fromkeys(name for errors in gathered for name in errors):
+        both = interleave([errors.get(name, []) for errors in gathered])
         at.outcome.noise[name], at.outcome.power[name] = (
             sum(each) for each in zip(*both, strict=True)
         )
 
 
-def _round(at: _BlockRun, layer: BlockLayer, pieces: Sequence[Shard]) -> None:
+def _round(at: _BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
     assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.calls[layer.weight].operands[0][1]]
-    found, alike = round_layer(
-        at.ranks, pieces, at.state.parameters.params[name], weight, at.state.plan
+    weight, singular = round_layer(
+        at.ranks, shards, at.state.parameters.params[name], weight, at.state.plan
     )
-    if alike:
+    if singular:
         at.outcome.notes.append(
             f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
         )
-    if found is None:
+    if weight is None:
         return
-    run.quantized_constants[layer.weight] = found
+    run.quantized_constants[layer.weight] = weight
     stored = at.state.graph.graph
     attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
-    at.outcome.weights[str(attribute.target)] = found
+    at.outcome.weights[str(attribute.target)] = weight

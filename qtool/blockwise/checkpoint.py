@@ -1,8 +1,8 @@
-"""How far a conversion by blocks is, on the disk: what lets it go on after any end.
+"""Checkpoints of a block-wise conversion, from which an interrupted command resumes.
 
-Beside the result stands the folder `<result>.blocks`. A block is done when its record is there,
-which is the last thing that is written of it; what a block wrote before is written again, over the
-same places. So the same command goes on behind the last whole block, to the same bytes.
+They are in the folder `<result>.blocks` next to the result. A block is finished when its record is
+there, which is written last; unfinished blocks are converted again and overwrite their files. So
+the same command resumes after the last finished block and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """What is known of a block that is done.
+    """The record of a finished block.
 
-    name: its first and last layer. end: of its weights in the data. sqnr: of what it gives, in dB,
-    by name; None where nothing differs. rounded: layers. notes: sentences. nodes: rows of its plan.
+    Attributes:
+        name: its first and last layer.
+        end: offset behind its weights in the data file, in bytes.
+        digest: of the block and its weights.
+        sqnr: of its results, in dB, by name; None for identical results.
+        rounded: how many layers GPTQ rounded.
+        notes: sentences for the user.
+        nodes: rows of its plan.
     """
 
     name: str
@@ -55,41 +61,42 @@ class BlockRecord:
 
 
 class Checkpoint:
-    """The folder of one conversion.
+    """The checkpoint folder of one conversion.
 
-    said: what it is made of: model, data, choices. ranks: all of them see the folder.
+    Args:
+        identity: of model and options; a checkpoint of another one is refused.
+        ranks: all of them access the folder.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, str], ranks: Ranks) -> None:
         self.folder, self.ranks = folder, ranks
-        self._said = dict(identity)
+        self._identity = dict(identity)
         if not ranks.rank:
             self._begin()
             self._clean()
         ranks.all_gather("")
         if not (folder / _START).is_file():
             raise FileError(
-                f"rank {ranks.rank} of {ranks.size} does not find {folder} that rank 0 has begun; "
-                "give a place for the result that all of them see"
+                f"rank {ranks.rank} of {ranks.size} does not find {folder}, which rank 0 created; "
+                "write the result to a folder that all ranks can access"
             )
-        self.done = list(self._read())
+        self.finished = list(self._read())
 
     def _begin(self) -> None:
         start = self.folder / _START
         if not start.is_file():
-            write_atomic(start, json.dumps(self._said, indent=1).encode())
+            write_atomic(start, json.dumps(self._identity, indent=1).encode())
             return
         known = _json(start)
-        for what, value in self._said.items():
+        for what, value in self._identity.items():
             if known.get(what) != value:
                 raise FileError(
-                    f"{self.folder} holds work that was begun with another {what}; give what it "
-                    "was begun with to go on, or delete it to begin again"
+                    f"{self.folder} is the checkpoint of a conversion begun with another {what}; "
+                    f"resume it with the same {what}, or delete it to start again"
                 )
 
     def _clean(self) -> None:
-        """Removes all tensors but those that the next block reads: what a block wrote that did not
-        come to its end, and what the one before it had read."""
+        """Remove all stored tensors except the inputs of the next block."""
         read = self.activations(len(list(self._read()))).folder
         held = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
         for left in {*held, self.scratch.folder} - {read}:
@@ -102,13 +109,13 @@ class Checkpoint:
                 yield BlockRecord.of(_json(file))
             except TypeError as error:
                 raise FileError(
-                    f"{file} is damaged; delete {self.folder} to begin again"
+                    f"{file} is damaged; delete {self.folder} to start again"
                 ) from error
             index += 1
 
     def check_identity(self, what: str, value: str) -> None:
-        """That the rest of the input, which is known later, is the one it was begun with."""
-        self._said[what] = value
+        """Check a part of the identity that is known later, such as the data; store it if new."""
+        self._identity[what] = value
         if self.ranks.rank:
             return
         file = self.folder / f"{what}.txt"
@@ -116,27 +123,27 @@ class Checkpoint:
             write_atomic(file, value.encode())
         elif file.read_text() != value:
             raise FileError(
-                f"{self.folder} holds work that was begun with other {what}; give those to go on, "
-                "or delete it to begin again"
+                f"{self.folder} is the checkpoint of a conversion begun with other {what}; "
+                f"resume it with the same {what}, or delete it to start again"
             )
 
     @property
     def data(self) -> Path:
-        """The weights of all blocks that are done, and behind them anything."""
+        """File with the weights of all finished blocks; what follows them is unused."""
         return self.folder / _DATA
 
     @property
     def end(self) -> int:
-        """Where the weights of the next block go."""
-        return self.done[-1].end if self.done else 0
+        """Offset of the next block's weights in the data file."""
+        return self.finished[-1].end if self.finished else 0
 
     def activations(self, index: int) -> ActivationStore:
-        """What a block reads."""
+        """Inputs of a block."""
         return ActivationStore(self.folder / f"{_VALUES}{index:04}")
 
     @property
     def own_data(self) -> ActivationStore:
-        """The data of this rank, as long as nobody knows how much the others have."""
+        """Data of this rank, until the batch counts of all ranks are known."""
         return ActivationStore(self.folder / f"{_TAKEN}{self.ranks.rank}")
 
     @property
@@ -144,27 +151,29 @@ class Checkpoint:
         return ActivationStore(self.folder / "scratch")
 
     def model(self, index: int) -> Path:
-        """A block as ONNX, whose weights are in the data."""
+        """ONNX file of a block, with its weights in the data file."""
         return self._file(index, "onnx")
 
-    def add(self, done: BlockRecord | None) -> None:
-        """A block is done: from here on it is not done again. done: of the first rank."""
-        index, ranks = len(self.done), self.ranks
+    def add(self, record: BlockRecord | None) -> None:
+        """Record a block as finished. record: on rank 0."""
+        index, ranks = len(self.finished), self.ranks
         if not ranks.rank:
-            assert done is not None
-            write_atomic(self._file(index, "json"), done.to_json().encode())
+            assert record is not None
+            write_atomic(self._file(index, "json"), record.to_json().encode())
             shutil.rmtree(self.activations(index).folder, ignore_errors=True)
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
-        told = ranks.broadcast(None if done is None else done.to_json().encode())
-        self.done.append(done or BlockRecord.of(json.loads(told)))
+        data = ranks.broadcast(None if record is None else record.to_json().encode())
+        self.finished.append(record or BlockRecord.of(json.loads(data)))
 
     def block_models(self) -> list[onnx.ModelProto]:
-        return [onnx.load(self.model(i), load_external_data=False) for i in range(len(self.done))]
+        return [
+            onnx.load(self.model(i), load_external_data=False) for i in range(len(self.finished))
+        ]
 
     @property
     def digest(self) -> str:
-        """Of all weights, and where each is."""
-        return hashlib.sha256("".join(d.digest for d in self.done).encode()).hexdigest()[:16]
+        """Hash of all blocks and their weights."""
+        return hashlib.sha256("".join(d.digest for d in self.finished).encode()).hexdigest()[:16]
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -174,20 +183,20 @@ class Checkpoint:
 
 
 @contextmanager
-def open_checkpoint(path: Path, said: Mapping[str, str], ranks: Ranks) -> Iterator[Checkpoint]:
-    """The record of a conversion to `path`, for the processes of one command at a time.
+def open_checkpoint(path: Path, identity: Mapping[str, str], ranks: Ranks) -> Iterator[Checkpoint]:
+    """Open the checkpoint of a conversion to `path`, locked against other commands.
 
     Raises:
-        FileError: another one is at it; it was begun with another model, other data or choices.
+        FileError: another process has it open, or it is of another model, data or options.
     """
     folder = path.with_name(f"{path.name}.blocks")
     with nullcontext() if ranks.rank else _locked(path, folder):
         try:
-            yield Checkpoint(folder, said, ranks)
+            yield Checkpoint(folder, identity, ranks)
         except OSError as error:
             raise FileError(
-                f"cannot write {folder}: {error.strerror or error}; what is done is kept, and the "
-                "same command goes on there"
+                f"cannot write {folder}: {error.strerror or error}; finished blocks are kept, "
+                "and the same command resumes"
             ) from error
 
 
@@ -205,7 +214,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise FileError(
-                    f"another process works in {folder}; wait for it, or end it"
+                    f"another process uses {folder}; wait until it ends, or stop it"
                 ) from error
         yield
 
@@ -215,4 +224,4 @@ def _json(file: Path) -> dict[str, Any]:
         found = json.loads(file.read_text("utf-8"))
         if isinstance(found, dict):
             return found
-    raise FileError(f"{file} is damaged; delete {file.parent} to begin again")
+    raise FileError(f"{file} is damaged; delete {file.parent} to start again")

@@ -1,11 +1,11 @@
-"""What is gathered of one layer, batch by batch, to round its weights; and their rounding.
+"""Moments of a layer, accumulated batch by batch, and GPTQ rounding of its weights by them.
 
-The float and the quantized network run side by side. Of a layer x W^T whose inputs in the quantized
-network are the rows x, and for which y is wanted, these are X^T X and (Y - X W^T)^T X, summed over
-all rows, and some rows themselves, of samples that are kept aside. All of it has a size that the
-number of samples does not change. It is the objective of the step `round` (recovery/rounding.py),
-there of rows in memory. Outputs do not hear of each other, so a large layer is gathered and rounded
-in pieces of some outputs, one after the other or in several processes.
+The float and the quantized network run side by side. For a layer X W^T with inputs X in the
+quantized network and targets Y, the moments are the Hessian X^T X and (Y - X W^T)^T X, summed over
+all rows; some rows of held-out samples are kept, too. Their size does not depend on the number of
+samples. The objective is that of the step `gptq` (algorithms/weight_rounding/rounding.py), which
+keeps rows in memory. Outputs are independent, so a large layer is rounded in shards of outputs, one
+after the other or in several processes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from qtool.core.graph import torch_ops
 from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
 
-HOLDOUT_EVERY = 4  # every so many samples are for judging alone
-HOLDOUT_ROWS = 1024  # rows of these, of all batches together
-MAX_ROWS = 1 << 14  # rows of a batch that are looked at
-COLUMNS = 1024  # that are rounded with feedback to each other
-SHARD_ELEMENTS = 1 << 22  # of the weights of a piece, about
+HOLDOUT_EVERY = 4  # every n-th sample is held out
+HOLDOUT_ROWS = 1024  # held-out rows of all batches together
+MAX_ROWS = 1 << 14  # per batch
+COLUMNS = 1024  # rounded with feedback to each other
+SHARD_ELEMENTS = 1 << 22  # weights of a shard, about
 
 
 class _HoldoutRows:
-    """Some rows of all batches, in one place: [groups, at most ASIDE, features]. Pieces of memory
-    that stay between those that come and go would keep these from being used again."""
+    """Held-out rows of all batches in one tensor: [groups, up to HOLDOUT_ROWS, features].
+
+    Small tensors that stay between temporary ones would fragment memory.
+    """
 
     def __init__(self, batches: int) -> None:
         self._batches, self._seen, self._count = batches, 0, 0
         self._all: torch.Tensor | None = None
 
-    def wanted(self) -> int:
-        """How many of the next batch."""
+    def next_count(self) -> int:
+        """Return how many rows to take of the next batch."""
         return (
             HOLDOUT_ROWS * (self._seen + 1) // self._batches
             - HOLDOUT_ROWS * self._seen // self._batches
@@ -64,34 +66,35 @@ class _HoldoutRows:
 
 
 class InputMoments:
-    """X^T X of what one or more layers read, and rows of samples aside.
+    """The Hessian X^T X of the inputs of one or more layers, and held-out rows of them.
 
-    squares: of each COLUMNS that are rounded together with themselves and with those behind them:
-    float32 [groups, COLUMNS, ...]; the other half is never asked for.
+    Attributes:
+        squares: for each block of COLUMNS, its products with itself and all later columns: float32
+            [groups, COLUMNS, ...]; the other half is never needed.
     """
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
         self.squares: list[torch.Tensor] = []
-        self.aside = _HoldoutRows(batches)
+        self.holdout = _HoldoutRows(batches)
         self._inverses: dict[int, InverseHessian] = {}
 
     def add(self, node: fx.Node, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sees a batch, whose first sample is number `first`; returns its rows as learned from and
-        as kept aside."""
-        learned, aside = _split(x, first)
-        rows = input_rows(node, learned, MAX_ROWS)
-        kept = input_rows(node, aside, self.aside.wanted())
+        """Add a batch; return its training rows and held-out rows. first: number of its first
+        sample."""
+        training, holdout = _split(x, first)
+        rows = input_rows(node, training, MAX_ROWS)
+        kept = input_rows(node, holdout, self.holdout.next_count())
         for k, part in enumerate(rows.split(COLUMNS, 2)):
             later = rows[:, :, k * COLUMNS :]
             if k == len(self.squares):
                 self.squares.append(torch.zeros(len(rows), part.shape[2], later.shape[2]))
             self.squares[k].baddbmm_(part.mT, later)
-        self.aside.add(kept)
+        self.holdout.add(kept)
         return rows, kept
 
     def inverse(self, start: int, end: int) -> InverseHessian:
-        """Of the moments of these columns."""
+        """Return the inverse Hessian of a block of columns."""
         if start not in self._inverses:
             own = self.squares[start // COLUMNS][:, :, : end - start]
             self._inverses[start] = invert_hessian(own)
@@ -99,9 +102,11 @@ class InputMoments:
 
 
 class LayerMoments:
-    """Of some outputs of a layer what is missing, times the inputs: float32 [groups, rows, d].
+    """Moments of some outputs of a layer: their errors times the inputs, float32 [groups, rows, d].
 
-    weight: as it is, [groups, rows, d]. rows: which of its outputs these are.
+    Args:
+        weight: of the whole layer, float [groups, out, d].
+        rows: the outputs of this shard.
     """
 
     def __init__(
@@ -111,44 +116,45 @@ class LayerMoments:
         self.weight = weight[:, rows]
         self.whole = self.weight.shape[1] == weight.shape[1]
         self.missing = torch.zeros_like(self.weight)
-        self._aside = _HoldoutRows(inputs.batches)
+        self._holdout = _HoldoutRows(inputs.batches)
 
     def add(
-        self, rows: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor, first: int
+        self, rows: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor, first: int
     ) -> None:
-        """Sees a batch: what `Inputs.add` gave of it, and what is wanted of the layer."""
-        learned, aside = _split(wanted, first)
-        lacks = (
-            output_rows(self.node, learned, MAX_ROWS)[:, :, self.rows] - rows[0] @ self.weight.mT
+        """Add a batch: the rows that `InputMoments.add` returned, and the targets of the layer."""
+        parts = _split(target, first)
+        limits = MAX_ROWS, self._holdout.next_count()
+        error, holdout_error = (
+            output_rows(self.node, part, limit)[:, :, self.rows] - each @ self.weight.mT
+            for part, limit, each in zip(parts, limits, rows, strict=True)
         )
-        self.missing.baddbmm_(lacks.mT, rows[0])
-        wanted_aside = output_rows(self.node, aside, self._aside.wanted())[:, :, self.rows]
-        self._aside.add(wanted_aside - rows[1] @ self.weight.mT)
+        self.missing.baddbmm_(error.mT, rows[0])
+        self._holdout.add(holdout_error)
 
     def params_of(self, params: QuantParams) -> QuantParams:
-        """Of these outputs, from those of the layer."""
+        """Return the parameters of these outputs, from those of the layer."""
         if self.whole or params.axis is None:
             return params
         scale, zero = params.scale[self.rows], params.zero_point[self.rows]
         return replace(params, scale=scale, zero_point=zero)
 
     def nearest(self, params: QuantParams, shape: torch.Size) -> torch.Tensor:
-        """Each weight at its nearest code. params, shape: of these outputs."""
+        """Return each weight at its nearest code. params, shape: of these outputs."""
         return params.round_trip(as_weight(self.node, self.weight, shape))
 
     def rounded(
         self, params: QuantParams, shape: torch.Size, plan: QuantPlan
     ) -> torch.Tensor | None:
-        """The weights on their grid, as the layer has them; None where the nearest codes are nearer
-        on the rows kept aside.
+        """Return the rounded weights, or None where the nearest codes are better on held-out rows.
 
         Args:
-            params, shape: of these outputs. plan: whose target may limit pairs of weights.
+            params, shape: of these outputs.
+            plan: its target may limit pairs of weights.
 
         Raises:
-            torch.linalg.LinAlgError: inputs too much alike.
+            torch.linalg.LinAlgError: the Hessian is singular.
         """
-        x, lacks, weight = self.inputs.aside.all, self._aside.all, self.weight
+        x, lacks, weight = self.inputs.holdout.all, self._holdout.all, self.weight
         off = as_matrix(self.node, self.nearest(params, shape)) - weight
         before = torch.baddbmm(lacks, x, off.mT, alpha=-1).square_().sum()
         del off
@@ -166,13 +172,15 @@ class LayerMoments:
         shape: torch.Size,
         plan: QuantPlan,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Some columns after the others, each towards what those before have left, as far as that
-        repairs rows kept aside; and what these lack then."""
+        """Round block by block of columns; return the weights and the errors of held-out rows.
+
+        Each block first moves towards the remaining error, damped by the gain on held-out rows.
+        """
         scale, zero = (
             as_matrix(self.node, params.along(t.float(), shape).expand(shape))
             for t in (params.scale, params.zero_point)
         )
-        x, found = self.inputs.aside.all, torch.empty_like(exact)
+        x, found = self.inputs.holdout.all, torch.empty_like(exact)
         levels = params.qtype.qmin, params.qtype.qmax
         pairs = pair_bounds(plan, self.node, exact, params, shape)
         for start in range(0, exact.shape[-1], COLUMNS):
@@ -184,7 +192,7 @@ class LayerMoments:
             grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, start)
             found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
             off = found[:, :, part] - old
-            later = slice(part.stop, None)  # what is missing of those before is not asked again
+            later = slice(part.stop, None)  # the residual of earlier columns is not needed again
             behind = self.inputs.squares[start // COLUMNS][:, :, off.shape[2] :]
             missing[:, :, later].baddbmm_(off, behind, alpha=-1)
             lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
@@ -192,7 +200,7 @@ class LayerMoments:
 
 
 def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:
-    """The outputs of a layer that are rounded together. weight: [groups, out, d]."""
+    """Return the outputs of each shard of a layer. weight: [groups, out, d]."""
     groups, outputs, inputs = weight.shape
     grouped = groups > 1 or node.target is torch_ops.conv_transpose
     count = outputs if grouped else min(outputs, max(1, SHARD_ELEMENTS // inputs))
@@ -200,6 +208,6 @@ def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples to learn from and those kept aside, by their numbers."""
-    aside = (torch.arange(len(x)) + first) % HOLDOUT_EVERY == HOLDOUT_EVERY - 1
-    return x[~aside], x[aside]
+    """Split a batch into training and held-out samples, by their numbers."""
+    holdout = (torch.arange(len(x)) + first) % HOLDOUT_EVERY == HOLDOUT_EVERY - 1
+    return x[~holdout], x[holdout]

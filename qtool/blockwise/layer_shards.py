@@ -1,4 +1,4 @@
-"""The layers of a level as shards, which are assigned to ranks, collected for and rounded there."""
+"""Shards of the layers of a level: each is assigned to a rank, which rounds it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class BlockLayer:
-    """A layer to be rounded: its node, its number, that of what it reads, of its rounded weight, of
-    its bias and of the tensor that its result is added to (None: it has none)."""
+    """A layer to be rounded, with the numbers of values in the executor.
+
+    Attributes:
+        number: of its result.
+        reads: of its input.
+        weight: of its quantized weight.
+        bias: None where it has none.
+        residual: of the tensor that its result is added to; None where there is none.
+    """
 
     node: fx.Node
     number: int
@@ -33,13 +40,13 @@ class BlockLayer:
 
     @property
     def reading(self) -> Hashable:
-        """The same for layers that read the same rows."""
+        """Equal for layers that read the same rows."""
         return self.reads, row_layout(self.node)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Some outputs of a layer and the rank that rounds them. moments: where that is this one."""
+    """Some outputs of a layer and the rank that rounds them. moments: on that rank."""
 
     layer: BlockLayer
     rank: int
@@ -50,7 +57,7 @@ class Shard:
 def make_shards(
     ranks: Ranks, run: Executor, layers: Sequence[BlockLayer], batches: int
 ) -> list[Shard]:
-    """The layers in pieces; each rank gets about as many weights."""
+    """Split layers into shards; each rank gets about the same number of weights."""
     every = [
         (layer, weight, rows)
         for layer in layers
@@ -70,13 +77,13 @@ def make_shards(
 
 
 def add_batch(
-    pieces: Sequence[Shard], exact: list[torch.Tensor], coded: list[torch.Tensor], first: int
+    shards: Sequence[Shard], exact: list[torch.Tensor], coded: list[torch.Tensor], first: int
 ) -> None:
-    """Of a batch, whose first sample has this number, what the own pieces are rounded by."""
+    """Add a batch to the moments of this rank's shards. first: number of its first sample."""
     rows: dict[Hashable, tuple[torch.Tensor, torch.Tensor]] = {}
     wanted: dict[int, torch.Tensor] = {}
-    for piece in pieces:
-        layer, moments = piece.layer, piece.moments
+    for shard in shards:
+        layer, moments = shard.layer, shard.moments
         if moments is None:
             continue
         read = layer.reading
@@ -90,55 +97,56 @@ def add_batch(
 def _target(
     layer: BlockLayer, exact: list[torch.Tensor], coded: list[torch.Tensor]
 ) -> torch.Tensor:
-    """The layer's float result, without its bias, and what is missing of the tensor that it will
-    be added to."""
-    result, beside = exact[layer.number], layer.residual
+    """Return the layer's float result without its bias, plus the error of its residual."""
+    result, residual = exact[layer.number], layer.residual
     if layer.bias is not None:
         last = layer.node.target is aten.linear.default
         result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
-    if beside is None or exact[beside] is None or coded[beside] is None:
+    if residual is None or exact[residual] is None or coded[residual] is None:
         return result
-    if exact[beside].numel() != result.numel():
+    if exact[residual].numel() != result.numel():
         return result
-    return result + (exact[beside] - coded[beside]).reshape(result.shape)
+    return result + (exact[residual] - coded[residual]).reshape(result.shape)
 
 
 def round_layer(
     ranks: Ranks,
-    pieces: Sequence[Shard],
+    shards: Sequence[Shard],
     params: QuantParams,
     weight: torch.Tensor,
     plan: QuantPlan,
 ) -> tuple[torch.Tensor | None, bool]:
-    """The weights of a layer, some of its pieces at their nearest codes; None where all are. And
-    whether its inputs are too much alike."""
+    """Return the rounded weights of a layer, and whether its Hessian is singular.
+
+    Shards where rounding to nearest is better keep their nearest codes; None where all do.
+    """
     own = {
-        i: _round_shard(p.moments, params, weight, plan) for i, p in enumerate(pieces) if p.moments
+        i: _round_shard(p.moments, params, weight, plan) for i, p in enumerate(shards) if p.moments
     }
-    found, taken, alike = torch.empty(weight.shape), False, False
-    for i, piece in enumerate(pieces):
+    rounded, any_rounded, singular = torch.empty(weight.shape), False, False
+    for i, shard in enumerate(shards):
         result = own.get(i)
         if ranks.is_distributed:
-            result = load(ranks.broadcast(None if result is None else save(result), piece.rank))
+            result = load(ranks.broadcast(None if result is None else save(result), shard.rank))
         assert result is not None
-        alike |= "alike" in result
-        taken |= "rounded" in result
-        place = piece.rows if len(pieces) > 1 else slice(None)
-        found[place] = result["rounded" if "rounded" in result else "nearest"]
-    return (found if taken else None), alike
+        singular |= "singular" in result
+        any_rounded |= "rounded" in result
+        place = shard.rows if len(shards) > 1 else slice(None)
+        rounded[place] = result["rounded" if "rounded" in result else "nearest"]
+    return (rounded if any_rounded else None), singular
 
 
 def _round_shard(
     moments: LayerMoments, params: QuantParams, weight: torch.Tensor, plan: QuantPlan
 ) -> dict[str, torch.Tensor]:
-    """The weights of a piece, `rounded` or the `nearest`; `alike` where its inputs are."""
+    """Return the weights of a shard, `rounded` or `nearest`; `singular` if its Hessian is."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
-    shape, found = weight[rows].shape, dict[str, torch.Tensor]()
+    shape, flags = weight[rows].shape, dict[str, torch.Tensor]()
     better = None
     try:
         better = moments.rounded(own, shape, plan)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
-        found["alike"] = torch.ones(1)
+        flags["singular"] = torch.ones(1)
     if better is not None:
         return {"rounded": better.contiguous()}
-    return {**found, "nearest": moments.nearest(own, shape).contiguous()}
+    return {**flags, "nearest": moments.nearest(own, shape).contiguous()}

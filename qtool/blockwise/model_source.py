@@ -1,5 +1,5 @@
-"""Where a model larger than memory comes from: a folder with safetensors, or an ONNX file with its
-weights beside it. Its graph is made without them; each is read when it is asked for."""
+"""Sources of models larger than memory: a folder with safetensors, or an ONNX file with external
+data. The graph is built without weights; each weight is read on demand."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from qtool.frontends.huggingface.meta_init import (
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.onnx import OnnxModule, map_onnx
 
-_SAMPLED_ELEMENTS = 1024  # elements of each tensor that a file's mark is made of
+_SAMPLED_ELEMENTS = 1024  # elements per tensor in a fingerprint
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model whose weights are not read yet.
+    """A model whose weights are not loaded.
 
-    mark: tells it from others. shards: its weights; None where they are mapped in the model. names:
-    attributes of the model -> tensors of the shards.
+    Attributes:
+        fingerprint: of its weights.
+        shards: its weight files; None where the weights are mapped in the model.
+        names: attribute of the model -> tensor in the shards.
     """
 
     model: nn.Module
@@ -39,13 +41,15 @@ class ModelSource:
     def read(
         self, attribute: str, held: torch.Tensor, place: tuple[slice, ...] | None
     ) -> torch.Tensor:
-        """A stored tensor, or a part of it.
+        """Read a stored tensor, or a part of it.
 
         Args:
-            attribute: of the model. held: what a graph has under that name, or of that part.
+            attribute: of the model.
+            held: the tensor of that name in the graph.
+            place: the part to read; None: all.
 
         Raises:
-            CaptureError: nothing holds its values.
+            CaptureError: no file holds its values.
         """
         if self.shards is None:
             return held.contiguous()
@@ -53,18 +57,19 @@ class ModelSource:
             return self.shards.read(self.names[attribute], place)
         if held.numel() > 1 and not any(held.stride()):
             raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
-        return held  # as the model made it
+        return held  # computed by the model
 
     def release_memory(self) -> None:
-        """The memory of what was read."""
+        """Release the memory of tensors that were read."""
         if isinstance(self.model, OnnxModule):
             self.model.external.release()
 
 
 def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelSource:
-    """
+    """Open a model folder or an ONNX file.
+
     Raises:
-        CaptureError: there is no such model, or its weights are not whole.
+        CaptureError: no such model, or weights are missing.
     """
     if path.suffix == ".onnx":
         if model is not None or task is not None:
@@ -77,7 +82,7 @@ def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelS
 
 
 def _mark(model: OnnxModule, path: Path) -> str:
-    """Of the file, and of the first values of each tensor beside it."""
+    """Hash the file and the first values of each external tensor."""
     digest = hashlib.sha256(path.read_bytes())
     for name, array in sorted(model.external.arrays.items()):
         digest.update(f"{name} {array.shape}\n".encode())

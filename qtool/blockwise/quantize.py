@@ -1,8 +1,8 @@
-"""A model larger than memory: from its folder to its file, block by block.
+"""Block-wise conversion of a model larger than memory, from its folder to its file.
 
-The graph is captured without a byte of weight and cut where least is alive. A block is then an
-ordinary conversion of a small model: the same passes, plan and export, on what the block before it
-gave. Its weights are mapped, rounded, written behind those of the others and let go.
+The graph is captured without weights and cut where few activations are alive. Each block is then
+converted like a small model, with the same passes, plan and export, on the results of the block
+before it. Its weights are memory-mapped, rounded, appended to those of the other blocks and freed.
 """
 
 from __future__ import annotations
@@ -64,18 +64,21 @@ from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import INPUT, Recipe
 
 BLOCK = 1 << 28
-"""Bytes of weights in float32 that a block may have."""
+"""Default size of a block: bytes of its weights in float32."""
 SPLIT = 4
-"""A layer may have this part of them: of what is worked on at once there are some ten copies."""
+"""Layers larger than this part of a block are split: about ten copies of one are in memory."""
 SAMPLES = 4
-"""Of a block's inputs, that it is verified with."""
+"""Samples that each block is verified with."""
 
 
 @dataclass(frozen=True)
 class BlockResult:
-    """What was written, block by block.
+    """The result of a block-wise conversion.
 
-    files: the model and its data. blocks: see `Done`. notes: of the whole; blocks have their own.
+    Attributes:
+        files: the model and its weights.
+        blocks: see `BlockRecord`.
+        notes: for the whole model; blocks have their own.
     """
 
     files: tuple[Path, ...]
@@ -84,26 +87,26 @@ class BlockResult:
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
-        """Of the model's outputs, on all data, in dB; None where nothing differs."""
+        """SQNR of the model's outputs on all data, in dB; None for identical outputs."""
         return self.blocks[-1].sqnr
 
     def to_json(self) -> dict[str, Any]:
         shown = [{k: v for k, v in asdict(b).items() if k != "nodes"} for b in self.blocks]
-        said = {"sqnr": dict(self.sqnr), "notes": list(self.notes)}
-        return {"files": list(map(str, self.files)), **said, "blocks": shown}
+        summary = {"sqnr": dict(self.sqnr), "notes": list(self.notes)}
+        return {"files": list(map(str, self.files)), **summary, "blocks": shown}
 
     def __str__(self) -> str:
         size = formats.size(sum(f.stat().st_size for f in self.files))
         rounded = sum(b.rounded for b in self.blocks)
         blocks = "1 block" if len(self.blocks) == 1 else f"{len(self.blocks)} blocks"
-        near = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
-        every = (self.notes, *(b.notes for b in self.blocks))
-        notes = [f"note: {note}" for each in every for note in each]
+        sqnr = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
+        all_notes = (self.notes, *(b.notes for b in self.blocks))
+        notes = [f"note: {note}" for each in all_notes for note in each]
         head = (
             f"{self.files[0]}: {size}, {blocks}, each verified "
-            f"in ONNX Runtime; {rounded} layers rounded for their results"
+            f"in ONNX Runtime; {rounded} layers rounded by GPTQ"
         )
-        return "\n".join([head, f"on the data, against float: {near}", *notes])
+        return "\n".join([head, f"SQNR against the float model, on all data: {sqnr}", *notes])
 
 
 @accepts_paths("folder", "path")
@@ -125,63 +128,64 @@ def quantize_by_blocks(
     dynamic: DynamicSizes | None = None,
     block: int = BLOCK,
 ) -> BlockResult:
-    """Quantizes a model that does not fit into memory, and writes its verified file.
+    """Quantize a model that does not fit into memory, and write its verified file.
 
-    Ended at any time, by a kill as well, the same call goes on behind the last block that was done,
-    to the same bytes. Until it is done its work stands in `<path>.blocks`.
+    If the process ends early, even by a kill, the same call resumes after the last finished block
+    and writes the same bytes. Until then its checkpoint is in `<path>.blocks`.
 
-    In a process group of torch.distributed all ranks call it, each with its share of the data, and
-    a path that all of them see.
+    In a process group of torch.distributed all ranks call it, each with its share of the data and a
+    path that all of them can access.
 
     Args:
-        folder: of transformers or timm: config.json, and safetensors in one file or in several. Or
-            an ONNX file, whose weights lie beside it as external data.
-        model: your own model, made in `qtool.without_weights()`; the folder gives its weights.
-        data: batches, as for `quantize`; read again when the work goes on.
-        path: of the file; its weights go into `<path>.<digest>.data` beside it.
+        folder: a folder of transformers or timm with config.json and one or more safetensors files,
+            or an ONNX file with its weights as external data.
+        data: batches, as for `quantize`; read again on resuming.
+        path: of the file; its weights are written to `<path>.<digest>.data` next to it.
+        model: your own model, made in `qtool.without_weights()`; the folder holds its weights.
         task, target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
-            steps of a conversion only `gptq` runs.
-        block: bytes of weights in float32 that are held at once. Linear layers and embeddings with
-            more than a quarter are split and joined again by a Concat.
+            recovery steps only `gptq` runs.
+        block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
+            than a quarter of that are split, and joined again by a Concat.
 
     Raises:
-        CaptureError: the folder holds no such model, or not its weights. DataError: the data does
-        not fit. FileError: something cannot be written, or was begun with another model or data.
-        VerificationError: a block does not do what its plan says. RanksError: the ranks do not fit
-        each other, or one of them failed.
+        CaptureError: the folder does not hold this model, or not all of its weights.
+        DataError: the data does not fit the model.
+        FileError: a file cannot be written, or the checkpoint is of another model or data.
+        VerificationError: a block does not compute what its plan says.
+        RanksError: the ranks have different arguments, or one of them failed.
     """
     folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     source = open_source(folder, model, task)
     whole, stream = _capture(source.model, data, dynamic)
-    asked = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
-    run_passes(
-        whole.module, [each for each in asked if each.needs_whole_graph]
-    )  # a block is too little for them
+    passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
+    run_passes(whole.module, [each for each in passes if each.needs_whole_graph])
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.digest_json(), block, own_version(), torch.__version__]
-    said = {"model": source.fingerprint, "choice": json.dumps(choices)}
+    identity = {"model": source.fingerprint, "choice": json.dumps(choices)}
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps(choices))
-    with open_checkpoint(path, said, ranks) as record:
+    with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
-        work = _BlockwiseRun(whole, source, parts, layers, cuts, record, target, observer, chosen)
-        sizes = _store_inputs(work, stream)
-        for index in track("blocks", range(len(work.blocks)), len(work.blocks)):
-            if index >= len(record.done):
-                _convert(work, index, sizes)
-                gc.collect()  # graphs hold themselves, and the weights of their block
+        run = _BlockwiseRun(
+            whole, source, parts, layers, cuts, checkpoint, target, observer, chosen
+        )
+        sizes = _store_inputs(run, stream)
+        for index in track("blocks", range(len(run.blocks)), len(run.blocks)):
+            if index >= len(checkpoint.finished):
+                _convert(run, index, sizes)
+                gc.collect()  # graphs are reference cycles that hold the weights of their block
                 trim_memory()
                 source.release_memory()
-        blocks = tuple(record.done)
+        blocks = tuple(checkpoint.finished)
         if not ranks.rank:
-            _publish(work, path)
-            record.remove()
+            _publish(run, path)
+            checkpoint.remove()
         ranks.all_gather("")
-    return BlockResult(tuple(model_files(path)), blocks, _unused_rules(work, blocks))
+    return BlockResult(tuple(model_files(path)), blocks, _unused_rules(run, blocks))
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class _BlockwiseRun:
     recipe: Recipe
 
     def read(self, node: fx.Node) -> torch.Tensor:
-        """A stored tensor of the graph."""
+        """Read a stored tensor of the graph."""
         held, name = G.tensor(self.whole.module, node).detach(), str(node.target)
         part = self.parts.get(name)
         if part is None:
@@ -208,7 +212,7 @@ class _BlockwiseRun:
 def _capture(
     model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[G.FloatGraph, Iterator[Batch]]:
-    """The graph of a model without values, and the data as its arguments."""
+    """Capture a model without weights; return its graph and the data as its arguments."""
     stream = batches(data, model)
     own = next(stream, None)
     if own is not None:
@@ -231,113 +235,112 @@ def _capture(
     return whole, bound()
 
 
-def _store_inputs(work: _BlockwiseRun, data: Iterator[Batch]) -> list[int]:
-    """Reads the data, which becomes the values that the first block reads; the samples of each
-    batch of all ranks, in turn."""
-    record, ranks, own = work.checkpoint, work.checkpoint.ranks, list[tuple[str, int]]()
-    names = [i.name for i in work.whole.inputs]
-    place = record.own_data if ranks.is_distributed else record.activations(0)
+def _store_inputs(run: _BlockwiseRun, data: Iterator[Batch]) -> list[int]:
+    """Store the data as inputs of the first block; return all ranks' batch sizes, in order."""
+    checkpoint, ranks, own = run.checkpoint, run.checkpoint.ranks, list[tuple[str, int]]()
+    names = [i.name for i in run.whole.inputs]
+    place = checkpoint.own_data if ranks.is_distributed else checkpoint.activations(0)
     for index, batch in enumerate(data):
-        tensors = work.whole.tensors_of(batch)
+        tensors = run.whole.tensors_of(batch)
         own.append((content_hash(tensors), batch.size))
-        if not record.done:
-            passing = _needed_tensors(work, 0, index)
-            found = {n: t for n, t in zip(names, tensors, strict=True) if n in passing}
-            place.save(index, found, found)
-    told = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
+        if not checkpoint.finished:
+            needed = _needed_tensors(run, 0, index)
+            kept = {n: t for n, t in zip(names, tensors, strict=True) if n in needed}
+            place.save(index, kept, kept)
+    gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
     numbers = interleave(
-        [[(rank, i) for i in range(len(share))] for rank, share in enumerate(told)]
+        [[(rank, i) for i in range(len(share))] for rank, share in enumerate(gathered)]
     )
-    if ranks.is_distributed and not record.done:
+    if ranks.is_distributed and not checkpoint.finished:
         for number, (rank, index) in enumerate(numbers):
             if rank == ranks.rank:
-                place.move(index, record.activations(0), number)
-    every, marks = interleave(told), hashlib.sha256()
-    for mark, _ in every:
-        marks.update(mark.encode())
-    record.check_identity("data", marks.hexdigest()[:32])
-    ranks.all_gather("")  # all of it is there
-    return [size for _, size in every]
+                place.move(index, checkpoint.activations(0), number)
+    contents, digest = interleave(gathered), hashlib.sha256()
+    for content, _ in contents:
+        digest.update(content.encode())
+    checkpoint.check_identity("data", digest.hexdigest()[:32])
+    ranks.all_gather("")  # a barrier: all data is stored
+    return [size for _, size in contents]
 
 
-def _needed_tensors(work: _BlockwiseRun, index: int, batch: int = 0) -> list[str]:
-    """What has to be at hand of a batch before a block: all that it and later ones read. Where a
-    block joins outputs alone, which nobody waits for and are large, the first batch is enough.
+def _needed_tensors(run: _BlockwiseRun, index: int, batch: int = 0) -> list[str]:
+    """Return the tensors of a batch that a block and later ones read.
+
+    A block that only joins outputs, which are large and feed no other block, needs the first batch
+    alone.
     """
-    before = {b.tensor_name(n) for b in work.blocks[:index] for n in b.outputs}
-    before |= {i.name for i in work.whole.inputs}
-    asked = [b for b in work.blocks[index:] if batch == 0 or not b.only_outputs]
-    read = [b.tensor_name(n) for b in asked for n in b.inputs]
+    before = {b.tensor_name(n) for b in run.blocks[:index] for n in b.outputs}
+    before |= {i.name for i in run.whole.inputs}
+    later = [b for b in run.blocks[index:] if batch == 0 or not b.only_outputs]
+    read = [b.tensor_name(n) for b in later for n in b.inputs]
     return [name for name in dict.fromkeys(read) if name in before]
 
 
-def _convert(work: _BlockwiseRun, index: int, sizes: Sequence[int]) -> None:
-    """One block, up to its record."""
-    block, record = work.blocks[index], work.checkpoint
-    values = record.activations(index)
+def _convert(run: _BlockwiseRun, index: int, sizes: Sequence[int]) -> None:
+    """Convert one block and add it to the checkpoint."""
+    block, checkpoint = run.blocks[index], run.checkpoint
+    values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(0))
-    start, plan = _plan_block(work, block, exact)
-    calibration = _calibrate_block(
-        work, start, plan, index, 1 if block.only_outputs else len(sizes)
-    )
+    start, plan = _plan_block(run, block, exact)
+    calibration = _calibrate_block(run, start, plan, index, 1 if block.only_outputs else len(sizes))
     solved = SOLVE.run(ConversionState.start(start, plan, calibration))
-    rounding = GPTQ in select_steps(work.recipe)
+    rounding = GPTQ in select_steps(run.recipe)
     sizes = sizes[:1] if block.only_outputs else sizes
-    after = record.activations(index + 1), partial(_needed_tensors, work, index + 1)
-    found = run_block(solved, rounding, values, record.scratch, after, sizes)
+    after = checkpoint.activations(index + 1), partial(_needed_tensors, run, index + 1)
+    outcome = run_block(solved, rounding, values, checkpoint.scratch, after, sizes)
     done = (
         None
-        if record.ranks.rank
-        else _write_block(work, _with_rounded_weights(solved, found), found, coded)
+        if checkpoint.ranks.rank
+        else _write_block(run, _with_rounded_weights(solved, outcome), outcome, coded)
     )
-    record.add(done)
+    checkpoint.add(done)
 
 
 def _write_block(
-    work: _BlockwiseRun,
+    run: _BlockwiseRun,
     converted: ConversionState,
-    found: BlockOutcome,
+    outcome: BlockOutcome,
     coded: Sequence[torch.Tensor],
 ) -> BlockRecord:
-    """The next block, verified, behind those that are done. coded: what it reads of a batch."""
-    record, index = work.checkpoint, len(work.checkpoint.done)
-    name, quantized = work.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
-    model, end = append_weights(quantized.to_onnx(), record.data, record.end)
+    """Verify the next block and write it. coded: its inputs in the quantized network."""
+    checkpoint, index = run.checkpoint, len(run.checkpoint.finished)
+    name, quantized = run.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
+    model, end = append_weights(quantized.to_onnx(), checkpoint.data, checkpoint.end)
     message = model.SerializeToString()
-    write_atomic(record.model(index), message)
-    parity, exactness = quantized.check_file(record.model(index))
+    write_atomic(checkpoint.model(index), message)
+    parity, exactness = quantized.check_file(checkpoint.model(index))
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
-    digest = _digest(message, record.data, record.end, end)
+    digest = _digest(message, checkpoint.data, checkpoint.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
-    near = {k: _sqnr(found, k) for k in found.noise}
-    notes = (*quantized.notes, *found.notes)
-    return BlockRecord(name, end, digest, near, len(found.weights), notes, nodes)
+    sqnr = {k: _sqnr(outcome, k) for k in outcome.noise}
+    notes = (*quantized.notes, *outcome.notes)
+    return BlockRecord(name, end, digest, sqnr, len(outcome.weights), notes, nodes)
 
 
 def _plan_block(
-    work: _BlockwiseRun, block: Block, example: Sequence[Any]
+    run: _BlockwiseRun, block: Block, example: Sequence[Any]
 ) -> tuple[Captured, QuantPlan]:
-    graph = block.graph(work.read, example)
+    graph = block.graph(run.read, example)
     few = _sample(graph, example)
     graph = replace(graph, example=(few.args, dict(few.kwargs)))
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     captured = Captured(graph, "", outputs)
-    return captured, captured.plan(work.target, work.observer, work.recipe, layers=work.layers)
+    return captured, captured.plan(run.target, run.observer, run.recipe, layers=run.layers)
 
 
 def _calibrate_block(
-    work: _BlockwiseRun, start: Captured, plan: QuantPlan, index: int, count: int
+    run: _BlockwiseRun, start: Captured, plan: QuantPlan, index: int, count: int
 ) -> Calibration:
-    """What the float network shows of the block's tensors, if anything of them is asked."""
-    graph, _ = start.for_target(work.target)
+    """Calibrate the block on the float network; empty if its plan has no fixed range."""
+    graph, _ = start.for_target(run.target)
     if not any(plan.observed()):
-        spec = observers.parse(work.observer)
-        return Calibration("", work.target, spec, work.recipe, graph.inputs, 0, {}, {})
-    values, names = work.checkpoint.activations(index), [i.name for i in graph.inputs]
-    ranks = work.checkpoint.ranks
+        spec = observers.parse(run.observer)
+        return Calibration("", run.target, spec, run.recipe, graph.inputs, 0, {}, {})
+    values, names = run.checkpoint.activations(index), [i.name for i in graph.inputs]
+    ranks = run.checkpoint.ranks
 
     def data() -> Iterator[Batch]:
         for at in range(ranks.rank, count, ranks.size):
@@ -347,24 +350,24 @@ def _calibrate_block(
     return collect_statistics(graph, plan, (), data(), "", check_shards=False)
 
 
-def _with_rounded_weights(state: ConversionState, found: BlockOutcome) -> ConversionState:
-    """The conversion with the weights that the walk found."""
-    if not found.weights:
+def _with_rounded_weights(state: ConversionState, outcome: BlockOutcome) -> ConversionState:
+    """Return the state with the rounded weights of the block."""
+    if not outcome.weights:
         return state
     module = G.clone(state.graph.module)
     for node in list(module.graph.nodes):
-        if node.op == "get_attr" and str(node.target) in found.weights:
-            G.set_tensor(module, node, found.weights[str(node.target)])
+        if node.op == "get_attr" and str(node.target) in outcome.weights:
+            G.set_tensor(module, node, outcome.weights[str(node.target)])
     rounded = replace(state, graph=replace(state.graph, module=module))
-    return rounded.with_change(Change(GPTQ.name, len(found.weights), REASON))
+    return rounded.with_change(Change(GPTQ.name, len(outcome.weights), REASON))
 
 
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     return graph.head(graph.call_of(tensors), SAMPLES)
 
 
-def _sqnr(found: BlockOutcome, name: str) -> float | None:
-    noise, power = found.noise[name], found.power[name]
+def _sqnr(outcome: BlockOutcome, name: str) -> float | None:
+    noise, power = outcome.noise[name], outcome.power[name]
     return 10 * log10(max(power, 1e-30) / noise) if noise else None
 
 
@@ -372,32 +375,32 @@ def _decibels(value: float | None) -> str:
     return "equal" if value is None else f"{value:.1f} dB"
 
 
-def _unused_rules(work: _BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str, ...]:
-    """Rules that fit a name, and selected nothing all the same."""
+def _unused_rules(run: _BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str, ...]:
+    """Return notes on rules that match a name but selected no node."""
     rows = (NodeInfo(**row) for done in blocks for row in done.nodes)
-    nodes = {(work.layers.get(row.node, row.node), row.op) for row in rows}
-    return work.recipe.unused(nodes | {(i.name, INPUT) for i in work.whole.inputs})
+    nodes = {(run.layers.get(row.node, row.node), row.op) for row in rows}
+    return run.recipe.unused(nodes | {(i.name, INPUT) for i in run.whole.inputs})
 
 
 def _digest(message: bytes, data: Path, start: int, end: int) -> str:
-    found = hashlib.sha256(message)
+    digest = hashlib.sha256(message)
     with data.open("rb") as file:
         file.seek(start)
         while (left := end - file.tell()) > 0:
-            found.update(file.read(min(left, 1 << 24)))
-    return found.hexdigest()
+            digest.update(file.read(min(left, 1 << 24)))
+    return digest.hexdigest()
 
 
-def _publish(work: _BlockwiseRun, path: Path) -> None:
-    """The blocks as one model, under its name."""
-    record = work.checkpoint
-    inputs = [i.name for i in work.whole.inputs]
-    model = join_models(record.block_models(), inputs, work.whole.outputs)
-    nodes = tuple(NodeInfo(**row) for done in record.done for row in done.nodes)
-    spec = observers.parse(work.observer)
-    rounded = sum(d.rounded for d in record.done)
+def _publish(run: _BlockwiseRun, path: Path) -> None:
+    """Join the blocks to one model and write it under its final name."""
+    checkpoint = run.checkpoint
+    inputs = [i.name for i in run.whole.inputs]
+    model = join_models(checkpoint.block_models(), inputs, run.whole.outputs)
+    nodes = tuple(NodeInfo(**row) for block in checkpoint.finished for row in block.nodes)
+    spec = observers.parse(run.observer)
+    rounded = sum(b.rounded for b in checkpoint.finished)
     changes = (Change(GPTQ.name, rounded, REASON),) if rounded else ()
-    made = own_version(), work.target, record.digest, spec, work.recipe, nodes, changes
-    untested = SelfTest("", missing="it was written block by block, and is not run whole")
+    made = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes
+    untested = SelfTest("", missing="the file was written block by block and never run as a whole")
     onnx.helper.set_model_props(model, {**FileInfo(*made).metadata(), **untested.metadata()})
-    move_into_place(model, path, record.data, record.digest)
+    move_into_place(model, path, checkpoint.data, checkpoint.digest)

@@ -64,7 +64,7 @@ BLOCK = 45_000  # bytes: a layer
 def large() -> Iterator[None]:
     """What is small here counts as large."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meta_init, "SMALL", 1000)
+        patch.setattr(meta_init, "MIN_META_ELEMENTS", 1000)
         patch.setattr(quantize, "SPLIT", 1)
         yield
 
@@ -213,10 +213,10 @@ def test_an_onnx_file_with_its_weights_beside_it(
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
     how = {"mode": "dynamic", "accuracy": "fast"}
     qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
-    monkeypatch.setattr(external_weights, "_LEAST", 400)
+    monkeypatch.setattr(external_weights, "_MIN_MAPPED", 400)
     asked = list[str]()
     monkeypatch.setattr(
-        external_weights.ExternalWeights, "give_back", lambda _: asked.append("given back")
+        external_weights.ExternalWeights, "release", lambda _: asked.append("released")
     )
     found = qtool.quantize_by_blocks(file, samples(), blocks, **how, block=BLOCK)
     assert len(found.blocks) == 3
@@ -347,7 +347,7 @@ def test_it_goes_on_to_the_same_bytes(
     real: Any = getattr(owner, name)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full)
-        with pytest.raises(FileError, match="No space left on device; what is done is kept"):
+        with pytest.raises(FileError, match="No space left on device; finished blocks are kept"):
             made(folder, tmp_path / "net.onnx")
     assert [f.name for f in tmp_path.iterdir()] == ["net.onnx.blocks"]
     made(folder, tmp_path / "net.onnx")
@@ -364,11 +364,13 @@ def test_work_of_others_is_left_alone(
             made(folder, path)
     with pytest.raises(FileError, match=r"begun with another choice; .* or delete it"):
         made(folder, path, mode="weight-only")
-    with pytest.raises(FileError, match="begun with other data; give those to go on, or delete it"):
+    with pytest.raises(
+        FileError, match="begun with other data; resume it with the same data, or delete it"
+    ):
         made(folder, path, data=samples(5))
     with (
         checkpoint.open_checkpoint(path, {}, Ranks()),
-        pytest.raises(FileError, match="another process works in"),
+        pytest.raises(FileError, match="another process uses"),
     ):
         made(folder, path)
 

@@ -23,6 +23,6 @@ def test_tensors_that_no_block_reads_any_more(
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         record.add(BlockRecord("a block", 0, "", {}, 0, (), ()))
     with open_checkpoint(path, {}, Ranks()) as record:
-        assert len(record.done) == 1
+        assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]
         assert left == [record.activations(1).folder.name]

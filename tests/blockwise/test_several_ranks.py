@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
 }
 
 SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
-    (meta_init, "SMALL", 1000),
+    (meta_init, "MIN_META_ELEMENTS", 1000),
     (quantize, "SPLIT", 1),
     (layer_moments, "SHARD_ELEMENTS", 2000),
     (layer_moments, "COLUMNS", 40),  # of 48 and 96

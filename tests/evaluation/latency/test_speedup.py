@@ -92,12 +92,12 @@ def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
 def test_a_small_model_is_looked_at_by_itself(
     ratio: float, pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qtool.api.quantized_model.LOOK", 0.01)
+    monkeypatch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.01)
     pretend(ratio)
     found = quantized().export(tmp_path / "m.onnx")
     assert found is not None
     assert ["slower than float here" in r for r in found.remarks] == [True] * (ratio < 1)
-    monkeypatch.setattr("qtool.api.quantized_model.SMALL", 0)
+    monkeypatch.setattr("qtool.api.quantized_model.SMALL_MODEL", 0)
     found = quantized().export(tmp_path / "m.onnx")
     assert found is not None
     assert found.remarks == ()
@@ -144,7 +144,7 @@ class Neighbours(nn.Module):
 def test_a_model_that_takes_no_single_sample_is_timed_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qtool.api.quantized_model.LOOK", 0.01)
+    monkeypatch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.01)
     dynamic = {"x": {0: "nodes"}, "edges": {0: "edges"}}
     batch = (torch.randn(5, 4), torch.tensor([4, 3, 2, 1, 4, 0]))
     model = qtool.quantize(Neighbours().eval(), [batch], dynamic=dynamic)
