@@ -43,5 +43,5 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
     linear_file(cli.folder / "z.onnx", np.eye(3), name="z")
     assert "takes other inputs" in cli.refuses("bench", files[0], "z.onnx")
     linear_file(cli.folder / "two.onnx", np.eye(3), size=2)
-    assert "takes one batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")
+    assert "does not accept batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")
     assert "no such file" in cli.refuses("bench", "no.onnx")

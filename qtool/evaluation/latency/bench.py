@@ -1,4 +1,4 @@
-"""Latency alone, of several files in turn, until it is known well enough."""
+"""Latency of several files, timed in turns until the intervals are narrow enough."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Bench:
     """Latency of several files.
 
     Attributes:
-        files: in the order of every timing; ratios are of the first to each.
+        files: in the order of every timing; ratios are first file / each.
         timings: one for each batch size and number of threads.
-        precision: how narrow the ratios were wanted: half an interval over the median.
+        precision: requested half-width of the ratios' intervals, relative to the median.
     """
 
     files: tuple[str, ...]
@@ -49,23 +49,23 @@ class Bench:
 
     @property
     def precise(self) -> bool:
-        """Whether every ratio is known as well as was asked."""
+        """True if every ratio reached the requested precision."""
         return len(self.files) < 2 or all(
             r.width <= self.precision for t in self.timings for r in t.ratios
         )
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self)
-        return found | {"precise": self.precise}
+        fields: dict[str, Any] = to_json(self)
+        return fields | {"precise": self.precise}
 
     def __str__(self) -> str:
         return table(COLUMNS, (row for timing in self.timings for row in self._rows(timing)))
 
     def _rows(self, timing: Timing) -> list[tuple[str, ...]]:
-        found: list[tuple[str, ...]] = []
+        rows: list[tuple[str, ...]] = []
         for i, (file, spread) in enumerate(zip(self.files, timing.models, strict=True)):
             ratio = timing.ratios[i]
-            found.append(
+            rows.append(
                 (
                     Path(file).name,
                     str(timing.batch),
@@ -77,7 +77,7 @@ class Bench:
                     str(timing.rounds),
                 )
             )
-        return found
+        return rows
 
 
 @accepts_paths("files")
@@ -91,20 +91,21 @@ def bench(
     precision: float = 0.01,
     bars: ProgressBars = no_bars,
 ) -> Bench:
-    """Times ONNX files in turns in one process.
+    """Time ONNX files in turns in one process.
 
     Args:
         files: models with the same inputs; the first is the reference.
-        data: batches, of which the first is used, cut or repeated; by default random inputs.
+        data: batches; the first one is used, cut or repeated. By default random inputs.
         batch_sizes, threads: every pair of them is timed.
-        seconds: at most, for each pair.
-        precision: a pair is done when every ratio's 95 % interval is within this of its median.
-        bars: makes a progress bar from a title and a length.
+        seconds: maximum per pair.
+        precision: a pair ends when every ratio's 95 % interval is within this of its median.
+        bars: returns a progress bar for a title and a length.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
-        DataError: other inputs than the first file's, no data, data that does not fit, or a batch
-            size that a file does not take. FileError: not an ONNX file.
+        DataError: files with different inputs, no data, data that does not fit, or a batch size
+            that a file does not accept.
+        FileError: not an ONNX file.
         VerificationError: a file does not run.
     """
     _check_numbers(batch_sizes, threads, seconds, precision)
@@ -114,15 +115,17 @@ def bench(
     check_same_inputs(paths)
     batch = _inputs(paths[0], data, max(batch_sizes))
     pairs = [(size, count) for count in threads for size in batch_sizes]
-    found = []
+    timings = []
     for size, count in bars("timing", len(pairs))(pairs):
         inputs = resized(paths[0], batch, size)
         if inputs is None:
             raise DataError(
-                f"{paths[0].name} takes one batch size, which is not {size}; see --batch-sizes"
+                f"{paths[0].name} does not accept batch size {size}; change --batch-sizes"
             )
-        found.append(time_files(paths, inputs, threads=count, seconds=seconds, precision=precision))
-    return Bench(tuple(map(str, files)), this_machine(), tuple(found), precision)
+        timings.append(
+            time_files(paths, inputs, threads=count, seconds=seconds, precision=precision)
+        )
+    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision)
 
 
 def _check_numbers(

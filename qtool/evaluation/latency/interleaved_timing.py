@@ -1,4 +1,4 @@
-"""Latency of several sessions, honestly compared: interleaved runs in one process."""
+"""Latency of several ONNX files, compared by interleaved runs in one process."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from qtool.core.errors import VerificationError
 
 WARM_UP = 3
 MIN_ROUNDS = 15
-CHECK_EVERY = 10  # rounds between looks at the interval
+CHECK_EVERY = 10  # rounds between checks of the interval
 Z95 = 1.96
-FINE = 1e-5  # seconds: what a clock has to tell apart
+FINE = 1e-5  # seconds: required resolution of the clock
 
 Clock = Callable[[], float]
-"""Seconds since some moment."""
+"""Returns seconds since an arbitrary moment."""
 
 thread_clock: Clock = (
     time.thread_time if time.get_clock_info("thread_time").resolution <= FINE else time.perf_counter
 )
-"""What the processor has done for this thread, where the system tells it finely: the turns of other
-processes do not count, which a long run is cut by and a short one may slip through between."""
+"""CPU time of this thread if the system measures it finely enough, else wall-clock time. CPU time
+excludes other processes, which preempt long runs more often than short ones."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """milliseconds: median of one run of each file. ratios: first file / each, paired median."""
+    """Median latency of several files.
+
+    Attributes:
+        milliseconds: median of one run, per file.
+        ratios: time of the first file / time of each file, paired median.
+        rounds: number of rounds.
+    """
 
     milliseconds: tuple[float, ...]
     ratios: tuple[float, ...]
@@ -41,7 +47,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Spread:
-    """Milliseconds of one run: median, and the 10th and 90th percentile."""
+    """Milliseconds of one run: median, 10th percentile (low) and 90th percentile (high)."""
 
     median: float
     low: float
@@ -50,8 +56,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of the reference / time of this model, above 1 where this one is faster: the median of
-    paired runs, the ends of its 95 % confidence interval, and the 10th and 90th percentile."""
+    """Time of the reference / time of this model; above 1 if this one is faster.
+
+    Attributes:
+        median: of paired runs.
+        low, high: 95 % confidence interval of the median.
+        p10, p90: 10th and 90th percentile of paired runs.
+    """
 
     median: float
     low: float
@@ -61,13 +72,19 @@ class Ratio:
 
     @property
     def width(self) -> float:
-        """Half of the interval, relative to the median."""
+        """Half of the confidence interval, relative to the median."""
         return (self.high - self.low) / 2 / self.median
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Every model at one batch size and number of threads, in turns. seconds: how long it took."""
+    """Latency of every model at one batch size and number of threads.
+
+    Attributes:
+        rounds: in each round every model runs once.
+        seconds: duration of the measurement.
+        models, ratios: per model; ratios relative to the first one.
+    """
 
     batch: int
     threads: int
@@ -89,26 +106,25 @@ def time_files(
     tick: Callable[[Timing], None] = lambda _: None,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Times ONNX files on the same batch, in turns.
+    """Time ONNX files on the same batch, in turns.
 
-    The order changes from round to round, so that no file always runs in the caches its
-    predecessor left. A ratio comes from the two runs of one round: both see the same machine,
-    so that other load falls out.
+    The order rotates from round to round, so that no file always runs with the caches of the same
+    predecessor. A ratio compares two runs of one round, which cancels other load.
 
     Args:
-        seconds: how long to measure; with `precision`, at most.
-        precision: stop as soon as the interval of every ratio is within this of its median (0.01:
-            one percent either way).
-        in_a_row: runs of each file in its turn, of which the mean counts: for what runs again and
-            again by itself, as the steps of a decoder do, and finds its weights in the caches.
-        tick: called now and then with what is known so far.
-        clock: what single runs are timed by; `worked` sees one thread alone.
+        seconds: duration of the measurement; with `precision`, the maximum.
+        precision: stop when the interval of every ratio is within this of its median (0.01: 1 %
+            either way).
+        in_a_row: runs of each file in its turn, averaged: for models that run repeatedly with warm
+            caches, such as the steps of a decoder.
+        tick: called every CHECK_EVERY rounds with the timing so far.
+        clock: for single runs; `thread_clock` measures one thread only.
     """
     start = time.perf_counter()
     times: list[list[float]] = []
     batch = len(inputs[0]) if inputs and inputs[0].ndim else 1
 
-    def known() -> Timing:
+    def current() -> Timing:
         return _timing(np.array(times), batch, threads, time.perf_counter() - start)
 
     for row in _rounds(files, inputs, threads, clock, in_a_row):
@@ -117,10 +133,10 @@ def time_files(
         if enough and time.perf_counter() - start >= seconds:
             break
         if enough and len(times) % CHECK_EVERY == 0:
-            tick(known())
-            if precision is not None and all(r.width <= precision for r in known().ratios):
+            tick(current())
+            if precision is not None and all(r.width <= precision for r in current().ratios):
                 break
-    return known()
+    return current()
 
 
 def median_latency(
@@ -131,10 +147,10 @@ def median_latency(
     seconds: float = 2.0,
     least_rounds: int = MIN_ROUNDS,
 ) -> Latency:
-    """`timed`, in short: medians alone."""
-    found = time_files(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
-    medians, ratios = (s.median for s in found.models), (r.median for r in found.ratios)
-    return Latency(tuple(medians), tuple(ratios), found.rounds)
+    """Return only the medians of `time_files`."""
+    timing = time_files(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
+    medians, ratios = (s.median for s in timing.models), (r.median for r in timing.ratios)
+    return Latency(tuple(medians), tuple(ratios), timing.rounds)
 
 
 def _rounds(
@@ -144,7 +160,7 @@ def _rounds(
     clock: Clock,
     in_a_row: int = 1,
 ) -> Iterator[list[float]]:
-    """Seconds of one run of each file, round after round, after a warm-up."""
+    """Yield the seconds of one run of each file per round, after a warm-up."""
     sessions = [session(f, threads=threads) for f in files]
     fed = [feeds(s, list(inputs)) for s in sessions]
     try:
@@ -184,7 +200,7 @@ def _ratio(column: np.ndarray[Any, Any]) -> Ratio:
 
 
 def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """A 95 % interval of the median from order statistics: no assumption on the distribution."""
+    """Return the 95 % interval of the median from order statistics (distribution-free)."""
     ordered = np.sort(values)
     count = len(ordered)
     reach = Z95 * math.sqrt(count) / 2

@@ -1,4 +1,4 @@
-"""Where the time goes: the runtime's own profile, by the names of the user's model."""
+"""Time per node from the profile of ONNX Runtime, by the names of the user's model."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 
 RUNS = 20
-OTHER = "(runtime)"  # nodes that the runtime adds and that belong to no operator of the file
+OTHER = "(runtime)"  # nodes of the runtime that belong to no operator of the file
 _CLAMPS = ("Relu", "Clip")
 
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One operator of the user's model. For each model: the kernels that run for it, one after the
-    other, and their microseconds in one run (the mean of the runs' middle half, so that a moment of
-    other load does not count, and whole microseconds, which the runtime tells, still give parts of
-    one); none where it is part of another's kernel."""
+    """Time of one operator of the user's model.
+
+    Attributes:
+        kernels: per model, the kernels that run for it; "" if it is fused into another kernel.
+        microseconds: per model, of one run: interquartile mean over runs, which excludes moments
+            of other load and resolves fractions of the runtime's whole microseconds.
+    """
 
     name: str
     kernels: tuple[str, ...]
@@ -51,9 +54,9 @@ def profile_nodes(
     threads: int = 1,
     runs: int = RUNS,
 ) -> tuple[NodeTime, ...]:
-    """The time of every node in every file, in the order of the first file's run.
+    """Return the time of every node in every file, in the order of the first file.
 
-    Profiling itself costs time in each node: compare the nodes, not their sum, with the latency.
+    Profiling adds time to each node: compare nodes with each other, not their sum with the latency.
 
     Raises:
         VerificationError: a file does not run.
@@ -72,16 +75,16 @@ def profile_nodes(
 
 
 def _in_file_order(files: Sequence[Path], names: set[str]) -> list[str]:
-    """Inputs first, then in the order of the files' nodes, then what belongs to none."""
+    """Sort names: inputs first, then in the order of the files' nodes, then other names."""
     graphs = [graph_of(load_outline(f)) for f in files]
-    found = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
-    return [*(n for n in dict.fromkeys(found) if n in names), *sorted(names - set(found))]
+    ordered = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
+    return [*(n for n in dict.fromkeys(ordered) if n in names), *sorted(names - set(ordered))]
 
 
 def _profile_file(
     file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
 ) -> dict[str, tuple[str, float]]:
-    """Name in the file -> (kernels, microseconds a run)."""
+    """Return kernels and microseconds per run of each name in the file."""
     with scratch_folder() as folder:
         events, optimised = _events(file, inputs, threads, runs, folder)
     names = _names(graph_of(load_outline(file)), graph_of(optimised))
@@ -100,7 +103,7 @@ def _profile_file(
 
 
 def _interquartile_mean(times: Sequence[float]) -> float:
-    """The mean of the middle half."""
+    """Return the mean of the middle half."""
     ordered, cut = np.sort(times), len(times) // 4
     return float(ordered[cut : len(times) - cut].mean())
 
@@ -108,7 +111,7 @@ def _interquartile_mean(times: Sequence[float]) -> float:
 def _events(
     file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int, folder: Path
 ) -> tuple[list[Mapping[str, Any]], onnx.ModelProto]:
-    """The node events of some runs after a warm-up, and the graph that ran."""
+    """Return the node events of `runs` runs after a warm-up, and the optimized graph."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = SILENT
@@ -130,24 +133,24 @@ def _events(
 
 
 def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
-    """Node of the optimised graph -> the operator of the file that it belongs to.
+    """Return the operator of the file that each node of the optimized graph belongs to.
 
-    The runtime keeps node names with marks of its own; a node it made up is known by the tensor it
-    computes. A QuantizeLinear counts to the operator whose result it rounds, a clamp to the one
-    before it: as a rule they are one kernel.
+    The runtime keeps node names with a suffix; a new node is identified by its output tensor. A
+    QuantizeLinear counts towards the operator whose output it rounds, a clamp towards the operator
+    before it: usually they are one kernel.
     """
     known = {str(n.name) for n in source if n.name}
     makers = {name_of(o): str(n.name) for n in source for o in n.outputs if n.name}
     clamped = {n.name: makers.get(name_of(input_at(n, 0))) for n in source if n.op_type in _CLAMPS}
-    found = {}
+    operators = {}
     for node in optimised:
         plain = without_suffix(str(node.name))
         name = plain if plain in known else None
         for output in node.outputs:
             name = name or makers.get(without_suffix(name_of(output)))
         name = _base(name, known, source) if name else OTHER
-        found[str(node.name)] = clamped.get(name) or name
-    return found
+        operators[str(node.name)] = clamped.get(name) or name
+    return operators
 
 
 def _base(name: str, known: set[str], source: ir.Graph) -> str:

@@ -130,7 +130,7 @@ def measure_sensitivity(
     """
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
-        raise DataError("there is no data to measure the layers with; pass at least one batch")
+        raise DataError("there is no data to measure the layers with; give at least one batch")
     replay, layers = _executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)

@@ -1,1 +1,1 @@
-"""The report: measurements collected, the verdict, and the pages made of them."""
+"""The report: collected measurements, the verdict, and the rendered pages."""
