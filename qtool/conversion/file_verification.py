@@ -43,21 +43,21 @@ def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
     Returns:
         The runtime, None if it cannot run here; a sentence if installing it or another CPU helps.
     """
-    found = runtime(chosen.runtime)
-    if found is None:
+    used = runtime(chosen.runtime)
+    if used is None:
         return None, ""
-    if not found.installed:
+    if not used.installed:
         return None, (
-            f"{found.title} is not installed: the file was run as written in ONNX Runtime alone; "
-            f"pip install {found.package} has it verified where it will run"
+            f"{used.title} is not installed: the file was run as written in ONNX Runtime only; "
+            f"pip install {used.package} has it verified where it will run"
         )
     if chosen.runtime == "onnxruntime" and not runs_here(chosen):
         cpu = profile(machine_profile()).cpus
         return None, (
-            f"target {chosen.name} is not for this CPU ({cpu}): the file was run as written alone; "
+            f"target {chosen.name} is not for this CPU ({cpu}): the file was only run as written; "
             "verify it on the CPU it is for, or convert with --target onnxruntime"
         )
-    return found, ""
+    return used, ""
 
 
 def check_correctness(
