@@ -84,5 +84,5 @@ def check_fields(record: Any, ranges: Mapping[str, Range]) -> None:
 
 
 THREADS = Range(1, max(64, 4 * (os.cpu_count() or 1)), whole=True)
-"""Threads to time with. ONNX Runtime starts as many as it is told, and far more threads than
+"""Threads to time with. ONNX Runtime starts any number, and many more threads than
 processors take minutes for one run."""

@@ -31,7 +31,7 @@ _SETTINGS: ContextVar[_Settings] = ContextVar("settings", default=_Settings())  
 
 @dataclass(frozen=True)
 class Group:
-    """A process group, seen from one of its ranks.
+    """A process group, as one of its ranks.
 
     Attributes:
         handle: torch's process group.
@@ -123,14 +123,14 @@ def find_group() -> Group | None:
         handle = dist.group.WORLD if settings.group is ... else settings.group
         rank, size = dist.get_rank(handle), dist.get_world_size(handle)
         if rank < 0:
-            raise RanksError("this process is not in the process group that was given")
+            raise RanksError("this process is not a member of the process group")
         if size == 1:
             return None
         store = dist.distributed_c10d._get_default_store()
     except (ValueError, RuntimeError, AttributeError, TypeError) as error:
         raise RanksError(
-            f"the process group that was given is not open ({error}); call init_process_group "
-            "before, and destroy_process_group after all work"
+            f"the process group is not open ({error}); call init_process_group first, and "
+            "destroy_process_group last"
         ) from error
     return Group(handle, store, rank, size, settings.wait, settings.patience)
 

@@ -84,7 +84,7 @@ def test_a_subgroup() -> None:
     first, other, last = run(3, in_a_subgroup)
     assert first.value == [["0", "2"], [0, 2], b"last"]
     assert last.value == [["0", "2"], None, b"last"]
-    assert other.error == "RanksError: this process is not in the process group that was given"
+    assert other.error == "RanksError: this process is not a member of the process group"
 
 
 def in_files(rank: int, folder: Path) -> list[str]:
@@ -236,7 +236,7 @@ def closed_meanwhile(rank: int) -> None:
 
 def test_a_group_that_is_closed() -> None:
     for ending in run(2, closed_before):
-        assert ending.error.startswith("RanksError: the process group that was given is not open")
+        assert ending.error.startswith("RanksError: the process group is not open")
     zero, one = run(2, closed_meanwhile)
     assert zero.error.startswith("RanksError: the process group was closed")
     assert "the process group was closed" in one.error

@@ -82,8 +82,8 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         ) from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    if (bomb := function_expansion_error(model)) is not None:
-        raise FileError(f"{path}: {bomb}")
+    if (reason := function_expansion_error(model)) is not None:
+        raise FileError(f"{path}: {reason}")
     return model
 
 

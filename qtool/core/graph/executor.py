@@ -2,7 +2,7 @@
 
 `run` returns all values, and `rerun_changed` computes only those that differ with other points
 switched. `stream` drops values after their last use, for any amount of data and any depth.
-`compute_from` starts at given values anywhere in the graph.
+`compute_from` starts at known values anywhere in the graph.
 """
 
 from __future__ import annotations

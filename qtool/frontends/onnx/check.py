@@ -123,8 +123,8 @@ def _ranked(kind: onnx.TypeProto) -> bool:
 
 
 def _refuse_bombs(model: onnx.ModelProto) -> None:
-    if (bomb := function_expansion_error(model)) is not None:
-        raise CaptureError(bomb)
+    if (reason := function_expansion_error(model)) is not None:
+        raise CaptureError(reason)
 
 
 def _refuse_types(graph: onnx.GraphProto) -> None:

@@ -107,7 +107,7 @@ WRONG = {
     "a result twice": (_again, "not a valid ONNX file"),
     "opset 0": (_opset(0), "the file is of opset 0"),
     "opset 999": (_opset(999), "the file is of opset 999"),
-    "a bomb of functions": (_bomb, "are 134,217,"),
+    "a bomb of functions": (_bomb, "expand to 134,217,"),
     "functions in a circle": (_circle, "calls itself"),
     "text": (_input(onnx.TensorProto.STRING), "is no tensor of numbers that torch knows"),
     "random numbers": (_draws, "draws random numbers; give them as an input"),
